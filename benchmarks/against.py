@@ -3,7 +3,7 @@
     git worktree add ../before COMMIT
     (cd ../before && python benchmarks/gemm.py --alone --build-only --builds /tmp/builds)
     python benchmarks/gemm.py --alone --build-only --builds /tmp/builds
-    python benchmarks/against.py --builds /tmp/builds --before DIGEST --json benchmarks/results/against.json
+    python benchmarks/against.py --builds /tmp/builds --before DIGEST --json FILE
 
 The second and third command fill a folder and need no GPU. DIGEST is the last part of the name of the folder that the
 second one made. The rows are those of ``benchmarks/gemm.py``. Launches of both states alternate. Times are medians by
@@ -12,26 +12,20 @@ CUDA events. Rows are not timed if both states have the same machine code.
 
 from __future__ import annotations
 
-import argparse
-import json
 import lzma
-import os
-import statistics
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.gemm import table_text
+from benchmarks import runner
 from benchmarks.machine import ROOT, gpu_record, source_digest
+from benchmarks.runner import Row
+from benchmarks.speed import timing
 from benchmarks.speed.builds import Build, BuildStore
 from benchmarks.speed.builds import Cell as AnyCell
-from benchmarks.speed.cells import PARTS, Cell, Entry, Part
+from benchmarks.speed.cells import ENTRIES, PARTS, Cell, Entry
 from benchmarks.speed.cubin import sections
-from benchmarks.speed.ratios import geometric_mean
-
-Row = dict[str, Any]
+from benchmarks.speed.sides import Side, compare
 
 
 class EarlierBuild(Build[Cell]):
@@ -82,12 +76,10 @@ def machine_code(store: BuildStore, entry: Entry) -> list[bytes]:
     return [content for name, content in sections(lzma.decompress(packed.read_bytes())) if name.startswith(".text.")]
 
 
-def measure(entry: Entry, part: Part, stores: dict[str, BuildStore], device: str, repeats: int) -> Row:
+def measure(entry: Entry, stores: dict[str, BuildStore], device: str, repeats: int) -> Row:
     """Time one row of both states."""
-    from benchmarks.speed import timing
-    from benchmarks.speed.sides import Side, compare
-
-    row: Row = {"part": part.name, "name": entry.name, "types": entry.types}
+    part = PARTS[entry.part]
+    row: Row = {"part": part.name, "types": entry.types}
     if machine_code(stores["before"], entry) == machine_code(stores["now"], entry):
         return row | {"ratio": 1.0, "same_code": True}
     build = entry.builds["tiles"]
@@ -101,51 +93,41 @@ def measure(entry: Entry, part: Part, stores: dict[str, BuildStore], device: str
     return row | {"ratio": round(times["before"].median_us / times["now"].median_us, 4)}
 
 
-def main() -> int:
+def summary(rows: list[Row]) -> Row:
+    """The ratios of all rows, and of those with other machine code."""
+    ratios = [row["ratio"] for row in rows if "ratio" in row]
+    timed = [row["ratio"] for row in rows if "ratio" in row and "same_code" not in row]
+    return {"summary": {"all": runner.summary(ratios), "timed": runner.summary(timed)}}
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
-    usual = [name for name, part in PARTS.items() if not part.on_request]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = runner.parser(__doc__, repeats=24, required=True)
     parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
     parser.add_argument("--before", required=True, help="digest of the other state's sources")
     parser.add_argument("--now", default=source_digest(), help="digest of the sources that this state was built from")
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--part", nargs="+", choices=usual, default=usual)
-    parser.add_argument("--repeats", type=int, default=24)
-    arguments = parser.parse_args()
-    from benchmarks.speed import timing
-
+    options = parser.parse_args(arguments)
     device = "cuda:0"
     stores: dict[str, BuildStore] = {
-        "before": StateBuildStore(arguments.builds, arguments.before),
-        "now": StateBuildStore(arguments.builds, arguments.now),
+        name: StateBuildStore(options.builds, digest)
+        for name, digest in (("before", options.before), ("now", options.now))
     }
-    head: Row = {"before": arguments.before, "now": arguments.now, **gpu_record("auto")}
+    entries = runner.select(ENTRIES, options.only)
+    missing = [
+        entry for entry in entries if any(store.record(entry.builds["tiles"]) is None for store in stores.values())
+    ]
+    for entry in missing:
+        print(f"{entry.name} is not built", file=sys.stderr)
+    run = {"before": options.before, "now": options.now, **gpu_record()}
+    record = runner.Record(options.json, run, [entry.name for entry in ENTRIES], summary)
     timing.warm_up(device)
-    rows: list[Row] = []
-    start = time.monotonic()
-    for name in arguments.part:
-        for entry in PARTS[name].entries:
-            if any(store.record(entry.builds["tiles"]) is None for store in stores.values()):
-                print(f"{name}: {entry.name} is not built", file=sys.stderr)
-                continue
-            rows.append(measure(entry, PARTS[name], stores, device, arguments.repeats))
-            print(f"{name}: {entry.name}: {rows[-1]['ratio']:.3f}", file=sys.stderr, flush=True)
-    ratios = [row["ratio"] for row in rows]
-    timed = [row["ratio"] for row in rows if "same_code" not in row]
-    head["summary"] = {
-        "rows": len(rows),
-        "same_code": len(rows) - len(timed),
-        "geometric_mean": geometric_mean(ratios),
-        "geometric_mean_of_timed": geometric_mean(timed),
-        "median_of_timed": statistics.median(timed) if timed else None,
-        "least": min(ratios, default=None),
-        "seconds": round(time.monotonic() - start, 1),
-    }
-    fresh = arguments.json.with_suffix(".tmp")
-    fresh.write_text(table_text(head, rows) + "\n")
-    os.replace(fresh, arguments.json)
-    print(json.dumps(head["summary"]))
-    return 0
+    return runner.measure(
+        [entry for entry in entries if entry not in missing],
+        record,
+        options,
+        lambda entry: measure(entry, stores, device, options.repeats),
+        lambda row: f"{row['ratio']:.3f}",
+    )
 
 
 if __name__ == "__main__":

@@ -2,25 +2,26 @@
 
     python benchmarks/architectures.py --json benchmarks/results/architectures.json
 
-A module has one product, one loop of products, or one Cholesky factor. Each is compiled ahead of time, cold, in a
-process of its own, for one architecture after another, and the least of its repeats counts. No GPU is needed. The exit
-status is 1 if a module is not built from own code, or takes 3 times as long as for sm_90 or longer.
+A row is a module with one product, one loop of products, or one Cholesky factor. It is compiled ahead of time, cold, in
+a process of its own, for one architecture after another, and the least of its repeats counts. No GPU is needed. The
+exit status is 1 if a module is not built from own code, or takes 3 times as long as for sm_90 or longer.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.loops import Row
+from benchmarks import runner
+from benchmarks.loops import Row as Loop
 from benchmarks.machine import cpu_record
 from benchmarks.measure import Job, build
-from warp_tiles.compile.search import dotted, find_toolchain
+from benchmarks.runner import Row
 from warp_tiles.gemm.hardware import MULTIPROCESSORS
 
 PEER, LIMIT, THREADS = 90, 3.0, 128
@@ -43,75 +44,67 @@ def factor(A: wp.array2d(dtype=wp.{dtype}), L: wp.array2d(dtype=wp.{dtype})):
 def modules() -> dict[str, str]:
     """The texts of the modules by name."""
     found = {}
-    for name, dtype in {
-        "fp16": "float16",
-        "bf16": "bfloat16",
-        "tf32": "tf32",
-        "fp32": "float32",
-        "fp64": "float64",
-    }.items():
-        loop = Row(dtype, 4096, 64, 64, 32, THREADS, "auto")
+    types = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32", "fp32": "float32", "fp64": "float64"}
+    for name, dtype in types.items():
+        loop = Loop(dtype, 4096, 64, 64, 32, THREADS, "auto")
         precision = "tf32" if dtype == "tf32" else "default"
         found[f"product {name}"] = PRODUCT.format(stored=loop.stored, total=loop.total, precision=precision)
         found[f"loop {name}"] = loop.source
-    return found | {
-        f"cholesky {name}": FACTOR.format(dtype=dtype) for name, dtype in (("fp32", "float32"), ("fp64", "float64"))
-    }
+    return found | {f"cholesky {name}": FACTOR.format(dtype=types[name]) for name in ("fp32", "fp64")}
 
 
-def measured(text: str, arch: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Case:
+    """A module."""
+
+    name: str
+    text: str
+
+
+def compiled(text: str, arch: int) -> Row:
     """One cold build."""
     with tempfile.TemporaryDirectory() as folder:
-        warp, tiles, out = (str(Path(folder) / name) for name in ("warp", "tiles", "out"))
+        warp, tiles, out = (f"{folder}/{name}" for name in ("warp", "tiles", "out"))
         settings = (("WARP_TILES_PROVIDER", "mma"),)
         return build(Job((text,), True, arch, THREADS, warp, tiles, out, settings, imported=True))
 
 
-def main() -> int:
-    """Entry point. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--repeats", type=int, default=2)
-    arguments = parser.parse_args()
-    seconds: dict[int, dict[str, float]] = {arch: {} for arch in MULTIPROCESSORS}
-    left: dict[int, list[str]] = {arch: [] for arch in MULTIPROCESSORS}
-    for name, text in modules().items():
-        for _ in range(arguments.repeats):
-            for arch, times in seconds.items():
-                found = measured(text, arch)
-                times[name] = min(found["seconds"], times.get(name, found["seconds"]))
-                if found["linkers"] != ["warp_tiles"] and name not in left[arch]:
-                    left[arch].append(name)
-        print(name, {arch: times[name] for arch, times in seconds.items()}, flush=True)
-    rows: list[dict[str, Any]] = []
-    for arch, times in seconds.items():
-        ratios = {name: time / seconds[PEER][name] for name, time in times.items()}
+def measure(case: Case, repeats: int) -> Row:
+    """The least seconds of each architecture, and the architectures whose build is left to Warp."""
+    found = runner.alternately({str(arch): partial(compiled, case.text, arch) for arch in MULTIPROCESSORS}, repeats)
+    left = [arch for arch, builds in found.items() if any(one["linkers"] != ["warp_tiles"] for one in builds)]
+    return {"seconds": {arch: min(one["seconds"] for one in builds) for arch, builds in found.items()}, "left": left}
+
+
+def summary(rows: list[Row]) -> Row:
+    """The sums of all modules by architecture, beside those of sm_90."""
+    found: list[dict[str, Any]] = []
+    totals = {arch: sum(row["seconds"][str(arch)] for row in rows) for arch in MULTIPROCESSORS}
+    for arch, total in totals.items():
+        ratios = {row["name"]: row["seconds"][str(arch)] / row["seconds"][str(PEER)] for row in rows}
         slowest = max(ratios, key=ratios.__getitem__)
-        state = f"left to Warp: {', '.join(left[arch])}" if left[arch] else "own code"
-        rows.append(
+        left = ", ".join(row["name"] for row in rows if str(arch) in row["left"])
+        found.append(
             {
                 "arch": arch,
-                "seconds": round(sum(times.values()), 2),
-                "ratio": round(sum(times.values()) / sum(seconds[PEER].values()), 3),
+                "seconds": round(total, 2),
+                "ratio": round(total / totals[PEER], 3),
                 "slowest": slowest,
                 "slowest_ratio": round(ratios[slowest], 3),
-                "state": state,
-                "modules": times,
+                "state": f"left to Warp: {left}" if left else "own code",
             }
         )
-        print(rows[-1], flush=True)
-    toolchain = find_toolchain()
-    record = {
-        **cpu_record(),
-        "nvrtc": dotted(toolchain.nvrtc_version),
-        "nvjitlink": dotted(toolchain.nvjitlink_version),
-        "peer": PEER,
-        "limit": LIMIT,
-        "repeats": arguments.repeats,
-    }
-    if arguments.json:
-        arguments.json.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n")
-    return int(any(row["slowest_ratio"] >= LIMIT or row["state"] != "own code" for row in rows))
+    return {"peer": PEER, "limit": LIMIT, "architectures": found}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure all modules. Returns the exit status."""
+    options = runner.parser(__doc__, repeats=2).parse_args(arguments)
+    cases = [Case(*one) for one in modules().items()]
+    record = runner.Record(options.json, cpu_record(), [case.name for case in cases], summary)
+    runner.measure(runner.select(cases, options.only), record, options, lambda case: measure(case, options.repeats))
+    found = summary(record.rows)["architectures"]
+    return int(any(row["slowest_ratio"] >= LIMIT or row["state"] != "own code" for row in found))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The measured tables and values of docs/clients.md: names with their texts."""
+"""The computed tables and values of docs/clients.md: names with their texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks.drawing.cold_start import first_steps
-from benchmarks.result_values import at, result, table
+from benchmarks.drawing.cold_start import FIRST_STEPS, first_steps
+from benchmarks.result_values import at, table
 
 
 def whole_starts() -> dict[str, str]:
@@ -19,7 +19,7 @@ def whole_starts() -> dict[str, str]:
         return [title, f"{warp_s:.1f}", *("not measured" if ratio is None else f"{ratio:.3g}" for ratio in ratios)]
 
     def on_gpu(name: str) -> list[str]:
-        client = at("client_starts", "clients")[name]
+        client = at(f"client_speed/starts {name}")
         warp_s = next(run["jit_s"] for run in client["runs"] if (run["side"], run["phase"]) == ("warp", "cold"))
         ratios = client["compared"]["jit_to_warp"]
         return line(titles[name], warp_s, [ratios.get(side) for side in ("all", "rehearsed", "record", "store")])
@@ -29,9 +29,10 @@ def whole_starts() -> dict[str, str]:
         return line(client["title"], client["seconds"]["warp"], ratios)
 
     head = ["client", "Warp, s", "first start", "with `--rehearse`", "with a start record", "with a store"]
+    starts = [row for row in at("clients/rows") if row["name"].startswith("starts ")]
     return {
         "whole starts": table(head, map(on_gpu, titles)),
-        "whole starts on two cores": table(head, map(on_two_cores, at("client_starts_two_cores", "clients").values())),
+        "whole starts on two cores": table(head, map(on_two_cores, starts)),
     }
 
 
@@ -39,7 +40,7 @@ def client_kernels() -> dict[str, str]:
     """The kernels with tile functions in a step of MuJoCo Warp."""
 
     def rows(model: str) -> Iterator[list[str]]:
-        sides = [at("client_kernels", f"{model}.{side}") for side in ("warp", "tiles", "own")]
+        sides = [at(f"client_kernels/{model} {side}") for side in ("warp", "tiles", "own")]
         for kernel, warp_us in sides[0]["kernels_us"].items():
             if kernel in sides[0]["tile_kernels"]:
                 times = [f"{side['kernels_us'][kernel]:.1f}" for side in sides]
@@ -47,9 +48,7 @@ def client_kernels() -> dict[str, str]:
                 yield [model, f"`{name.lstrip('_')}`", f"{warp_us / sides[0]['step_us']:.1%}", *times]
 
     def steps(model: str) -> str:
-        *first, last = (
-            f"{at('client_kernels', f'{model}.{side}')['step_us']:,.0f}" for side in ("warp", "tiles", "own")
-        )
+        *first, last = (f"{at(f'client_kernels/{model} {side}/step_us'):,.0f}" for side in ("warp", "tiles", "own"))
         return f"{', '.join(first)} and {last} µs for {model}"
 
     head = ["model", "kernel", "share of the step", "Warp, µs", "warp_tiles, µs", '`mathdx_opt_out="own"`, µs']
@@ -89,15 +88,14 @@ def newton_kernels() -> dict[str, str]:
         "nn_gru": "warp-nn: GRU of 64 features, 4 steps",
         "nn_gru_backward": "... gradients",
     }
-    sides = [
-        {row["name"]: row for row in at("newton_kernels", f"sides.{side}.rows")} for side in ("warp", "tiles", "own")
-    ]
+    found = {name: at(f"client_kernels/{name}/sides") for name in titles}
 
     def line(name: str, title: str) -> list[str]:
-        warp, *others = (side[name]["us"] for side in sides)
+        warp, *others = (found[name][side]["us"] for side in ("warp", "tiles", "own"))
         return [title, f"{warp:.1f}", *(f"{us:.1f}" for us in others), *(f"{warp / us:.2f}" for us in others)]
 
-    largest = max(max(row["difference"].values()) for side in sides[1:] for row in side.values())
+    every = (row["sides"] for row in at("client_kernels/rows") if "sides" in row)
+    largest = max(max(sides[side]["difference"].values()) for sides in every for side in ("tiles", "own"))
     head = ["kernel", "Warp, µs", "warp_tiles, µs", '`"own"`, µs', "speed", 'speed, `"own"`']
     return {
         "newton kernels": table(head, [line(*item) for item in titles.items()]),
@@ -112,12 +110,11 @@ def blocked_solvers() -> dict[str, str]:
         "blocked_cholesky_upper": "factorization, upper",
         "blocked_solve": "two substitutions, one right-hand side",
     }
-    rows = at("blocked_solvers", "rows")
+    rows = [row for row in at("solvers/rows") if row.get("block")]
 
     def cell(function: str, types: str, batch: int) -> str:
         chosen = [row for row in rows if (row["function"], row["types"]) == (function, types)]
-        usual = batch == at("blocked_solvers", "batch")
-        found = [row if usual else row["batches"].get(str(batch), {}) for row in chosen]
+        found = [row if batch == 1024 else row["batches"].get(str(batch), {}) for row in chosen]
         ratios = [one["ratio"] for one in found if "ratio" in one]
         return f"{geometric_mean(ratios):.2f}; {min(ratios):.2f}"
 
@@ -139,7 +136,7 @@ def opted_out() -> dict[str, str]:
         "lower_solve_inplace": "`tile_lower_solve_inplace`",
         "cholesky_solve_inplace": "`tile_cholesky_solve_inplace`",
     }
-    found = {name: at("opted_out", "summary")[f"{name} fp32"] for name in titles}
+    found = {name: at(f"solvers/summary/{name} fp32") for name in titles}
     lines = [
         [title, f"{found[name]['geometric_mean']:.2f}", f"{found[name]['least']:.2f}"] for name, title in titles.items()
     ]
@@ -157,51 +154,46 @@ def clients() -> dict[str, str]:
                 both(".1f", *seconds), f"{client['ratio']:.1f}", f"{client['tile_modules']['ratio']:.1f}",
                 both(".2f", *(size / 1e6 for size in sizes))]  # fmt: skip
 
-    found, models = at("client_speed", "clients"), at("client_speed", "models")
-    cold_starts = first_steps(result("client_speed"))
-    newton = cold_starts["Newton, Featherstone"]
+    cold_starts = first_steps(at("client_speed/rows"))
 
     def steps(value: float) -> str:
         return f"{value / 1e6:.2f} million" if value >= 1e6 else f"{round(value, -2):,.0f}"
 
-    def speed(title: str, worlds: int, client: str, runs: Sequence[Any]) -> list[str]:
-        def of(side: str, field: str, phase: str = "cold") -> list[float]:
-            rows = [run for run in (runs if phase == "cold" else found[client]["runs"]) if run["side"] == side]
-            return [run[field] for run in rows if run.get("phase", phase) == phase]
-
+    def speed(title: str) -> list[str]:
+        worlds, row = FIRST_STEPS[title]
+        cold, warm = at(f"client_speed/{row}/runs"), at(f"client_speed/speed {row.rpartition(' ')[2]}")
         sides = ("warp", "tiles")
+        sizes = [next(run["cubin_bytes"] for run in cold if run["side"] == side) for side in sides]
         first = [cold_starts[title][side] for side in sides]
-        rates = "; ".join(steps(median(of(side, "steps_per_second", "warm"))) for side in sides)
+        rates = [
+            median(run["steps_per_second"] for run in warm["runs"] if (run["side"], run["phase"]) == (side, "warm"))
+            for side in sides
+        ]
         return [title, f"{worlds:,}", both(".1f", *first), f"{first[1] / first[0]:.2f}",
-                both(".1f", *(of(side, "cubin_bytes")[0] / 1e6 for side in sides)), rates,
-                f"{found[client]['compared']['steps_to_warp']['tiles']:.2f}"]  # fmt: skip
+                both(".1f", *(size / 1e6 for size in sizes)), "; ".join(map(steps, rates)),
+                f"{warm['compared']['steps_to_warp']['tiles']:.2f}"]  # fmt: skip
 
-    kernels = [found[name]["compared"]["tile_kernel_to_warp"]["tiles"] for name in ("ik", "featherstone")]
-    again = [run for run in found["n_humanoid"]["runs"] if run["phase"] == "cold"]
+    again = [run for run in at("client_speed/speed n_humanoid/runs") if run["phase"] == "cold"]
     repeated = [
         " and ".join(f"{run['jit_s']:.1f}" for run in again if run["side"] == side) for side in ("warp", "tiles")
     ]
-    own = [at("client_own", f"clients.{name}.compared.steps_to_warp") for name in ("humanoid", "n_humanoid")]
-    runs = at("client_own", "clients.humanoid.runs")
-    own_start = {run["side"]: run["jit_s"] for run in runs if run["phase"] == "cold"}
+    own_start = {run["side"]: run["jit_s"] for run in at("client_speed/own humanoid/runs") if run["phase"] == "cold"}
+    newton = cold_starts["Newton, Featherstone"]
     return {
         "clients": table(
             ["client", "modules; with functions", "LTO-IR builds by Warp: without, with warp_tiles",
              "CPU s: Warp; warp_tiles", "ratio", "ratio of modules with functions", "cubins, MB: Warp; warp_tiles"],
-            map(cold, at("clients", "clients").values()),
+            map(cold, (row for row in at("clients/rows") if not row["name"].startswith("starts "))),
         ),
         "client speed": table(
             ["client", "worlds or problems", "seconds until the first step, caches empty: Warp; warp_tiles", "ratio",
              "cubins, MB: Warp; warp_tiles", "steps (solves) a second: Warp; warp_tiles", "ratio"],
-            [speed("MuJoCo Warp, humanoid", 8192, "humanoid", models["humanoid"]["cold"]),
-             speed("MuJoCo Warp, n_humanoid", 1024, "n_humanoid", models["n_humanoid"]["cold"]),
-             speed("Newton, Featherstone", 4096, "featherstone", found["featherstone"]["runs"]),
-             speed("Newton, inverse kinematics (LM)", 4096, "ik", found["ik"]["runs"])],
+            map(speed, FIRST_STEPS),
         ),
         "README cold start": f"{newton['tiles']:.0f} s in place of {newton['warp']:.0f} s",
-        "tile kernels": f"{kernels[0]:.2f} of Warp's time, that of Featherstone {kernels[1]:.2f}",
         "repeated cold starts": f"{repeated[0]} s with Warp, {repeated[1]} s",
-        "own templates": f"{own[0]['own']:.3f} of Warp's steps a second with the setting and {own[0]['tiles']:.3f}",
-        "own templates of n_humanoid": f"{own[1]['own']:.3f} and {own[1]['tiles']:.3f}",
         "own first start": "{own:.1f} s with it, {tiles:.1f} s without it, and {warp:.1f} s".format(**own_start),
     }  # fmt: skip
+
+
+PARTS = (whole_starts, client_kernels, newton_kernels, blocked_solvers, opted_out, clients)

@@ -2,18 +2,14 @@
 
     python benchmarks/clients.py --install DIR --json benchmarks/results/clients.json
     python benchmarks/clients.py --python DIR/bin/python --only newton_ik tile_cholesky
-    python benchmarks/clients.py --python DIR/bin/python --all-modules --json benchmarks/results/all_modules.json
 
 One step of each client runs in a fresh process with empty caches, once with Warp alone and once with warp_tiles. Its
 launches are noted and not executed, and each module that it launches is compiled for sm_90, one after another. A client
 takes the branches that it takes on Warp's CPU device. CPU seconds include compiler processes, and exclude imports and
 the building of models, which are recorded apart.
 
-`--all-modules` measures the setting modules="all": Warp one module after another, Warp on a thread for each core,
-warp_tiles in workers, and warp_tiles again with its own cache, Warp's being empty. It compares the bytes of all modules
-without functions. Python's hashes of strings are fixed, because Warp orders variables of the source by them.
-
-`--starts` measures whole starts with that setting, in which launches load their modules for a fake GPU: Warp; a first
+`--starts` measures whole starts with the setting modules="all", in which launches load their modules for a fake GPU, as
+rows "starts CLIENT": Warp; a first
 start, which writes a start record; a first start beside its rehearsal; a start with that record; a start with a store,
 which a run that does not count has filled, behind Python's HTTP server. All caches are empty. Compilations ahead of a
 launch also run while the client is imported and its model is built, so if that phase takes longer than with Warp, the
@@ -25,23 +21,20 @@ Without it nothing is installed, and a client whose packages `--python` lacks is
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.machine import ROOT, source_digest
-from benchmarks.processes import environment
-from benchmarks.remote import served, trust_and_push
-from warp_tiles.tuning.key import processor
+from benchmarks import runner
+from benchmarks.machine import ROOT, cpu_record
+from benchmarks.processes import environment, served, trust_and_push
 
 ARCH = 90
 SIDES = ("warp", "tiles")
@@ -129,13 +122,10 @@ def require(client: Client, versions: Mapping[str, str]) -> None:
 # ---- measurements
 
 
-def run_side(
-    python: Path, name: str, side: str, limit_s: float, kept: Path | None = None, *record: Path, **variables: str
-) -> dict[str, Any]:
+def run_side(python: Path, name: str, side: str, limit_s: float, *record: Path, **variables: str) -> dict[str, Any]:
     """Compile a client's step in a fresh process with empty caches.
 
     Args:
-        kept: Folder of the cache of warp_tiles; None for a new one.
         *record: The start record of the side `start`.
         **variables: More variables of its environment.
 
@@ -143,7 +133,7 @@ def run_side(
         LeftOut: The process failed or took longer than the limit.
     """
     with tempfile.TemporaryDirectory() as folder:
-        caches = {"WARP_CACHE_PATH": Path(folder, "warp"), "WARP_TILES_CACHE_DIR": kept or Path(folder, "tiles")}
+        caches = {"WARP_CACHE_PATH": Path(folder, "warp"), "WARP_TILES_CACHE_DIR": Path(folder, "tiles")}
         others = {key: value for key, value in os.environ.items() if not key.startswith("WARP_")}
         words = [name, side, str(Path(folder, "out")), *map(str, record)]
         try:
@@ -200,33 +190,6 @@ def compared(sides: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measured_all(name: str, python: Path, limit_s: float) -> dict[str, Any]:
-    """The entry of a client with the setting modules="all".
-
-    Raises:
-        LeftOut: A side failed.
-    """
-    os.environ["PYTHONHASHSEED"] = "0"
-    load = os.getloadavg()[0]  # wall seconds count only on an idle machine
-    with tempfile.TemporaryDirectory() as kept:
-        runs = {side: run_side(python, name, side, limit_s) for side in ("warp", "warp_threads")}
-        runs |= {title: run_side(python, name, "all", limit_s, Path(kept)) for title in ("all", "known")}
-    plain = [(a["sha256"], b["sha256"]) for a, b in zip(runs["warp"]["digests"], runs["all"]["digests"])]
-    plain = [pair for pair in plain if pair[0]]
-    fields = ("cpu_s", "wall_s", "found")
-    return {
-        **{title: {field: run[field] for field in fields} for title, run in runs.items()},
-        "ratio": round(runs["all"]["wall_s"] / runs["warp"]["wall_s"], 3),
-        "ratio_known": round(runs["known"]["wall_s"] / runs["warp"]["wall_s"], 3),
-        "load_average_before": round(load, 2),
-        "modules": runs["warp"]["modules"],
-        "without_functions": len(plain),
-        "equal": sum(first == second for first, second in plain),
-        "versions": runs["warp"]["versions"],
-        "python": runs["warp"]["python"],
-    }
-
-
 def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
     """The entry of a client's whole starts.
 
@@ -242,13 +205,13 @@ def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         trust, push = trust_and_push(folder)
         runs = {"warp": run_side(python, name, "warp_start", limit_s)}
         to_store = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
-        run_side(python, name, "start", limit_s, None, folder / "other.json", **to_store)  # signing takes time
-        runs["first"] = run_side(python, name, "start", limit_s, None, record)
-        runs["rehearsed"] = run_side(python, name, "rehearsed", limit_s, None, folder / "third.json")
-        runs["record"] = run_side(python, name, "start", limit_s, None, record)
+        run_side(python, name, "start", limit_s, folder / "other.json", **to_store)  # signing takes time
+        runs["first"] = run_side(python, name, "start", limit_s, record)
+        runs["rehearsed"] = run_side(python, name, "rehearsed", limit_s, folder / "third.json")
+        runs["record"] = run_side(python, name, "start", limit_s, record)
         with served(store) as url:
             from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}
-            runs["store"] = run_side(python, name, "start", limit_s, None, folder / "new.json", **from_store)
+            runs["store"] = run_side(python, name, "start", limit_s, folder / "new.json", **from_store)
     if len({run["modules"] for run in runs.values()}) > 1:
         raise LeftOut("the sides launched different modules")
     later = {title: max(0.0, run["setup_wall_s"] - runs["warp"]["setup_wall_s"]) for title, run in runs.items()}
@@ -265,156 +228,56 @@ def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
     }
 
 
-def measure(
-    name: str, python: Path, versions: Mapping[str, str], limit_s: float, *, how: str = "step"
-) -> dict[str, Any]:
-    """All sides of a client, or the reason why it was left out.
+@dataclass(frozen=True)
+class Case:
+    """A client's step, or its whole starts."""
 
-    Args:
-        how: ``step``, ``all`` for :func:`measured_all`, or ``starts`` for :func:`measured_starts`.
-    """
-    client = CLIENTS[name]
-    entry: dict[str, Any] = {
-        "title": client.title,
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "machine": {"cpu": processor(), "cores": len(os.sched_getaffinity(0)), "gpu": None},
-        "sources": source_digest(),
-        "arch": ARCH,
-    }
-    try:
-        require(client, versions)
-        if how != "step":
-            return entry | (measured_all if how == "all" else measured_starts)(name, python, limit_s)
-        return entry | compared({side: run_side(python, name, side, limit_s) for side in reversed(SIDES)})
-    except LeftOut as reason:
-        return entry | {"left_out": str(reason)}
+    client: str
+    starts: bool
 
+    @property
+    def name(self) -> str:
+        """Its name in results."""
+        return f"starts {self.client}" if self.starts else self.client
 
-# ---- output
+    def measured(self, python: Path, versions: Mapping[str, str], limit_s: float) -> runner.Row:
+        """All sides, or the reason why the client was left out."""
+        client = CLIENTS[self.client]
+        try:
+            require(client, versions)
+            if self.starts:
+                return {"title": client.title, **measured_starts(self.client, python, limit_s)}
+            sides = {side: run_side(python, self.client, side, limit_s) for side in reversed(SIDES)}
+            return {"title": client.title, **compared(sides)}
+        except LeftOut as reason:
+            return {"title": client.title, "left_out": str(reason)}
 
 
-COLUMNS = (  # heading, width, path in an entry, format
-    ("modules", 8, ("modules",), "d"),
-    ("builds", 8, ("warp", "mathdx_builds"), "d"),
-    ("remain", 8, ("tiles", "mathdx_builds"), "d"),
-    ("CPU s", 8, ("warp", "cpu_s"), ".1f"),
-    ("tiles", 8, ("tiles", "cpu_s"), ".1f"),
-    ("ratio", 7, ("ratio",), ".1f"),
-    ("in modules", 12, ("tile_modules", "modules"), "d"),
-    ("CPU s", 8, ("tile_modules", "cpu_s", "warp"), ".1f"),
-    ("tiles", 8, ("tile_modules", "cpu_s", "tiles"), ".1f"),
-    ("ratio", 7, ("tile_modules", "ratio"), ".1f"),
-    ("kB", 9, ("warp", "cubin_bytes"), "kb"),
-    ("tiles", 8, ("tiles", "cubin_bytes"), "kb"),
-)
+def line_of(row: runner.Row) -> str:
+    """One line for the terminal: CPU seconds of all modules and of those that link functions, or ratios of starts."""
+    if "left_out" in row:
+        return f"left out: {row['left_out']}"
+    if "ratios" in row:
+        return f"{row['seconds']['warp']} s with Warp, {row['ratios']}"
+    seconds = [(row[side]["cpu_s"], row["tile_modules"]["cpu_s"][side]) for side in SIDES]
+    return f"{row['modules']} modules, CPU s, in all and of those with functions: Warp {seconds[0]}, tiles {seconds[1]}"
 
 
-def _cell(entry: Mapping[str, Any], path: Sequence[str], form: str) -> str:
-    value: Any = entry
-    for key in path:
-        value = value[key]
-    if value is None:
-        return ""
-    return f"{value / 1e3:.0f}" if form == "kb" else format(value, form)
-
-
-def table(entries: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each client: Warp's LTO-IR builds and those that remain; CPU seconds of all modules, and of those that
-    link functions.
-    """
-    lines = [f"{'':32}" + "".join(f"{heading:>{width}}" for heading, width, *_ in COLUMNS)]
-    for entry in entries:
-        if "left_out" in entry:
-            cells = f"  left out: {entry['left_out']}"
-        else:
-            cells = "".join(f"{_cell(entry, path, form):>{width}}" for _, width, path, form in COLUMNS)
-        lines.append(f"{entry['title']:32}{cells}")
-    return "\n".join(lines)
-
-
-def table_of_all(entries: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each client with the setting modules="all": wall seconds, ratios and equal modules."""
-    lines = [
-        f"{'':32}{'modules':>9}{'Warp':>8}{'threads':>9}{'all':>8}{'ratio':>7}{'known':>8}{'ratio':>7}{'equal':>10}"
-    ]
-    for entry in entries:
-        if "left_out" in entry:
-            lines.append(f"{entry['title']:32}  left out: {entry['left_out']}")
-            continue
-        seconds = [entry[title]["wall_s"] for title in ("warp", "warp_threads", "all", "known")]
-        equal = f"{entry['equal']}/{entry['without_functions']}"
-        cells = f"{entry['modules']:>9}{seconds[0]:>8.1f}{seconds[1]:>9.1f}{seconds[2]:>8.1f}{entry['ratio']:>7.2f}"
-        lines.append(f"{entry['title']:32}{cells}{seconds[3]:>8.1f}{entry['ratio_known']:>7.3f}{equal:>10}")
-    return "\n".join(lines)
-
-
-def table_of_starts(entries: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each client with whole starts: seconds of Warp, and ratios to it."""
-    titles = ("first", "rehearsed", "record", "store")
-    lines = [f"{'':32}{'modules':>9}{'Warp s':>9}" + "".join(f"{title:>10}" for title in titles)]
-    for entry in entries:
-        if "left_out" in entry:
-            lines.append(f"{entry['title']:32}  left out: {entry['left_out']}")
-        else:
-            ratios = "".join(f"{entry['ratios'][title]:>10.3f}" for title in titles)
-            lines.append(f"{entry['title']:32}{entry['modules']:>9}{entry['seconds']['warp']:>9.1f}{ratios}")
-    return "\n".join(lines)
-
-
-def markdown(entries: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of the table in docs/clients.md."""
-    lines = []
-    for entry in entries:
-        if "left_out" in entry:
-            lines.append(f"| {entry['title']} | left out: {entry['left_out']} | | | | | |")
-            continue
-        warp, tiles, inner = entry["warp"], entry["tiles"], entry["tile_modules"]
-        cells = (
-            f"{entry['modules']}; {inner['modules']}",
-            f"{warp['mathdx_builds']}; {tiles['mathdx_builds']}",
-            f"{warp['cpu_s']:.1f}; {tiles['cpu_s']:.1f}",
-            f"{entry['ratio']:.1f}",
-            f"{inner['ratio']:.1f}" if inner["ratio"] else "",
-            f"{warp['cubin_bytes'] / 1e6:.2f}; {tiles['cubin_bytes'] / 1e6:.2f}",
-        )
-        lines.append(f"| {entry['title']} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the clients."""
+    parser = runner.parser(__doc__)
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="interpreter with the clients")
     parser.add_argument("--install", type=Path, metavar="DIR", help="create a virtual environment there and use it")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", nargs="+", choices=CLIENTS, default=list(CLIENTS))
-    parser.add_argument(
-        "--markdown", action="store_true", help="print the rows of docs/clients.md from --json, and end"
-    )
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument(
-        "--all-modules", action="store_const", dest="how", const="all", help='measure the setting modules="all"'
-    )
-    kinds.add_argument("--starts", action="store_const", dest="how", const="starts", help="measure whole starts")
-    parser.set_defaults(how="step")
+    parser.add_argument("--starts", action="store_true", help="measure whole starts")
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds for one side of a client")
-    arguments = parser.parse_args()
-    if arguments.markdown:
-        print(markdown(list(json.loads(arguments.json.read_text())["clients"].values())), end="")
-        return
-    python = install(arguments.install.absolute()) if arguments.install else arguments.python
-    path: Path | None = arguments.json
-    entries: dict[str, Any] = json.loads(path.read_text())["clients"] if path and path.exists() else {}
+    options = parser.parse_args(arguments)
+    python = install(options.install.absolute()) if options.install else options.python
     versions = installed(python)
-    show = {"step": table, "all": table_of_all, "starts": table_of_starts}[arguments.how]
-    for name in arguments.only:
-        entries[name] = measure(name, python, versions, arguments.limit, how=arguments.how)
-        print(show([entries[name]]).splitlines()[-1], file=sys.stderr, flush=True)
-        if path:
-            ordered = {key: entries[key] for key in CLIENTS if key in entries}
-            path.write_text(json.dumps({"clients": ordered}, indent=1) + "\n")
-    print(show([entries[name] for name in arguments.only]))
+    cases = [Case(name, options.starts) for name in CLIENTS if runner.is_wanted(name, options.only)]
+    order = [Case(name, starts).name for starts in (False, True) for name in CLIENTS]
+    record = runner.Record(options.json, {**cpu_record(), "arch": ARCH}, order)
+    return runner.measure(cases, record, options, lambda case: case.measured(python, versions, options.limit), line_of)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,38 +2,51 @@
 
     python benchmarks/cluster.py --json benchmarks/results/cluster.json
 
-Both sides build the same sets with empty caches: 16 GEMM functions, and eight modules with their functions. Each repeat
-runs both sides in alternating order, each in a fresh process. The cluster is started before the clock, as a scheduler
-that is already there. A `fresh` process or worker has built nothing before. A `used` one has built other functions, so
-it knows the toolchain and its compilers run. No GPU is needed.
+Both sides build the same sets with empty caches: 16 GEMM functions, and eight modules with their functions. They
+alternate, each in a fresh process. The cluster is started before the clock, as a scheduler that is already there. A
+`fresh` process or worker has built nothing before. A `used` one has built other functions, so it knows the toolchain
+and its compilers run. No GPU is needed.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.metadata
+import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.processes import environment
+from benchmarks import runner
+from benchmarks.machine import cpu_record
+from benchmarks.processes import environment, run_json
+from benchmarks.runner import Row
 
 WORKERS, THREADS, ARCH = 4, 128, 90
-SIDES = ("own", "dask")
-STATES = ("used", "fresh")
-LIMIT = 1.25  # of Dask's time to the own time, for processes and workers that were used before
-SIZES = [(m, n, k) for m in (32, 64) for n in (32, 64) for k in (16, 32)]
+SIZES = list(itertools.product((32, 64), (32, 64), (16, 32)))
 TYPES = ("float16", "float32")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A set, built by processes of a state."""
+
+    built: str
+    state: str
+
+    @property
+    def name(self) -> str:
+        """Its name in results."""
+        return f"{self.built}, {self.state}"
 
 
 @contextlib.contextmanager
@@ -59,12 +72,11 @@ def _functions(folder: Path, types: tuple[str, ...] = TYPES) -> int:
     from warp_tiles.gemm.problem import Role
 
     variants = []
-    for m, n, k in SIZES:
-        for dtype in types:
-            a, b = Tile(dtype, (m, k), (k, 1), "row_major", True), Tile(dtype, (k, n), (n, 1), "row_major", True)  # type: ignore[arg-type]
-            c = Tile("float32", (m, n), (n, 1), "row_major", True)
-            found = products(a, b, c, precision="default", target=Target(ARCH, THREADS))
-            variants.append(found.variants[Role.FORWARD])
+    for (m, n, k), dtype in itertools.product(SIZES, types):
+        a, b = Tile(dtype, (m, k), (k, 1), "row_major", True), Tile(dtype, (k, n), (n, 1), "row_major", True)  # type: ignore[arg-type]
+        c = Tile("float32", (m, n), (n, 1), "row_major", True)
+        found = products(a, b, c, precision="default", target=Target(ARCH, THREADS))
+        variants.append(found.variants[Role.FORWARD])
     built = require_hooks("benchmark").engine.start(variants, settings.current())
     return sum(len(future.result().payload) for future in built.values())
 
@@ -92,10 +104,11 @@ def _modules(folder: Path) -> int:
 
 
 SETS: dict[str, Callable[[Path], int]] = {"functions": _functions, "modules": _modules}
+CASES = [Case(built, state) for built in SETS for state in ("used", "fresh")]
 
 
 def _child(side: str, built: str, state: str, folder: Path) -> None:
-    """Build a set, and print the seconds."""
+    """Build a set, and print the seconds and the bytes."""
     import warp as wp
 
     import warp_tiles
@@ -111,72 +124,41 @@ def _child(side: str, built: str, state: str, folder: Path) -> None:
             size = SETS[built](folder)
             seconds = time.perf_counter() - start
         warp_tiles.disable()
-    print(json.dumps({"seconds": round(seconds, 3), "bytes": size}))
+    print(json.dumps([round(seconds, 3), size]))
 
 
-def _run(side: str, built: str, state: str) -> dict[str, Any]:
+def _built(case: Case, side: str) -> tuple[float, int]:
     """Build a set in a fresh process. It shares an empty cache with its workers, as on one machine."""
     with tempfile.TemporaryDirectory(prefix="warp_tiles_cluster_") as folder:
-        caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/cache"}
-        done = subprocess.run(
-            [sys.executable, __file__, "--child", side, built, state, folder],
-            env=environment(**caches),
-            capture_output=True,
-            text=True,
-        )
-    if done.returncode:
-        sys.exit(f"{side} failed at {built}:\n{done.stdout}\n{done.stderr}")
-    row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return row
+        environ = environment(WARP_CACHE_PATH=f"{folder}/warp", WARP_TILES_CACHE_DIR=f"{folder}/cache")
+        command = [sys.executable, __file__, "--child", side, case.built, case.state, folder]
+        seconds, size = run_json(command, environ)
+    return seconds, size
 
 
-def measure(sets: Sequence[str], repeats: int) -> dict[str, Any]:
-    """Returns the seconds of each set and side, their medians and the ratio, as JSON values."""
-    from benchmarks.machine import cpu_record
-
-    versions = {"distributed": importlib.metadata.version("distributed"), "workers": WORKERS}
-    results: dict[str, Any] = {}
-    for built, state in ((built, state) for built in sets for state in STATES):
-        found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-        for repeat in range(repeats):
-            for side in SIDES if repeat % 2 == 0 else reversed(SIDES):
-                found[side].append(_run(side, built, state))
-                print(f"{built}, {state}, {side}: {found[side][-1]}", file=sys.stderr, flush=True)
-        if len({row["bytes"] for side in SIDES for row in found[side]}) != 1:
-            sys.exit(f"{built}: the two sides built something else: {found}")
-        seconds = {side: [row["seconds"] for row in found[side]] for side in SIDES}
-        medians = {side: statistics.median(values) for side, values in seconds.items()}
-        results[f"{built}, {state}"] = {
-            **cpu_record(),
-            **versions,
-            "load_average": os.getloadavg()[0],
-            "seconds": seconds,
-            "medians": medians,
-            "ratio": round(medians["dask"] / medians["own"], 3),
-        }
-    return results
+def measure(case: Case, repeats: int) -> Row:
+    """The seconds of both sides, their medians and the ratio."""
+    found = runner.alternately({side: partial(_built, case, side) for side in ("own", "dask")}, repeats)
+    if len({size for pairs in found.values() for _, size in pairs}) != 1:
+        raise runner.WrongResultError(f"the two sides built something else: {found}")
+    seconds = {side: [time_s for time_s, _ in pairs] for side, pairs in found.items()}
+    medians = {side: statistics.median(values) for side, values in seconds.items()}
+    row: Row = {"load_average": os.getloadavg()[0], "seconds": seconds, "medians": medians}
+    return row | runner.ratio(seconds["dask"], seconds["own"])
 
 
-def main() -> None:
-    """Measure, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", choices=list(SETS), action="append", help="a set; the file keeps the others")
-    parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        side, built, state, folder = arguments.child
+def main(arguments: list[str] | None = None) -> int:
+    """Measure all cases."""
+    if sys.argv[1:2] == ["--child"]:
+        side, built, state, folder = sys.argv[2:]
         _child(side, built, state, Path(folder))
-        return
-    known = json.loads(arguments.json.read_text())["results"] if arguments.json and arguments.json.is_file() else {}
-    results = measure(arguments.only or list(SETS), arguments.repeats)
-    record = {"limit": LIMIT, "results": known | results}
-    for name, row in results.items():
-        print(f"{name}: own {row['medians']['own']:.2f} s, Dask {row['medians']['dask']:.2f} s, ratio {row['ratio']}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+        return 0
+    options = runner.parser(__doc__, repeats=5).parse_args(arguments)
+    run = {**cpu_record(), "distributed": importlib.metadata.version("distributed"), "workers": WORKERS}
+    record = runner.Record(options.json, run, [case.name for case in CASES])
+    cases = runner.select(CASES, options.only)
+    return runner.measure(cases, record, options, lambda case: measure(case, options.repeats))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,41 +3,40 @@
     python benchmarks/compile_time.py --json benchmarks/results/compile_time.json
     python -m benchmarks.figures
 
-Each figure is the median of its repeats. Each repeat runs in a fresh process with its own caches. No GPU is needed.
-`--only` selects groups. The file is written after each group and keeps the others. `--quick` leaves out Warp's builds
-with cuBLASDx, which take minutes.
+A row is a group of modules, and its sides are builders. Each build runs in a fresh process with its own caches,
+builders alternate, and the median counts. No GPU is needed. `--quick` leaves out Warp's builds with cuBLASDx, which
+take minutes.
 
 The builder `warp` is unmodified Warp with cuBLASDx and cuSolverDx, and `scalar` is unmodified Warp with the module
 options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `mma`, `cublasdx` and `cublasdx, one process` are
-warp_tiles with that provider. `triton` is Triton, whose groups are left out without it; `--triton PYTHON` names an
-interpreter that has it. Their time begins when each side is imported. The builders without NVRTC are warp_tiles on a
-machine that has neither NVRTC nor nvJitLink: with the functions of `mma` in the module's source, or with libmathdx
-(`--only nvrtc_product nvrtc_float32 nvrtc_cholesky nvrtc_blocked --json benchmarks/results/without_nvrtc.json`).
+warp_tiles with that provider, and `fast`, `auto`, `off` and `locked` with that policy. `triton` is Triton; `--triton
+PYTHON` names an interpreter that has it, and without it its groups are left out. Their time begins when each side is
+imported. The builders without NVRTC are warp_tiles on a machine that has neither NVRTC nor nvJitLink: with the
+functions of `mma` in the module's source, or with libmathdx.
+
+More rows: `variants` has NVRTC's time for single functions, `startup` what warp_tiles adds to the first load of a
+cached module and to a launch, and `hit` the time of a cache hit.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import functools
-import json
 import os
-import platform
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.machine import ROOT
+from benchmarks import runner
+from benchmarks.machine import cpu_record
 from benchmarks.measure import Job, Kernel, build
-from benchmarks.overheads import cache_hit, planning, startup
-from benchmarks.processes import environment
-from benchmarks.variant_times import variant_times
-from warp_tiles.compile.search import dotted, find_toolchain, package_version
+from benchmarks.processes import environment, run_json
+from benchmarks.runner import Row
 
 ONE = Kernel(64, 64, 64)
 LOOP = Kernel(128, 128, 64)  # that of triton_gemm.py
@@ -80,11 +79,13 @@ def product(A: wp.array2d(dtype=wp.{0}), B: wp.array2d(dtype=wp.{0}), C: wp.arra
     wp.tile_matmul(wp.tile_load(A, shape=({1}, {1})), wp.tile_load(B, shape=({1}, {1})), c)
     wp.tile_store(C, c)
 """
-SOLVER_LIMITS = (
-    ("mma", "scalar", "seconds", 1.2),
-    ("mma", "warp", "seconds", 1 / 8),
-    ("mma", "scalar", "cubin_bytes", 3.0),
-)
+PRODUCT = """
+@wp.kernel
+def product(A: wp.array2d(dtype=wp.{0}), B: wp.array2d(dtype=wp.{0}), C: wp.array2d(dtype=wp.float32)):
+    c = wp.tile_zeros(shape=({1}, {1}), dtype=wp.float32)
+    wp.tile_matmul(wp.tile_load(A, shape=({1}, {1})), wp.tile_load(B, shape=({1}, {1})), c)
+    wp.tile_store(C, c)
+"""
 THREADS, ARCH = 128, 90
 BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None for builders without it
     "warp": None,
@@ -95,13 +96,17 @@ BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None f
     "triton": None,
     "mma, no NVRTC": {},
     "libmathdx, no NVRTC": {"WARP_TILES_PROVIDER": "libmathdx"},
+    **{policy: {"WARP_TILES_POLICY": policy} for policy in ("off", "fast", "auto", "locked")},
 }
-OVERHEADS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "startup": functools.partial(startup, repeats=7),
-    "hit": cache_hit,
-    "planning": functools.partial(planning, repeats=5),
+FIRST = {"locked": BUILDERS["auto"]}  # the settings of a first build, if they are others
+SLOW = ("warp", "off")  # builders that take minutes
+TYPES = {
+    "fp16": ("float16", "float32", "default"),
+    "bf16": ("bfloat16", "float32", "default"),
+    "tf32": ("float32", "float32", "tf32"),
+    "fp32": ("float32", "float32", "default"),
+    "fp64": ("float64", "float64", "default"),
 }
-VARIANT_LIMITS = {"milliseconds": 50.0, "lto_bytes": 40_000.0}
 
 
 @dataclass(frozen=True)
@@ -112,103 +117,60 @@ class Group:
         title: The modules and the state of the caches.
         modules: Texts of Python modules.
         builders: The builders.
-        limits: (ours, peer, field, largest ratio of the first to the second).
         again: True if LTO-IR is cached and only Warp's kernel cache is empty.
         before: Modules that are built before, each in a process of its own, so that warp_tiles knows the toolchain and
             has precompiled headers.
-        peer_repeats: Largest number of builds by Warp with cuBLASDx.
+        slow_repeats: Largest number of builds by the builders that take minutes.
         threads: Threads per block.
     """
 
     title: str
     modules: tuple[str, ...]
     builders: tuple[str, ...]
-    limits: tuple[tuple[str, str, str, float], ...]
     again: bool = False
     before: tuple[str, ...] = ()
-    peer_repeats: int = 100
+    slow_repeats: int = 100
     threads: int = THREADS
 
 
+_FOUR = ("warp", "scalar", "mma", "cublasdx")
+_NO_NVRTC = ("mma", "mma, no NVRTC", "libmathdx, no NVRTC")
 GROUPS = {
-    "one": Group(
-        "differentiable, cold",
-        (ONE.source(None),),
-        ("warp", "scalar", "mma", "cublasdx"),
-        (
-            ("mma", "scalar", "seconds", 1.15),
-            ("mma", "warp", "seconds", 1 / 12),
-            ("mma", "scalar", "cubin_bytes", 3.0),
-            ("cublasdx", "warp", "seconds", 0.5),
-            ("cublasdx", "warp", "cubin_bytes", 0.1),
-        ),
-    ),
+    "one": Group("differentiable, cold", (ONE.source(None),), _FOUR),
     "headers": Group(
         "differentiable, headers precompiled",
         (ONE.source(None),),
         ("scalar", "mma"),
-        (("mma", "scalar", "seconds", 0.75),),
         before=(Kernel(16, 16, 16).source(None), Kernel(32, 32, 32).source(None)),
     ),
-    "forward": Group(
-        "forward only by kernel option, cold",
-        (ONE.source(False),),
-        ("warp", "scalar", "mma", "cublasdx"),
-        (("cublasdx", "warp", "seconds", 0.35),),
-    ),
-    "cached": Group(
-        "differentiable, LTO-IR cached",
-        (ONE.source(None),),
-        ("warp", "mma", "cublasdx"),
-        (("cublasdx", "warp", "seconds", 0.35),),
-        again=True,
-    ),
+    "forward": Group("forward only by kernel option, cold", (ONE.source(False),), _FOUR),
+    "cached": Group("differentiable, LTO-IR cached", (ONE.source(None),), ("warp", "mma", "cublasdx"), again=True),
     "eight": Group(
         "eight kernels in one module, cold",
         ("".join(kernel.source(None) for kernel in EIGHT),),
-        ("warp", "scalar", "mma", "cublasdx", "cublasdx, one process"),
-        (
-            ("mma", "warp", "seconds", 1 / 25),
-            ("cublasdx", "cublasdx, one process", "seconds", 1 / 1.8),
-        ),
-        peer_repeats=1,
+        (*_FOUR, "cublasdx, one process"),
+        slow_repeats=1,
     ),
     "apart": Group(
         "eight modules, cold",
         tuple(kernel.source(None) for kernel in EIGHT),
-        ("warp", "scalar", "mma", "cublasdx", "cublasdx, one process"),
-        (
-            ("mma", "scalar", "seconds", 0.5),
-            ("cublasdx", "cublasdx, one process", "seconds", 1 / 1.8),
-        ),
-        peer_repeats=1,
+        (*_FOUR, "cublasdx, one process"),
+        slow_repeats=1,
     ),
-    "triton": Group(
-        "fp16 loop of 256 threads, cold",
-        (LOOP.source(False),),
-        ("mma", "triton"),
-        (("mma", "triton", "seconds", 1.0),),
-        threads=256,
-    ),
+    "triton": Group("fp16 loop of 256 threads, cold", (LOOP.source(False),), ("mma", "triton"), threads=256),
     "triton_later": Group(
         "fp16 loop of 256 threads, headers precompiled",
         (LOOP.source(False),),
         ("mma", "triton"),
-        (("mma", "triton", "seconds", 0.7),),
         before=(Kernel(64, 64, 64).source(False), Kernel(128, 64, 64).source(False)),
         threads=256,
     ),
     **{
-        name: Group(f"solver, {name}, cold", (text,), ("warp", "scalar", "mma"), SOLVER_LIMITS, peer_repeats=1)
+        name: Group(f"solver, {name}, cold", (text,), ("warp", "scalar", "mma"), slow_repeats=1)
         for name, text in SOLVERS.items()
     },
     **{
-        f"nvrtc_{name}": Group(
-            f"{title}, with and without NVRTC, cold",
-            (text,),
-            ("mma", "mma, no NVRTC", "libmathdx, no NVRTC"),
-            (("mma, no NVRTC", "mma", "seconds", 1.3), ("mma, no NVRTC", "libmathdx, no NVRTC", "seconds", 0.5)),
-        )
+        f"nvrtc_{name}": Group(f"{title}, with and without NVRTC, cold", (text,), _NO_NVRTC)
         for name, title, text in (
             ("product", "differentiable fp16 64x64x64", PRODUCT.format("float16", 64)),
             ("float32", "differentiable fp32 32x32x32", PRODUCT.format("float32", 32)),
@@ -216,139 +178,182 @@ GROUPS = {
             ("blocked", "blocked 16x16 kernel", SOLVERS["blocked"]),
         )
     },
+    "policies": Group("policies, cold", (ONE.source(None),), ("off", "fast", "auto"), slow_repeats=1),
+    "policies_odd": Group("policies, 48 threads, cold", (ONE.source(None),), ("fast", "auto"), threads=48),
+    "policies_locked": Group("locked, LTO-IR cached by auto", (ONE.source(None),), ("locked",), again=True),
 }
 
 
-def build_once(group: Group, builder: str, folder: Path, triton: str = sys.executable) -> dict[str, Any]:
+def build_once(group: Group, builder: str, triton: str = sys.executable) -> Row:
     """Build once with empty caches, with cached LTO-IR, or after other modules. ``triton`` is a Python with Triton."""
-    if builder == "triton":
-        command = [triton, "benchmarks/triton_gemm.py"]
-        environ = environment(TRITON_CACHE_DIR=folder)
-        run = subprocess.run(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-        return dict(json.loads(run.stdout))
-    settings = BUILDERS[builder]
-    runs: list[tuple[tuple[str, ...], str]] = [
-        ((text,), f"before{number}") for number, text in enumerate(group.before) if settings is not None
-    ]
-    runs += [(group.modules, "first"), *([(group.modules, "second")] if group.again else [])]
-    result: dict[str, Any] = {}
-    for modules, out in runs:
-        job = Job(
-            modules,
-            settings is not None,
-            ARCH,
-            group.threads,
-            str(folder / "warp"),
-            str(folder / "tiles"),
-            str(folder / out),
-            tuple((settings or {}).items()),
-            scalar=builder == "scalar",
-            imported="triton" in group.builders,
-            compiler=not builder.endswith("no NVRTC"),
-        )
-        result = build(job)
-    return result
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if builder == "triton":
+            return dict(run_json([triton, "benchmarks/triton_gemm.py"], environment(TRITON_CACHE_DIR=folder)))
+        settings = BUILDERS[builder]
+        first = FIRST.get(builder, settings) or {}
+        runs: list[tuple[tuple[str, ...], str, dict[str, str]]] = [
+            ((text,), f"before{number}", first) for number, text in enumerate(group.before) if settings is not None
+        ]
+        runs.append((group.modules, "first", first))
+        runs += [(group.modules, "second", settings or {})] if group.again else []
+        for modules, out, given in runs:
+            job = Job(
+                modules,
+                settings is not None,
+                ARCH,
+                group.threads,
+                str(folder / ("warp" if settings is None else f"warp_{out}")),
+                str(folder / "tiles"),
+                str(folder / out),
+                tuple(given.items()),
+                scalar=builder == "scalar",
+                imported="triton" in group.builders,
+                compiler=not builder.endswith("no NVRTC"),
+            )
+            result = build(job)
+        return result
 
 
-def median_of(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The result with the median time."""
-    return sorted(results, key=lambda result: float(result["seconds"]))[len(results) // 2]
+def measure_group(group: Group, repeats: int, quick: bool, triton: str) -> Row:
+    """The median builds of a group by all builders."""
+    builders = [builder for builder in group.builders if not (quick and builder in SLOW)]
+    sides = {builder: partial(build_once, group, builder, triton) for builder in builders}
+    found = runner.alternately(sides, repeats, most=dict.fromkeys(SLOW, group.slow_repeats))
+    medians = {
+        side: sorted(rows, key=lambda row: float(row["seconds"]))[len(rows) // 2] for side, rows in found.items()
+    }
+    return {"title": group.title, "sides": medians, "repeats": {side: len(rows) for side, rows in found.items()}}
 
 
-def compare(name: str, ratio: float, limit: float) -> dict[str, Any]:
-    """Print and return one line of the table."""
-    reached = ratio <= limit
-    print(f"  {name}: {ratio:.3f}, at most {limit:.3f}: {'reached' if reached else 'MISSED'}", flush=True)
-    return {"name": name, "ratio": round(ratio, 4), "limit": round(limit, 4), "reached": reached}
+# ---- single functions, starts, cache hits
 
 
-def run_group(group: Group, repeats: int, quick: bool, triton: str, scratch: Path) -> dict[str, Any]:
-    """Build a group with all builders alternately, so that a slow phase of the machine affects all of them."""
-    print(group.title, flush=True)
-    results: dict[str, list[dict[str, Any]]] = {}
-    for repeat in range(repeats):
-        for builder in group.builders:
-            if builder == "warp" and (quick or repeat >= group.peer_repeats):
-                continue
-            with tempfile.TemporaryDirectory(dir=scratch) as folder:
-                results.setdefault(builder, []).append(build_once(group, builder, Path(folder), triton))
-    rows = {builder: median_of(found) for builder, found in results.items()}
-    for builder, row in rows.items():
-        print(f"    {builder:22} {json.dumps(row)}", flush=True)
-    lines = [
-        compare(f"{ours} to {peer}, {field}", rows[ours][field] / rows[peer][field], limit)
-        for ours, peer, field, limit in group.limits
-        if ours in rows and peer in rows
-    ]
-    repeated = {builder: len(found) for builder, found in results.items()}
-    return {"title": group.title, "rows": rows, "repeats": repeated, "limits": lines}
+def measure_variants(repeats: int) -> Row:
+    """NVRTC's time and the bytes of LTO-IR for single functions of the provider ``mma``."""
+    from warp_tiles.compile.toolchain import ToolchainStore
+    from warp_tiles.compile.worker import run
+    from warp_tiles.gemm.dispatch import Target, Tile, products
+    from warp_tiles.providers.mma import MmaProvider
+
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        provider = MmaProvider(ToolchainStore(Path(folder)))
+        for types, (ab, c, precision) in TYPES.items():
+            for size in (64, 16, 6):
+                tiles = [Tile(dtype, (size, size), (size, 1), "row_major", True) for dtype in (ab, ab, c)]  # type: ignore[arg-type]
+                found = products(*tiles, precision=precision, target=Target(ARCH, THREADS))  # type: ignore[arg-type]
+                for role, variant in found.variants.items():
+                    request = provider.request(provider.recipes(variant)[0])
+                    if not rows:  # the first loads the compiler
+                        run(request)
+                    built = [run(request) for _ in range(repeats)]
+                    milliseconds = round(statistics.median(one.seconds for one in built) * 1e3, 1)
+                    row = {"types": types, "size": size, "role": role.value, "milliseconds": milliseconds}
+                    rows.append({**row, "lto_bytes": len(built[0].payload), "compiler": built[0].compiler})
+    return {"variants": rows}
 
 
-def run_variants() -> dict[str, Any]:
-    """Measure single functions of the provider mma."""
-    print("single functions of the provider mma", flush=True)
-    rows = variant_times()
-    failed = [f"{row['types']} {row['size']} {row['role']}" for row in rows if "error" in row]
-    lines = [compare(f"functions that cannot be built ({', '.join(failed) or 'none'})", len(failed), 0)]
-    rows = [row for row in rows if "error" not in row]
-    for field, limit in VARIANT_LIMITS.items():
-        worst = max(rows, key=lambda row: float(row[field]))
-        name = f"largest {field}: {worst[field]} ({worst['types']} {worst['size']} {worst['role']}), of {limit:g}"
-        lines.append(compare(name, worst[field] / limit, 1.0))
-    return {"rows": rows, "limits": lines}
+STARTUP = """
+import sys, time
+start = time.perf_counter()
+import warp as wp
+wp.config.log_level = wp.LOG_WARNING
+if sys.argv[1] == "tiles":
+    import warp_tiles
+    warp_tiles.enable()
+wp.init()
+namespace = {"__name__": "kernels", "__file__": sys.argv[2]}
+exec(compile(open(sys.argv[2]).read(), sys.argv[2], "exec"), namespace)
+kernel = namespace["product"]
+a = wp.zeros((16, 16), dtype=wp.float32, device="cpu")
+wp.launch_tiled(kernel, dim=[1], inputs=[a], block_dim=64, device="cpu")
+loaded = time.perf_counter() - start
+times = []
+for _ in range(200):
+    begin = time.perf_counter()
+    for _ in range(20):
+        wp.launch(kernel, dim=1, inputs=[a], block_dim=64, device="cpu")
+    times.append((time.perf_counter() - begin) / 20)
+print([loaded * 1e3, sorted(times)[len(times) // 2] * 1e6])
+"""
+STARTUP_KERNEL = """
+import warp as wp
+@wp.kernel
+def product(A: wp.array2d(dtype=wp.float32)):
+    a = wp.tile_load(A, shape=(16, 16))
+    wp.tile_store(A, wp.tile_matmul(a, a))
+"""
 
 
-def machine() -> dict[str, Any]:
-    """The machine and the versions for which the figures hold."""
-    toolchain = find_toolchain()
-    libraries = {"NVRTC": dotted(toolchain.nvrtc_version), "nvJitLink": dotted(toolchain.nvjitlink_version)}
+def measure_startup(repeats: int) -> Row:
+    """Time the import plus first load of a cached module, and a launch, with and without warp_tiles."""
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        source = scratch / "startup_kernel.py"
+        source.write_text(STARTUP_KERNEL)
+        caches = {"WARP_CACHE_PATH": scratch / "warp", "WARP_TILES_CACHE_DIR": scratch / "tiles"}
+        environ = environment(**caches, PYTHONPYCACHEPREFIX=scratch / "bytecode")
+
+        def start(side: str) -> list[float]:
+            found: list[float] = run_json([sys.executable, "-c", STARTUP, side, str(source)], environ)
+            return found
+
+        sides = {side: partial(start, side) for side in ("warp", "tiles")}
+        runner.alternately(sides, 1)  # fills the caches
+        time.sleep(2.1)  # digests of files younger than two seconds are not cached
+        found = runner.alternately(sides, repeats)
+    medians = {side: [statistics.median(column) for column in zip(*values)] for side, values in found.items()}
     return {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine(), "gpu": None},
-        "python": platform.python_version(),
-        "versions": {name: package_version(name) for name in ("warp-lang", "nvidia-mathdx")} | libraries,
+        "added_ms": round(medians["tiles"][0] - medians["warp"][0], 1),
+        "warp_ms": round(medians["warp"][0], 1),
+        "launch_us": {side: round(values[1], 2) for side, values in medians.items()},
     }
 
 
-def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="leave out Warp's builds with cuBLASDx")
-    parser.add_argument("--triton", default=sys.executable, metavar="PYTHON", help="an interpreter that has Triton")
-    parser.add_argument("--only", nargs="+", choices=[*GROUPS, "variants", *OVERHEADS], help="groups to run")
-    arguments = parser.parse_args()
-    path: Path | None = arguments.json
-    record = json.loads(path.read_text()) if path and path.exists() else {}
-    if "groups" not in record:
-        record = {"groups": {}}
-    _run(arguments, record, path)
+def measure_hit() -> Row:
+    """Median of a verified hit of a 5 MB entry, in milliseconds."""
+    from warp_tiles.store.cache import Cache
+    from warp_tiles.store.key import CacheKey
 
-
-def _run(arguments: argparse.Namespace, record: dict[str, Any], path: Path | None) -> None:
-    """Measure the chosen groups, and write the record after each."""
     with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        runs: dict[str, Callable[[], dict[str, Any]]] = {"variants": run_variants}
-        for name, group in GROUPS.items():
-            runs[name] = functools.partial(
-                run_group, group, arguments.repeats, arguments.quick, arguments.triton, scratch
-            )
-        runs |= {name: functools.partial(measure, scratch) for name, measure in OVERHEADS.items()}
-        has_triton = subprocess.run([arguments.triton, "-c", "import triton"], capture_output=True).returncode == 0
-        for name in arguments.only or runs:
-            if name in GROUPS and "triton" in GROUPS[name].builders and not has_triton:
-                print(f"{GROUPS[name].title}: left out, because {arguments.triton} has no Triton", flush=True)
-                continue
-            result = {**machine(), **runs[name]()}
-            if name in GROUPS:
-                record["groups"][name] = result
-            else:
-                record[name] = result
-            if path:
-                path.write_text(json.dumps(record, indent=1) + "\n")
+        cache, key, times = Cache(Path(folder)), CacheKey.of({"benchmark": "hit"}), []
+        cache.put(key, os.urandom(5_000_000), {})
+        for _ in range(101):
+            start = time.perf_counter()
+            assert cache.get(key) is not None
+            times.append(time.perf_counter() - start)
+    return {"bytes": 5_000_000, "median_ms": round(statistics.median(times) * 1e3, 2)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row."""
+
+    name: str
+    measured: Callable[[], Row]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the chosen rows."""
+    parser = runner.parser(__doc__, repeats=3)
+    parser.add_argument("--quick", action="store_true", help="leave out builders that take minutes")
+    parser.add_argument("--triton", default=sys.executable, metavar="PYTHON", help="an interpreter that has Triton")
+    options = parser.parse_args(arguments)
+    has_triton = subprocess.run([options.triton, "-c", "import triton"], capture_output=True).returncode == 0
+    cases = [
+        Case(name, partial(measure_group, group, options.repeats, options.quick, options.triton))
+        for name, group in GROUPS.items()
+        if has_triton or "triton" not in group.builders
+    ]
+    cases += [
+        Case("variants", partial(measure_variants, 7)),
+        Case("startup", partial(measure_startup, 7)),
+        Case("hit", measure_hit),
+    ]
+    record = runner.Record(options.json, cpu_record(), [*GROUPS, "variants", "startup", "hit"])
+    return runner.measure(runner.select(cases, options.only), record, options, lambda case: case.measured())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

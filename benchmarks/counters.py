@@ -4,17 +4,14 @@
 
 Needs ncu on PATH, a driver that lets it count, and torch. Each row is one kernel in one call, after three calls that
 are not counted. A call of several kernels has a row for each. Names are those of benchmarks/loops.py and
-benchmarks/matmul.py, the latter behind "matmul" or "torch"; "cublas" is torch.matmul beside a loop. Rows of the file
-that are not counted again are kept. Each row has its date and GPU. Percentages are of what a unit can do in the cycles
-in which multiprocessors are busy; those of the L2 cache and of memory are of all cycles.
+benchmarks/matmul.py, the latter behind "matmul" or "torch"; "cublas" is torch.matmul beside a loop. Percentages are of
+what a unit can do in the cycles in which multiprocessors are busy; those of the L2 cache and of memory are of all
+cycles.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import importlib
-import json
 import os
 import subprocess
 import sys
@@ -24,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import loops, matmul, other_gpus
-from benchmarks.machine import gpu_record
+from benchmarks import loops, matmul, other_gpus, runner
+from benchmarks.machine import gpu_record, torch_with_warp
 from benchmarks.speed.builds import BuildStore
 from benchmarks.speed.sides import Side
 
@@ -100,14 +97,14 @@ STALLS = {
 def calls(torch: Any, only: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yields the calls to count, with the names of their rows."""
     for row in loops.ROWS:
-        if row.name in LOOPS and _is_wanted(row.name, only):
+        if row.name in LOOPS and runner.is_wanted(row.name, only):
             call = loops.call_of(torch, row)
             yield row.name, call.launch.launch
             if row.name in BESIDE_CUBLAS:
                 yield f"cublas {row.name}", partial(torch.matmul, call.a, call.b)
     yield from _of_other_gpus(only)
     for case in matmul.ROWS:
-        if case.name in PRODUCTS and _is_wanted(case.name, only):
+        if case.name in PRODUCTS and runner.is_wanted(case.name, only):
             torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
             sides = matmul.KINDS[case.kind](torch, case).runs
             yield f"matmul {case.name}", sides["tiles"]
@@ -116,7 +113,7 @@ def calls(torch: Any, only: Sequence[str]) -> Iterator[tuple[str, Callable[[], o
 
 def _of_other_gpus(only: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
     chosen = other_gpus.chosen_rows(other_gpus.DEFAULT_ARCHS)
-    rows = [row for row in chosen if row.name in OTHER_GPUS and _is_wanted(row.name, only)]
+    rows = [row for row in chosen if row.name in OTHER_GPUS and runner.is_wanted(row.name, only)]
     store = BuildStore(Path("build/benchmarks"), "auto")
     store.fill([row.build for row in rows], len(os.sched_getaffinity(0)))
     for row in rows:
@@ -124,21 +121,13 @@ def _of_other_gpus(only: Sequence[str]) -> Iterator[tuple[str, Callable[[], obje
         yield row.name, side.command(row.part.calls, False).launch
 
 
-def _is_wanted(name: str, only: Sequence[str]) -> bool:
-    return not only or any(text in name for text in only)
-
-
 def run(only: Sequence[str]) -> None:
     """Make all calls. The profiler counts the last one of each, behind a separator."""
     import warp as wp
 
-    import warp_tiles
     from benchmarks.launch_kernels import separator
 
-    torch = importlib.import_module("torch")
-    wp.config.log_level = wp.LOG_WARNING
-    warp_tiles.enable()
-    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
+    torch = torch_with_warp()
     for name, call in calls(torch, only):
         for _ in range(WARM_CALLS):
             call()
@@ -162,57 +151,42 @@ def rows_of(output: str) -> list[dict[str, Any]]:
 
 
 def _by_call(names: Iterable[str], kernels: Iterable[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    left = iter(names)
-    name = ""
+    left, name, number = iter(names), "", 0
     for kernel in kernels:
         if kernel["Kernel Name"].startswith(SEPARATOR):
-            name = next(left)
+            name, number = next(left), 0
             continue
+        number += 1
         values = {key: round(_number(kernel[metric]), 2) for key, metric in METRICS.items()}
         values["time_us"] = round(values["time_us"] / 1e3, 2)  # ncu has nanoseconds
         stalls = {key: round(_number(kernel[metric]), 2) for key, metric in STALLS.items()}
-        yield {"name": name, "kernel": kernel["Kernel Name"][:60], **values, "stalls": stalls}
+        shown = f"{name}, kernel {number}" if number > 1 else name
+        yield {"name": shown, "kernel": kernel["Kernel Name"][:60], **values, "stalls": stalls}
 
 
 def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def merged(earlier: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The earlier rows whose names were not counted again, and the new ones."""
-    names = {row["name"] for row in found}
-    return [*(row for row in earlier if row["name"] not in names), *found]
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Count all rows and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="the file of the rows")
-    parser.add_argument("--only", nargs="+", default=[], help="count only rows whose names contain one of these texts")
+    parser = runner.parser(__doc__)
     parser.add_argument("--run", action="store_true", help="make the calls; ncu starts this script so")
     options = parser.parse_args(arguments)
     if options.run:
         run(options.only)
         return 0
-    if options.json is None:
-        parser.error("--json is missing")
     metrics = ",".join([*METRICS.values(), *STALLS.values()])
     command = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"]
     command += ["--clock-control", "none", "--metrics", metrics]
-    command += [sys.executable, str(Path(__file__).resolve()), "--run"]
-    if options.only:
-        command += ["--only", *options.only]
+    command += [sys.executable, str(Path(__file__).resolve()), "--run", "--only", *options.only]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         print(done.stdout[-2000:] + done.stderr[-2000:], file=sys.stderr)
         return done.returncode
-    record = gpu_record("auto")
-    stamp = {key: record[key] for key in ("date", "gpu", "sources")}
-    found = [{**row, **stamp} for row in rows_of(done.stdout)]
-    earlier = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
-    data = {**record, "profiler": "Nsight Compute, ncu --clock-control none", "rows": merged(earlier, found)}
-    options.json.write_text(json.dumps(data, indent=1) + "\n")
-    for row in found:
+    record = runner.Record(options.json, gpu_record() | {"profiler": "Nsight Compute, ncu --clock-control none"})
+    for row in rows_of(done.stdout):
+        record.put(row)
         print(f"{row['name']}: {row['kernel']}, {row['time_us']} us")
     return 0
 

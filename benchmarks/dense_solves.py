@@ -16,10 +16,6 @@ side unless the name has more:
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -29,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.loops import measured
-from benchmarks.machine import gpu_record, torch_versions
+from benchmarks import runner
+from benchmarks.machine import gpu_record, torch_versions, torch_with_warp
+from benchmarks.speed.timing import time_calls
 
-SECONDS = 150  # after which no row starts
 ALLOWED = {"float32": 1e-4, "float64": 1e-12}  # differences of correct results, relative to the largest element
 LIBRARIES = {"torch": "default", "cusolver": "cusolver"}  # torch's preferred libraries
 
@@ -51,11 +47,6 @@ class Row:
     def name(self) -> str:
         columns = f" {self.columns} columns" if self.columns > 1 else ""
         return f"{self.kind} {self.dtype} {self.batch} x {self.n}{columns}"
-
-    @property
-    def group(self) -> str:
-        """Rows of one group have one mean."""
-        return f"{self.kind}, {'small' if self.n <= SMALL[-1] else 'large'}"
 
 
 SMALL = (4, 8, 16, 32, 64, 128)
@@ -123,65 +114,40 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     expected = torch.linalg.cholesky(a.double())
     if row.kind != "factor":
         expected = torch.cholesky_solve(b.double(), expected)
-    difference = float((out.double() - expected).abs().max() / expected.abs().max())
+    difference = runner.require_close(runner.difference(out.double(), expected), ALLOWED[row.dtype], "float64")
+    if info.numpy().any():
+        raise runner.WrongResultError("matrices are said not to be positive definite")
     runs = peers(torch, row, a, b)
-    found = {"name": row.name, **asdict(row), "first_call_s": round(first, 2), "difference": difference}
+    found = {**asdict(row), "first_call_s": round(first, 2), "difference": difference}
     found["kernels"] = {name: kernels_of(torch, other) for name, other in runs.items()}
-    timed = measured(torch, {"tiles": run, **runs})
-    found["us"] = times = {name: round(us, 2) for name, us in timed.us.items()}
-    found["late"] = timed.late
-    found["call_us"] = {
-        name: round(us, 2) for name, us in measured(torch, {"tiles": run, **runs}, queued=False).us.items()
-    }
+    runs = {"tiles": run, **runs}
+    timed = time_calls(torch, runs)
+    times = timed.us
+    found |= {"us": {name: round(us, 2) for name, us in times.items()}, "late": timed.late}
+    found["call_us"] = {name: round(us, 2) for name, us in time_calls(torch, runs, queued=False).us.items()}
     found["to_torch"] = round(min(times[name] for name in LIBRARIES) / times["tiles"], 3)
-    found["to_cusolver"] = round(times["cusolver"] / times["tiles"], 3)
-    if not difference <= ALLOWED[row.dtype] or info.numpy().any():
-        found["wrong"] = f"differs from float64 by {difference:.3g}"
-    return found
+    return found | {"to_cusolver": round(times["cusolver"] / times["tiles"], 3)}
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Geometric mean and least of the ratios to the faster of torch's calls, by group."""
+def summary(rows: list[runner.Row]) -> runner.Row:
+    """The ratios to the faster of torch's calls, by group."""
     groups: dict[str, list[float]] = {}
     for row in rows:
-        group = Row(**{name: row[name] for name in Row.__dataclass_fields__}).group
-        groups.setdefault(group, []).append(row["to_torch"])
-    return {
-        group: {"geometric_mean": round(statistics.geometric_mean(ratios), 3), "least": min(ratios)}
-        for group, ratios in groups.items()
-    }
+        if "to_torch" in row:
+            group = f"{row['kind']}, {'small' if row['n'] <= SMALL[-1] else 'large'}"
+            groups.setdefault(group, []).append(row["to_torch"])
+    return {"summary": {group: runner.summary(ratios) for group, ratios in groups.items()}}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure all rows, and write the file after each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="start no row after this time")
-    options = parser.parse_args(arguments)
-    until = time.monotonic() + options.seconds
-    import warp as wp
-
-    import warp_tiles
-
-    torch = importlib.import_module("torch")
-    wp.config.log_level = wp.LOG_WARNING
-    warp_tiles.enable()
-    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
-    rows: list[dict[str, Any]] = []
+    options = runner.parser(__doc__, required=True).parse_args(arguments)
+    torch = torch_with_warp()
     magma = bool(getattr(torch.cuda, "has_magma", False))
-    data = {**gpu_record("auto"), **torch_versions(torch), "magma": magma}
-    chosen = [row for row in ROWS if options.only in row.name]
-    for row in chosen:
-        if time.monotonic() > until:
-            break
-        found = measure(torch, row)
-        print(f"{row.name}: {found['us']}, {found['to_torch']} of torch {found.get('wrong', '')}", flush=True)
-        rows.append(found)
-        left = [one.name for one in chosen[len(rows) :]]
-        report = {**data, "ratios": summary(rows), "not_measured": left, "rows": rows}
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return int(any("wrong" in row for row in rows))
+    run = gpu_record() | torch_versions(torch) | {"magma": magma}
+    record = runner.Record(options.json, run, [row.name for row in ROWS], summary)
+    cases = runner.select(ROWS, options.only)
+    return runner.measure(cases, record, options, lambda row: measure(torch, row), lambda row: str(row["us"]))
 
 
 if __name__ == "__main__":

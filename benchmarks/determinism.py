@@ -3,9 +3,8 @@
     python benchmarks/determinism.py --json benchmarks/results/determinism.json
 
 Each case runs twenty times: ten times on an idle GPU, and ten times while products run on another stream. Its digest is
-that of all its results, if these are equal. The file keeps one entry for each GPU, by the start of its UUID, so a run
-on another machine adds one. `equal` says whether all machines with as many multiprocessors, by which `matmul` chooses
-slices, have the same digests. The cases:
+that of all its results, if these are equal. The file has one row for each GPU, by the start of its UUID. `equal` says
+whether all machines with as many multiprocessors, by which `matmul` chooses slices, have the same digests. The cases:
 
     gradients fp32, fp16   of a product of whole arrays (2048x2048x1024), in a module with Warp's option `deterministic`
     matmul, its gradients  64x4096x4096 in float16, whose last tiles have slices of K
@@ -17,7 +16,6 @@ option.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -32,10 +30,10 @@ import warp as wp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import warp_tiles
-from benchmarks.machine import gpu_record, source_digest
+from benchmarks import runner
+from benchmarks.machine import gpu_record
 from benchmarks.speed.builds import import_kernels
-from benchmarks.speed.sides import Launch
-from benchmarks.speed.timing import time_alternately
+from benchmarks.speed.timing import Launch, time_alternately
 
 DEVICE = "cuda:0"
 RUNS = 10  # on an idle GPU, and on a busy one
@@ -200,13 +198,22 @@ def digests(results: Callable[[], list[Any]]) -> list[str]:
     return sorted(found)
 
 
+def equal(rows: list[runner.Row]) -> runner.Row:
+    """True if each result has one digest on all machines with as many multiprocessors."""
+    found: dict[tuple[int, str], set[str]] = {}
+    for row in rows:
+        for name, digests_of in row["digests"].items():
+            found.setdefault((row["multiprocessors"], name), set()).update(digests_of)
+    return {"equal": all(len(one) == 1 for one in found.values())}
+
+
 def main() -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    path: Path = parser.parse_args().json
+    options = runner.parser(__doc__, required=True).parse_args()
     warp_tiles.enable()
-    entry: dict[str, Any] = {**gpu_record("auto"), "sources": source_digest(), "digests": {}, "cost": {}}
+    run = gpu_record()
+    entry: runner.Row = {"name": wp.get_device(DEVICE).uuid[:12], "digests": {}, "cost": {}}
+    entry |= {key: run[key] for key in ("gpu", "multiprocessors")}
     fixed, free = (f"wp.DeterministicMode.{name}" for name in ("RUN_TO_RUN", "NOT_GUARANTEED"))
     with tempfile.TemporaryDirectory() as folder:
         for dtype in ("float32", "float16"):
@@ -216,17 +223,10 @@ def main() -> int:
             entry["cost"][dtype] = round(times[fixed].median_us / times[free].median_us, 3)
     wp.config.deterministic = wp.DeterministicMode.RUN_TO_RUN
     entry["digests"] |= {"matmul": digests(SlicedProduct().results), "solve": digests(Solution().results)}
-    record = json.loads(path.read_text()) if path.exists() else {"machines": {}}
-    record["machines"][wp.get_device(DEVICE).uuid[:12]] = entry
-    peers = [
-        one["digests"] for one in record["machines"].values() if one["multiprocessors"] == entry["multiprocessors"]
-    ]
-    record["equal"] = all(len(runs) == 1 for runs in entry["digests"].values()) and all(
-        peer.get(name, runs) == runs for peer in peers for name, runs in entry["digests"].items()
-    )
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps({key: entry[key] for key in ("digests", "cost")} | {"equal": record["equal"]}))
-    return int(not record["equal"])
+    record = runner.Record(options.json, run, (), equal)
+    record.put(entry)
+    print(json.dumps(entry | equal(record.rows)))
+    return int(not equal(record.rows)["equal"])
 
 
 if __name__ == "__main__":

@@ -56,20 +56,22 @@ class Picture:
 
 def pictures(results: Path = RESULTS) -> Iterator[Picture]:
     """Every picture of the files in a folder of results."""
-    source = results / "client_speed.json"
-    record = _read(source)
-    where = f"one {record['gpu']}, {record['cores']} cores, Warp {record['warp']}"
-    yield Picture("cold_start.png", source.name, (cold_start.first_steps(record), where), cold_start.draw)
-    source = results / "compile_time.json"
-    yield Picture("compile_time.png", source.name, (_read(source)["groups"],), compile_time.draw)
-    for source in (results / "gemm.json", results / "gemm_every_small.json"):
-        record = _read(source)
-        for name, part in record["parts"].items():
-            run = {key: record["runs"][part["rows"][-1]["run"]][key] for key in ("gpu", "warp")}
-            yield Picture(f"gemm_{name}.png", source.name, (name, part, run), gemm.draw)
-    source = results / "other_gpus.json"
-    record = _read(source)
-    yield Picture("other_gpus.png", source.name, (other_gpus.loops(record), record["gpu"]), other_gpus.draw)
+    record = _read(results / "client_speed.json")
+    run = record["runs"][0]
+    where = f"one {run['gpu']}, {run['cores']} cores, Warp {run['warp']}"
+    yield Picture(
+        "cold_start.png", "client_speed.json", (cold_start.first_steps(record["rows"]), where), cold_start.draw
+    )
+    shown = compile_time.groups(_read(results / "compile_time.json"))
+    yield Picture("compile_time.png", "compile_time.json", (shown,), compile_time.draw)
+    record = _read(results / "gemm.json")
+    for name, part in record["parts"].items():
+        rows = [row for row in record["rows"] if row["part"] == name]
+        run = {key: record["runs"][rows[-1]["run"]][key] for key in ("gpu", "warp")}
+        yield Picture(f"gemm_{name}.png", "gemm.json", (name, part["title"], rows, run), gemm.draw)
+    record = _read(results / "other_gpus.json")
+    gpu = record["runs"][-1]["gpu"]
+    yield Picture("other_gpus.png", "other_gpus.json", (other_gpus.loops(record), gpu), other_gpus.draw)
 
 
 def _read(path: Path) -> Any:

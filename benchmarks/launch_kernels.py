@@ -44,3 +44,8 @@ def descend(
 @wp.kernel(enable_backward=False)
 def separator():
     """Marks a place among the kernels of a profile."""
+
+
+@wp.func
+def gelu(x: wp.float32):
+    return 0.5 * x * (1.0 + wp.erf(x * 0.70710678))

@@ -5,33 +5,34 @@
 A row is a square product of one size, with a block's tile, its threads and the setting `main_loop`. Rows of tf32
 multiply float32 arrays with this precision. "B columns" is a B whose columns are contiguous. A loop of a row "C added"
 begins with its tile of C. cuBLAS is called through torch, with the same arrays and an output of the operands' type. In
-rows "C added" it is torch.addmm, which reads its output first. Launches of both alternate. Times are medians by CUDA
-events. A kernel that spins runs before each launch, so that the launch is queued when it begins, and the time is that
-of the GPU alone. The same kernel reads the clock. The result is compared with a product in float64, relative to its
-largest element.
+rows "C added" it is torch.addmm, which reads its output first. Launches alternate (``benchmarks/speed/timing.py``). The
+result is compared with a product in float64, relative to its largest element.
+
+Rows "reverse" are the adjoint kernels of loops with a bias and a rounding store, so that the gradients are no products
+of whole arrays. Their side `before` is the same kernel with `main_loop=double_buffered`, and cuBLAS computes the two
+gradients of a plain product. Rows "cublasdx" compare a loop with the same one under ``provider="cublasdx"``, which
+forbids stages: `share` is its speed relative to that with stages. The plan (``codegen/loops.py``) quotes the least.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
-import statistics
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.machine import gpu_record
-from benchmarks.speed.clock import read_clock
-from benchmarks.speed.timing import SPIN_NS
+from benchmarks import runner
+from benchmarks.machine import gpu_record, torch_versions, torch_with_warp
+from benchmarks.speed.timing import time_calls
 from tests.integration.helpers import load
 
-LAUNCHES, WARM_LAUNCHES = 30, 5
 ALLOWED = {"tf32": 4e-3, "float64": 1e-12}  # difference of correct results
 ALLOWED_OTHERS = 1e-4
+# of gradients; atomic sums of 16-bit numbers round each time
+ALLOWED_GRADIENTS = {"float16": 1e-2, "bfloat16": 5e-2, "tf32": 4e-3, "float64": 1e-12, "float32": 1e-5}
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,13 @@ class Row:
         return "float64" if self.dtype == "float64" else "float32"
 
     @property
+    def precision(self) -> str:
+        """The argument of ``wp.tile_matmul``."""
+        return "tf32" if self.dtype == "tf32" else "default"
+
+    @property
     def name(self) -> str:
+        """Its name in results."""
         forms = ", B columns" * self.b_columns + ", C added" * self.c_added
         return f"{self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads, {self.main_loop}{forms}"
 
@@ -69,15 +76,118 @@ class Row:
         loaded, right = f"({self.k}, {self.n}), offset=(step, j * {self.n})", "b"
         if self.b_columns:
             loaded, right = f"({self.n}, {self.k}), offset=(j * {self.n}, step)", "wp.tile_transpose(b)"
-        precision = "tf32" if self.dtype == "tf32" else "default"
         start = f'wp.tile_zeros(shape=({self.m}, {self.n}), dtype=wp.{self.total}, storage="shared")'
         if self.c_added:
             offset = f"(i * {self.m}, j * {self.n})"
             start = f'wp.tile_load(C, shape=({self.m}, {self.n}), offset={offset}, storage="shared")'
         return KERNEL.format(
-            m=self.m, n=self.n, k=self.k, stored=self.stored, total=self.total, precision=precision,
+            m=self.m, n=self.n, k=self.k, stored=self.stored, total=self.total, precision=self.precision,
             loaded=loaded, right=right, start=start,
         )  # fmt: skip
+
+    def measure(self, torch: Any) -> runner.Row:
+        """The times, the treatment of the loop, and its difference from float64."""
+        torch.backends.cuda.matmul.allow_tf32 = self.dtype == "tf32"
+        call = call_of(torch, self)
+        a, b, out = call.a, call.b, torch.zeros_like(call.a)
+        expected = a.double() @ b.double() + call.initial_c
+        difference = runner.difference(call.c.double(), expected)
+        runner.require_close(difference, ALLOWED.get(self.dtype, ALLOWED_OTHERS), "float64")
+        del expected
+
+        def cublas() -> Any:
+            return torch.addmm(out, a, b, out=out) if self.c_added else torch.matmul(a, b, out=out)
+
+        timed = time_calls(torch, {"tiles": call.launch.launch, "cublas": cublas})
+        treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
+        found = {**asdict(self), **treatment, "difference": difference, **timed.row(2 * self.size**3)}
+        return found | {"to_cublas": round(timed.us["cublas"] / timed.us["tiles"], 3)}
+
+
+@dataclass(frozen=True)
+class ForcedRow(Row):
+    """A loop without stages, because cuBLASDx has to serve its products."""
+
+    @property
+    def name(self) -> str:
+        """Its name in results."""
+        return f"cublasdx {super().name}"
+
+    def measure(self, torch: Any) -> runner.Row:
+        """The times with both providers, and what the plan says about the cost."""
+        import warp_tiles
+
+        torch.backends.cuda.matmul.allow_tf32 = self.dtype == "tf32"
+        stages = call_of(torch, self)
+        with warp_tiles.override(provider="cublasdx"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the warning whose number this measures
+            forced = call_of(torch, self)
+        timed = time_calls(torch, {"stages": stages.launch.launch, "cublasdx": forced.launch.launch})
+        share = round(timed.us["stages"] / timed.us["cublasdx"], 3)
+        found = {**asdict(self), "instruction": stages.loop["instruction"], "cost": forced.loop["cost"]}
+        return found | timed.row(2 * self.size**3) | {"share": share}
+
+
+@dataclass(frozen=True)
+class ReverseRow(Row):
+    """The gradients of a loop with a bias and a rounding store."""
+
+    @property
+    def name(self) -> str:
+        """Its name in results."""
+        return f"reverse {self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads"
+
+    @property
+    def source(self) -> str:
+        """The source of its kernel."""
+        sizes = {"m": self.m, "n": self.n, "k": self.k}
+        return REVERSE.format(**sizes, stored=self.stored, total=self.total, precision=self.precision)
+
+    def measure(self, torch: Any) -> runner.Row:
+        """The times, the treatment of the reverse pass, and the difference of the gradients from float64."""
+        import warp as wp
+
+        import warp_tiles
+
+        torch.manual_seed(0)
+        torch.backends.cuda.matmul.allow_tf32 = self.dtype == "tf32"
+        shape, dtype, total = (self.size, self.size), getattr(torch, self.stored), getattr(torch, self.total)
+        a, b, g = (torch.randn(shape, device="cuda", dtype=dtype) / 8 for _ in range(3))
+        bias, of_bias = (torch.zeros((1, self.size), device="cuda", dtype=total) for _ in range(2))
+        c, of_a, of_b, of_c = (torch.zeros(shape, device="cuda", dtype=dtype) for _ in range(4))
+        inputs = [wp.from_torch(x, requires_grad=False) for x in (a, b, bias, c)]
+        gradients = [wp.from_torch(x, requires_grad=False) for x in (of_a, of_b, of_bias, of_c)]
+        launches: dict[str, Callable[[], object]] = {}
+        for name, main_loop in (("stages", "auto"), ("before", "double_buffered")):
+            with warp_tiles.override(main_loop=main_loop):
+                kernel = load(self.source, block_dim=self.threads).layer
+                launches[name] = wp.launch(
+                    kernel, dim=(self.size // self.m, self.size // self.n, self.threads), inputs=inputs,
+                    adj_inputs=gradients, adj_outputs=[], adjoint=True, block_dim=self.threads, record_cmd=True,
+                ).launch  # fmt: skip
+                launches[name]()
+                if name == "stages":
+                    (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=self.threads).to_json()["loops"]
+        of_a.zero_()
+        of_b.zero_()
+        of_c.copy_(g)
+        launches["stages"]()
+        expected = (g.double() @ b.double().T, a.double().T @ g.double())
+        difference = max(runner.difference(x.double(), wanted) for x, wanted in zip((of_a, of_b), expected))
+        runner.require_close(difference, ALLOWED_GRADIENTS[self.dtype], "float64")
+        del expected
+        of_c.copy_(g)  # a launch sets it to zeros, which takes as long to multiply
+        out = torch.empty_like(a), torch.empty_like(b)
+
+        def products() -> None:
+            torch.matmul(g, b.T, out=out[0])
+            torch.matmul(a.T, g, out=out[1])
+
+        timed = time_calls(torch, {**launches, "cublas": products})
+        times = timed.us
+        found = {**asdict(self), "reverse": loop["reverse"], "difference": difference, **timed.row(4 * self.size**3)}
+        found["to_before"] = round(times["before"] / times["stages"], 2)
+        return found | {"to_cublas": round(times["cublas"] / times["stages"], 3)}
 
 
 TILES = ((128, 256, 64, 256), (128, 128, 64, 128), (128, 128, 64, 256), (128, 128, 32, 128), (128, 128, 32, 256))
@@ -103,7 +213,23 @@ ROWS = (
     *(Row("float32", 4096, *tile, "double_buffered", True) for tile in F32_TILES[2:]),
     *(Row(dtype, 4096, *tile, "auto", c_added=True) for dtype, tile in C_ADDED),
 )
-
+FORCED = (
+    *(ForcedRow("float16", 4096, *tile, "auto") for tile in (TILES[1], SMALL)),
+    ForcedRow("tf32", 4096, *TF32_TILES[3], "auto"),
+    ForcedRow("float64", 4096, *F64_TILES[3], "auto"),
+    *(ForcedRow("float32", 4096, *tile, "auto") for tile in (F32_TILES[1], F32_TILES[3])),
+)
+REVERSED = (
+    ReverseRow("float16", 4096, 128, 128, 64, 256, "auto"),
+    ReverseRow("float16", 4096, 128, 64, 64, 128, "auto"),
+    ReverseRow("float16", 4096, 128, 128, 32, 256, "auto"),
+    ReverseRow("float16", 4096, 64, 64, 64, 128, "auto"),
+    ReverseRow("bfloat16", 4096, 128, 64, 64, 128, "auto"),
+    ReverseRow("tf32", 2048, 64, 64, 32, 128, "auto"),
+    ReverseRow("float32", 2048, 64, 64, 32, 128, "auto"),
+    ReverseRow("float64", 2048, 64, 64, 16, 128, "auto"),
+)
+CASES: tuple[Row, ...] = (*ROWS, *REVERSED, *FORCED)
 
 # a loop that a user of Warp writes
 KERNEL = """
@@ -117,67 +243,27 @@ def gemm(A: wp.array2d(dtype=wp.{stored}), B: wp.array2d(dtype=wp.{stored}), C: 
         wp.tile_matmul(a, {right}, c, precision="{precision}")
     wp.tile_store(C, c, offset=(i * {m}, j * {n}))
 """
+REVERSE = """
+@wp.kernel
+def layer(
+    A: wp.array2d(dtype=wp.{stored}), B: wp.array2d(dtype=wp.{stored}), Bias: wp.array2d(dtype=wp.{total}),
+    C: wp.array2d(dtype=wp.{stored}),
+):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{total}, storage="shared")
+    for step in range(0, A.shape[1], {k}):
+        a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step), storage="shared")
+        b = wp.tile_load(B, shape=({k}, {n}), offset=(step, j * {n}), storage="shared")
+        wp.tile_matmul(a, b, c, precision="{precision}")
+    row = wp.tile_load(Bias, shape=(1, {n}), offset=(0, j * {n}), storage="shared")
+    bias = wp.tile_broadcast(row, shape=({m}, {n}))
+    wp.tile_store(C, wp.tile_astype(c + bias, wp.{stored}), offset=(i * {m}, j * {n}))
+"""
 
 
 def kernel_of(row: Row) -> Any:
     """The kernel of a row."""
     return load(row.source, block_dim=row.threads).gemm
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The times of some functions, by their names.
-
-    Attributes:
-        us: Median times in microseconds.
-        clock_ghz: Median clocks of a multiprocessor right before the calls.
-        late: The number of calls, warm-up calls included, that the host had not launched when the GPU was ready. Their
-            times contain the host.
-    """
-
-    us: dict[str, float]
-    clock_ghz: dict[str, float]
-    late: int
-
-
-def measured(torch: Any, runs: dict[str, Callable[[], object]], *, queued: bool = True) -> Measured:
-    """Times some functions that launch kernels. Their calls alternate.
-
-    Args:
-        runs: The functions, by name.
-        queued: True for the time of the GPU alone, while a kernel that spins keeps it busy until all is launched. False
-            for the time of a call on an idle GPU, which contains what the host does; there are no clocks then.
-
-    Warp's current stream must be torch's, as :func:`measure_rows` sets it.
-    """
-    import warp as wp
-
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    total, late = WARM_LAUNCHES + LAUNCHES, 0
-    clocks = wp.zeros((total, len(runs)), dtype=wp.float64, device="cuda")
-    for number in range(total):
-        for position, (name, run) in enumerate(runs.items()):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            if queued:
-                wp.launch(read_clock, dim=1, inputs=[clocks[number], position, SPIN_NS], device="cuda")
-            start.record()
-            run()
-            end.record()
-            late += queued and start.query()
-            end.synchronize()
-            if number >= WARM_LAUNCHES:
-                times[name].append(1e3 * start.elapsed_time(end))
-    read = clocks.numpy()[WARM_LAUNCHES:].T if queued else ()
-    return Measured(
-        {name: statistics.median(found) for name, found in times.items()},
-        {name: round(statistics.median(one.tolist()), 3) for name, one in zip(runs, read)},
-        late,
-    )
-
-
-def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The median times of :func:`measured`."""
-    return measured(torch, runs).us
 
 
 @dataclass(frozen=True)
@@ -223,83 +309,13 @@ def call_of(torch: Any, row: Row) -> LoopCall:
     return LoopCall(a, given.T if row.b_columns else given, c, initial_c, launch, loop)
 
 
-def measure(torch: Any, row: Row) -> dict[str, Any]:
-    """The times of a row, the treatment of its loop, and its difference from float64."""
-    torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
-    call = call_of(torch, row)
-    a, b, out = call.a, call.b, torch.zeros_like(call.a)
-    expected = a.double() @ b.double() + call.initial_c
-    difference = float((call.c.double() - expected).abs().max() / expected.abs().max())
-    del expected
-
-    def cublas() -> Any:
-        return torch.addmm(out, a, b, out=out) if row.c_added else torch.matmul(a, b, out=out)
-
-    timed = measured(torch, {"tiles": call.launch.launch, "cublas": cublas})
-    times = timed.us
-    tflops = {name: round(2 * row.size**3 / us / 1e6, 1) for name, us in times.items()}
-    treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
-    found = {"name": row.name, **asdict(row), **treatment, "us": times, "tflops": tflops, "difference": difference}
-    found |= {"clock_ghz": timed.clock_ghz, "late": timed.late}
-    found["to_cublas"] = round(times["cublas"] / times["tiles"], 3)
-    if not difference <= ALLOWED.get(row.dtype, ALLOWED_OTHERS):
-        found["wrong"] = f"differs from float64 by {difference:.3g}"
-    return found
-
-
-def measure_rows(
-    description: str | None,
-    rows: Sequence[Any],
-    measure_row: Callable[[Any, Any], dict[str, Any]],
-    described: Callable[[dict[str, Any]], str],
-    arguments: list[str] | None,
-) -> int:
-    """Measures rows in one run, and writes the file after each.
-
-    Args:
-        description: The text of the command's help.
-        rows: Rows with a ``name``.
-        measure_row: Returns the result of a row, from torch and the row. One with ``wrong`` is a failure.
-        described: The words about a result on the terminal, behind the row's name.
-        arguments: Those of the command; None for the process's own.
-
-    Returns:
-        The status of the process: 1 if a result is wrong, else 0.
-    """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
-    options = parser.parse_args(arguments)
-    import warp as wp
-
-    import warp_tiles
-
-    torch = importlib.import_module("torch")
-    wp.config.log_level = wp.LOG_WARNING
-    warp_tiles.enable()
-    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
-    data: dict[str, Any] = {
-        **gpu_record("auto"),
-        "torch": torch.__version__,
-        "torch_cuda": torch.version.cuda,
-        "rows": [],
-    }
-    for row in rows:
-        if options.only in row.name:
-            found = measure_row(torch, row)
-            print(f"{row.name}: {described(found)}", flush=True)
-            data["rows"].append(found)
-            options.json.write_text(json.dumps(data, indent=1) + "\n")
-    return int(any("wrong" in row for row in data["rows"]))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure all rows, and write the file after each."""
-
-    def described(found: dict[str, Any]) -> str:
-        return f"{found['tflops']['tiles']} TFLOP/s, {found['to_cublas']} of cuBLAS"
-
-    return measure_rows(__doc__, ROWS, measure, described, arguments)
+    options = runner.parser(__doc__, required=True).parse_args(arguments)
+    torch = torch_with_warp()
+    record = runner.Record(options.json, gpu_record() | torch_versions(torch), [row.name for row in CASES])
+    cases = runner.select(CASES, options.only)
+    return runner.measure(cases, record, options, lambda row: row.measure(torch), lambda row: str(row["tflops"]))
 
 
 if __name__ == "__main__":

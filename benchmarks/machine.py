@@ -24,11 +24,6 @@ def driver_version() -> str:
     return _nvidia_smi("driver_version")
 
 
-def largest_clock_ghz() -> float:
-    """The highest clock of the multiprocessors that the driver sets, in GHz."""
-    return float(_nvidia_smi("clocks.max.sm")) / 1e3
-
-
 def source_digest() -> str:
     """Short digest of the package and the device sources. Measurements of two states have different ones."""
     digest = hashlib.sha256()
@@ -54,13 +49,28 @@ def torch_versions(torch: Any) -> dict[str, Any]:
     return {"torch": str(torch.__version__), "torch_cuda": torch.version.cuda}
 
 
+def torch_with_warp() -> Any:
+    """torch, with warp_tiles enabled and Warp's launches on torch's stream."""
+    import warp as wp
+
+    import warp_tiles
+
+    torch = importlib.import_module("torch")
+    wp.config.log_level = wp.LOG_WARNING
+    warp_tiles.enable()
+    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
+    return torch
+
+
 def cpu_record() -> dict[str, Any]:
     """Date, processor and versions, as JSON values."""
     import warp as wp
 
     import warp_tiles
+    from warp_tiles.compile.search import dotted, find_toolchain
     from warp_tiles.tuning.key import processor
 
+    toolchain = find_toolchain()
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": processor(),
@@ -69,25 +79,25 @@ def cpu_record() -> dict[str, Any]:
         "warp": wp.__version__,
         "warp_tiles": warp_tiles.__version__,
         "sources": source_digest(),
+        "nvrtc": dotted(toolchain.nvrtc_version),
+        "nvjitlink": dotted(toolchain.nvjitlink_version),
+        "mathdx": toolchain.mathdx_version,
     }
 
 
-def gpu_record(provider: str) -> dict[str, Any]:
+def gpu_record(provider: str = "auto") -> dict[str, Any]:
     """Date, GPU, driver and versions, as JSON values."""
     import warp as wp
 
-    from warp_tiles.compile.search import dotted, find_toolchain
+    from warp_tiles.compile.search import dotted
 
-    toolchain = find_toolchain()
     device = wp.get_device("cuda:0")
     return {
         **cpu_record(),
         "gpu": device.name,
         "multiprocessors": device.sm_count,
-        "largest_clock_ghz": largest_clock_ghz(),
+        "largest_clock_ghz": float(_nvidia_smi("clocks.max.sm")) / 1e3,
         "driver": driver_version(),
         "warp_cuda": dotted(wp.get_cuda_toolkit_version() or (0, 0)),
         "provider": provider,
-        "nvrtc": dotted(toolchain.nvrtc_version),
-        "nvjitlink": dotted(toolchain.nvjitlink_version),
     }

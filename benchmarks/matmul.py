@@ -17,10 +17,6 @@ and what torch computes:
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -30,9 +26,10 @@ from random import Random
 from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.loops import measured
-from benchmarks.machine import gpu_record
-from benchmarks.matmul_kernels import gelu
+from benchmarks import runner
+from benchmarks.launch_kernels import gelu
+from benchmarks.machine import gpu_record, torch_versions, torch_with_warp
+from benchmarks.speed.timing import time_calls
 
 # differences of correct results
 ALLOWED = {"float16": 1e-3, "bfloat16": 8e-3, "tf32": 4e-3, "float32": 1e-4, "float64": 1e-12}
@@ -130,11 +127,6 @@ class Sides:
     config: dict[str, int]
 
 
-def difference(found: Any, expected: Any) -> float:
-    """The largest difference, relative to the largest element."""
-    return float((found.double() - expected).abs().max() / expected.abs().max())
-
-
 def config_of(a: Any, b: Any, out: Any, **options: Any) -> dict[str, int]:
     """The configuration of the loop or kernel that computes a product of Warp arrays."""
     from warp_tiles.array_products.arguments import checked
@@ -172,7 +164,9 @@ def product(torch: Any, row: Row) -> Sides:
         "torch": lambda: peer(a, b, out=out),
     }
     return Sides(
-        runs, lambda: difference(c, torch.matmul(a.double(), b.double())), config_of(x, y, z, precision=precision)
+        runs,
+        lambda: runner.difference(c.double(), torch.matmul(a.double(), b.double())),
+        config_of(x, y, z, precision=precision),
     )
 
 
@@ -204,7 +198,7 @@ def backward(torch: Any, row: Row) -> Sides:
 
     def check() -> float:
         pairs = ((of_a, g.double() @ b.double().T), (of_b, a.double().T @ g.double()))
-        return max(difference(found, expected) for found, expected in pairs)
+        return max(runner.difference(found.double(), expected) for found, expected in pairs)
 
     config = config_of(out.grad, y.transpose(), x.grad, beta=1.0)
     return Sides({"tiles": tape.backward, "torch": both, "torch adding": both_added}, check, config)
@@ -237,7 +231,9 @@ def layer(torch: Any, row: Row) -> Sides:
     }
 
     def check() -> float:
-        return difference(out, functional.gelu(functional.linear(x.double(), w.double(), bias.double())))
+        return runner.difference(
+            out.double(), functional.gelu(functional.linear(x.double(), w.double(), bias.double()))
+        )
 
     return Sides(runs, check, config_of(left, right, result, bias=added, epilogue=gelu))
 
@@ -252,56 +248,36 @@ KINDS = {
 }
 
 
-def measure(torch: Any, row: Row) -> dict[str, Any]:
+def measure(torch: Any, row: Row) -> runner.Row:
     """The times of a row and its difference from float64."""
     torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
     sides = KINDS[row.kind](torch, row)
     sides.runs["tiles"]()
-    found = {"name": row.name, **asdict(row), "config": sides.config, "difference": sides.check()}
+    difference = runner.require_close(sides.check(), ALLOWED[row.dtype], "float64")
     torch.cuda.empty_cache()
-    timed = measured(torch, sides.runs)
-    found["us"] = times = timed.us
-    found |= {"clock_ghz": timed.clock_ghz, "late": timed.late}
-    found["call_us"] = calls = measured(torch, sides.runs, queued=False).us
-    found["tflops"] = {name: round(row.flops / us / 1e6, 1) for name, us in times.items()}
-    found["to_torch"] = {name: round(us / times["tiles"], 3) for name, us in times.items() if name != "tiles"}
+    timed = time_calls(torch, sides.runs)
+    found = {**asdict(row), "config": sides.config, "difference": difference, **timed.row(row.flops)}
+    found["call_us"] = calls = time_calls(torch, sides.runs, queued=False).us
+    found["to_torch"] = {name: round(us / timed.us["tiles"], 3) for name, us in timed.us.items() if name != "tiles"}
     found["call_to_torch"] = round(calls["torch"] / calls["tiles"], 3)
-    if not found["difference"] <= ALLOWED[row.dtype]:
-        found["wrong"] = f"differs from float64 by {found['difference']:.3g}"
     return found
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+def summary(rows: list[runner.Row]) -> runner.Row:
     """Geometric means of torch's times over ours, by kind."""
-    kinds = {row["kind"]: [one["to_torch"]["torch"] for one in rows if one["kind"] == row["kind"]] for row in rows}
-    return {kind: round(statistics.geometric_mean(ratios), 3) for kind, ratios in kinds.items()}
+    timed = [row for row in rows if "to_torch" in row]
+    ratios = {kind: [row["to_torch"]["torch"] for row in timed if row["kind"] == kind] for kind in KINDS}
+    return {"geometric_means": {kind: runner.geometric_mean(found) for kind, found in ratios.items() if found}}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure all rows, and write the file after each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
-    options = parser.parse_args(arguments)
-    import warp as wp
-
-    import warp_tiles
-
-    torch = importlib.import_module("torch")
-    wp.config.log_level = wp.LOG_WARNING
-    warp_tiles.enable()
-    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
-    rows: list[dict[str, Any]] = []
-    data = {**gpu_record("auto"), "torch": torch.__version__, "torch_cuda": torch.version.cuda}
-    for row in ROWS:
-        if options.only in row.name:
-            found = measure(torch, row)
-            ratios = ", ".join(f"{ratio} of {name}" for name, ratio in found["to_torch"].items())
-            print(f"{row.name}: {found['tflops']['tiles']} TFLOP/s, {ratios}", flush=True)
-            rows.append(found)
-            report = {**data, "geometric_means": summary(rows), "rows": rows}
-            options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return int(any("wrong" in row for row in rows))
+    options = runner.parser(__doc__, required=True).parse_args(arguments)
+    torch = torch_with_warp()
+    run = gpu_record() | torch_versions(torch)
+    record = runner.Record(options.json, run, [row.name for row in ROWS], summary)
+    cases = runner.select(ROWS, options.only)
+    return runner.measure(cases, record, options, lambda row: measure(torch, row), lambda row: str(row["to_torch"]))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import environment
+from benchmarks.processes import environment, run_json
 
 KERNEL = """
 @wp.kernel{options}
@@ -118,6 +116,7 @@ print(json.dumps({
     "peak_process_mb": round(peak / 1024),
     "lto_builds": sum(r.get("lto_builds", 0) for r in records),
     "lto_hits": sum(r.get("lto_hits", 0) for r in records),
+    "found": sum(r.get("found", False) for r in records),
     "lto_bytes": sum(r.get("lto_bytes", 0) for r in records),
     "linkers": sorted({r["linker"] for r in records}),
 }))
@@ -134,16 +133,8 @@ def build(job: Job) -> dict[str, Any]:
     for folder in (job.warp_cache, job.tiles_cache, job.out):
         Path(folder).mkdir(parents=True, exist_ok=True)
     caches = {"WARP_CACHE_PATH": job.warp_cache, "WARP_TILES_CACHE_DIR": job.tiles_cache}
-    run = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        input=json.dumps(asdict(job)),
-        env=environment(**caches, **dict(job.settings)),
-        capture_output=True,
-        text=True,
-    )
-    if run.returncode:
-        sys.exit(f"a build failed:\n{run.stdout}\n{run.stderr}")
-    result: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
+    environ = environment(**caches, **dict(job.settings))
+    result: dict[str, Any] = run_json([sys.executable, "-c", _CHILD], environ, asdict(job))
     if not job.tiles:  # Warp keeps no record, but its LTO cache holds the builds
         lto = [f for f in Path(job.warp_cache).glob("*/lto/*.lto") if not f.name.endswith("_fatbin.lto")]
         result["lto_builds"] = len(lto)

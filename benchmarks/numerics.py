@@ -1,32 +1,29 @@
 """Measures the errors of products and solvers, of warp_tiles and of unmodified Warp, on a GPU with the same inputs.
 
-    python benchmarks/numerics.py --json benchmarks/results/numerics.json --doc docs/numerics.md
+    python benchmarks/numerics.py --json benchmarks/results/numerics.json
+    python -m benchmarks.pages
 
 The error of a product is the difference to float64 over sum |a| |b| of the same element, as in error bounds of sums.
-`solver_errors.py` defines the errors of solvers. Rows can be run one by one with `--only`; `--only solvers` runs all
-rows of solvers. The file is written after each row and keeps the others. The tables of solvers are also printed.
-`--build-only` needs no GPU.
+`solver_errors.py` defines the errors of solvers, whose rows are `--only "*condition*"`. `--build-only` needs no GPU.
 """
 
 from __future__ import annotations
 
-import argparse
-import fnmatch
-import json
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import solver_errors
+from benchmarks import runner, solver_errors
 from benchmarks.machine import ROOT, gpu_record
+from benchmarks.speed.arrays import to_device, to_host
 from benchmarks.speed.builds import Build, BuildStore
 from benchmarks.speed.cells import Cell, Side
+from benchmarks.speed.sides import load_kernel
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
 TYPES: dict[str, tuple[str, str, str, bool]] = {  # dtypes of A, B and C; True if tf32 is requested
@@ -43,7 +40,6 @@ TYPES: dict[str, tuple[str, str, str, bool]] = {  # dtypes of A, B and C; True i
 }
 RESULTS = ("c", "grad_a", "grad_b")
 BLOCKS, RUNS = 32, 5
-MARKS = {part: (f"<!-- {part}: begin -->", f"<!-- {part}: end -->") for part in ("numerics", "solvers")}
 
 
 @dataclass(frozen=True)
@@ -87,15 +83,12 @@ class Row:
                 yield Build(cell, side), results
 
 
-R = TypeVar("R", Row, solver_errors.Row)
 ROWS = [Row(types, *size) for types in TYPES for size in ((16,), (64,), (256,), (64, 16))]
 
 
 def compute(kernel: Any, cell: Cell, calls: int, operands: dict[str, Any], device: str) -> dict[str, Any]:
     """Compute C and, if there is an adjoint, the gradients of A and B, as NumPy arrays in float64."""
     import warp as wp
-
-    from benchmarks.speed.arrays import to_device, to_host
 
     a, b, gradient = (to_device(operands[name], dtype, device) for name, dtype in zip("abg", (cell.a, cell.b, cell.c)))
     c = wp.empty((BLOCKS, cell.m, cell.n), dtype=getattr(wp, cell.c), device=device)
@@ -112,8 +105,6 @@ def compute(kernel: Any, cell: Cell, calls: int, operands: dict[str, Any], devic
 
 def draw_operands(cell: Cell) -> dict[str, Any]:
     """Random A, B and gradient of C, with values that their dtypes represent exactly."""
-    from benchmarks.speed.arrays import to_device, to_host
-
     random = np.random.default_rng(7)
     shapes = {"a": (cell.m, cell.k), "b": (cell.k, cell.n), "g": (cell.m, cell.n)}
     dtypes = {"a": cell.a, "b": cell.b, "g": cell.c}
@@ -132,8 +123,6 @@ def measure_build(
     store: BuildStore, build: Build[Cell], results: tuple[str, ...], calls: int, device: str
 ) -> dict[str, Any]:
     """Measure the errors of some results of one kernel, or return the reason why there are none."""
-    from benchmarks.speed.sides import load_kernel
-
     record = store.record(build) or {"error": "not built"}
     if "error" in record:
         return {name: {"error": record["error"][:200]} for name in results}
@@ -158,7 +147,7 @@ def measure_build(
 
 def measure(row: Row, store: BuildStore, device: str) -> dict[str, Any]:
     """Measure one row for both sides."""
-    record: dict[str, Any] = {"name": row.name, "types": row.types, "reduced": row.reduced, "calls": row.calls}
+    record: dict[str, Any] = {"types": row.types, "reduced": row.reduced, "calls": row.calls}
     for side in ("tiles", "warp"):
         record[side] = {}
         for build, results in row.builds(side):
@@ -169,141 +158,26 @@ def measure(row: Row, store: BuildStore, device: str) -> dict[str, Any]:
     return record
 
 
-# ---- the page
-
-
-def _shown(found: dict[str, Any], name: str, figure: str) -> str:
-    return f"{found[name][figure]:.1e}" if figure in found.get(name, {}) else "refused"
-
-
-def table(rows: list[dict[str, Any]], figure: str) -> list[str]:
-    """The lines of one Markdown table: results by sizes, ours and Warp's."""
-    sizes = list(dict.fromkeys((row["reduced"], row["calls"]) for row in rows))
-    heads = [f"{reduced}" + (f", {calls} calls" if calls > 1 else "") for reduced, calls in sizes]
-    lines = ["| dtypes | result | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(sizes)]
-    words = {"c": "C", "grad_a": "adjoint of A", "grad_b": "adjoint of B"}
-    for types in dict.fromkeys(row["types"] for row in rows):
-        by_size = {(row["reduced"], row["calls"]): row for row in rows if row["types"] == types}
-        for name in RESULTS:
-            cells = [
-                f"{_shown(by_size[size]['tiles'], name, figure)} / {_shown(by_size[size]['warp'], name, figure)}"
-                if size in by_size
-                else ""
-                for size in sizes
-            ]
-            lines.append(f"| {types} | {words[name]} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def page_lines(data: dict[str, Any]) -> list[str]:
-    """The lines of the page about products."""
-    rows, run = data["rows"], data["runs"][-1]
-    found = [each for row in rows for each in row["tiles"].values() if "same_bits" in each]
-    same = sum(each["same_bits"] for each in found)
-    return [
-        f"{run['gpu']}, driver {run['driver']}, Warp {run['warp']}, warp_tiles {run['warp_tiles']}, "
-        f"{run['date'][:10]}; warp_tiles / unmodified Warp.",
-        "",
-        "Largest error over the sum of |a| |b|, by the elements that are summed:",
-        "",
-        *table(rows, "largest"),
-        "",
-        "Root mean square of the same:",
-        "",
-        *table(rows, "rms"),
-        "",
-        f"Of {len(found)} results of warp_tiles, {same} had the same bits in {RUNS} runs.",
-    ]
-
-
-def with_lines(text: str, part: str, lines: list[str]) -> str:
-    """The text of a page with other lines between the marks of a part."""
-    begin, end = MARKS[part]
-    before, rest = text.split(begin)
-    return "\n".join([before + begin, *lines, end]) + rest.split(end)[1]
-
-
-def write_page(data: dict[str, Any], page: Path) -> None:
-    """Put the tables between the marks of the page."""
-    text = page.read_text()
-    if data["rows"]:
-        text = with_lines(text, "numerics", page_lines(data))
-    if data.get("solvers", {}).get("rows"):
-        text = with_lines(text, "solvers", solver_errors.page_lines(data["solvers"]))
-    page.write_text(text)
-
-
-def select(rows: Sequence[R], patterns: Sequence[str], part: str) -> list[R]:
-    """The rows whose name matches a pattern, or all if a pattern is the name of the part."""
-    return [row for row in rows if any(name == part or fnmatch.fnmatch(row.name, name) for name in patterns)]
-
-
-def run_rows(
-    data: dict[str, Any], wanted: Sequence[R], order: Sequence[R], measured: Callable[[R], dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """Measure rows, and put each into the data in place of the known one.
-
-    Args:
-        data: Has ``runs``, whose last one is this, and ``rows``.
-        wanted: The rows to measure.
-        order: All rows.
-        measured: Measures one row.
-
-    Yields:
-        Each new row.
-    """
-    for row in wanted:
-        rows = {known["name"]: known for known in data["rows"]}
-        rows[row.name] = {**measured(row), "run": len(data["runs"]) - 1}
-        data["rows"] = [rows[each.name] for each in order if each.name in rows]
-        yield rows[row.name]
-
-
-def main() -> int:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--doc", type=Path, help="page whose tables are written")
-    parser.add_argument(
-        "--only", nargs="+", default=["*"], help='patterns of row names, e.g. "fp16*, 64", or "solvers"'
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the rows of products and of solvers."""
+    parser = runner.parser(__doc__, required=True)
+    runner.add_build_options(parser, ROOT / "build" / "benchmarks")
+    options = parser.parse_args(arguments)
+    products = runner.select(ROWS, options.only)
+    solvers = runner.select(solver_errors.ROWS, options.only)
+    store = BuildStore(options.builds, "auto")
+    sides: tuple[Side, ...] = ("warp", "tiles")
+    builds: list[Build[Any]] = [build for row in products for side in sides for build, _ in row.builds(side)]
+    store.fill([*solver_errors.builds(solvers), *builds], options.workers, options.again)
+    if options.build_only:
+        return 0
+    record = runner.Record(
+        options.json, gpu_record(), [*(row.name for row in ROWS), *(row.name for row in solver_errors.ROWS)]
     )
-    parser.add_argument("--provider", default="auto")
-    parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
-    parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
-    parser.add_argument("--again", action="store_true", help="try failed builds again")
-    parser.add_argument("--doc-only", action="store_true", help="write the page from the file")
-    arguments = parser.parse_args()
-    data = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": [], "rows": []}
-    if not arguments.doc_only:
-        products = select(ROWS, arguments.only, "products")
-        solvers = select(solver_errors.ROWS, arguments.only, "solvers")
-        if not products and not solvers:
-            parser.error(f"no row matches {' '.join(arguments.only)}")
-        store = BuildStore(arguments.builds, arguments.provider)
-        sides: tuple[Side, ...] = ("warp", "tiles")
-        builds: list[Build[Any]] = [build for row in products for side in sides for build, _ in row.builds(side)]
-        store.fill([*solver_errors.builds(solvers), *builds], arguments.workers, arguments.again)
-        if arguments.build_only:
-            return 0
-        record = gpu_record(arguments.provider)
-
-        def keep(measured: Iterator[dict[str, Any]]) -> None:
-            for row in measured:
-                arguments.json.write_text(json.dumps(data, indent=1) + "\n")
-                print(json.dumps(row), file=sys.stderr, flush=True)
-
-        if products:
-            data["runs"].append(record)
-            keep(run_rows(data, products, ROWS, lambda row: measure(row, store, "cuda:0")))
-        if solvers:
-            part = data.setdefault("solvers", {"runs": [], "rows": []})
-            part["runs"].append(record)
-            keep(run_rows(part, solvers, solver_errors.ROWS, lambda row: solver_errors.measure(row, store, "cuda:0")))
-            print("\n".join(solver_errors.page_lines(part)))
-    if arguments.doc:
-        write_page(data, arguments.doc)
-    return 0
+    return max(
+        runner.measure(products, record, options, lambda row: measure(row, store, "cuda:0")),
+        runner.measure(solvers, record, options, lambda row: solver_errors.measure(row, store, "cuda:0")),
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures on one H100 or H200 what ``mma.sync`` reaches within the limits of other architectures.
 
-    python benchmarks/other_gpus.py --json benchmarks/results/other_gpus.json --minutes 7
+    python benchmarks/other_gpus.py --json benchmarks/results/other_gpus.json --seconds 420
     python -m benchmarks.figures
 
 Each kernel is code for sm_90 with ``main_loop=mma``, as architectures without wgmma have it. It is planned with the
@@ -14,14 +14,12 @@ double buffers. Loops are compared with cuBLAS, and other products with NumPy. f
 m16n8k8, and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64. sm_120 has the limits of sm_89,
 so its rows repeat those of sm_89.
 
-The file is written after each row. ``--build-only`` fills the folder of builds and needs no GPU.
+``--build-only`` fills the folder of builds and needs no GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -32,13 +30,17 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.bounds import BYTES
-from benchmarks.gemm import table_text
+from benchmarks import runner
 from benchmarks.machine import ROOT, find_torch, gpu_record, torch_versions
+from benchmarks.speed import rates, timing
+from benchmarks.speed.arrays import to_host
 from benchmarks.speed.builds import ARCH, Build, BuildStore
-from benchmarks.speed.cells import DTYPES, PARTS, Cell, Part, Types
+from benchmarks.speed.cells import BYTES, DTYPES, PARTS, Cell, Part, Types
+from benchmarks.speed.cublas import Cublas
+from benchmarks.speed.occupancy import Resources, resident_blocks
+from benchmarks.speed.sides import Side, compare
+from benchmarks.speed.timing import Launch
 from warp_tiles.gemm.hardware import multiprocessor, shared_limit
-from warp_tiles.util.files import write_output
 
 Found = dict[str, Any]
 ARCHS, DEFAULT_ARCHS = (80, 86, 89, 120), (80, 89)
@@ -144,8 +146,6 @@ class Expected:
     rounds_to_half = False
 
     def __init__(self, ours: Any) -> None:
-        from benchmarks.speed.arrays import to_host
-
         self.cell, self.part = ours.cell, ours.part
         self._product = to_host(ours.a)[0] @ to_host(ours.b)[0]
 
@@ -185,8 +185,6 @@ def driver_blocks(launch: Any) -> int:
 
 def planned(row: Row, record: Found) -> Found:
     """What a row's build says: its pipeline or warp tiles, and its resources."""
-    from benchmarks.speed.occupancy import Resources, resident_blocks
-
     ((function, resources),) = record["kernels"].items()
     found = {"launched_bytes": record["launched_bytes"][f"{function}_smem_bytes"], **resources}
     found["blocks"] = resident_blocks(Resources(**resources), multiprocessor(row.arch))
@@ -216,13 +214,8 @@ def flops_of(row: Row) -> int:
 
 def measure(row: Row, store: BuildStore, rates: Found, torch: Any, device: str) -> Found:
     """The time of a row, its share of the bound and of cuBLAS's speed, and its difference from the expected result."""
-    from benchmarks.speed import timing
-    from benchmarks.speed.cublas import Cublas
-    from benchmarks.speed.sides import Launch, Side, compare
-
     cell, part = row.cell, row.part
-    found: Found = {"name": row.name, "arch": row.arch, "types": row.types, **asdict(cell)}
-    found["chosen"] = cell.main_loop == CHOSEN
+    found: Found = {"arch": row.arch, "types": row.types, **asdict(cell), "chosen": cell.main_loop == CHOSEN}
     record = store.record(row.build) or {"error": "not built"}
     if "error" in record:
         return found | {"error": record["error"][:300]}
@@ -254,78 +247,62 @@ def measure(row: Row, store: BuildStore, rates: Found, torch: Any, device: str) 
 def line_of(found: Found) -> str:
     """One line for the terminal."""
     if "share" not in found:
-        return f"{found['name']}: {found.get('wrong') or found['error'][:200]}"
+        return str(found["error"][:200])
     beside = f", {found['to_cublas']:.2f} of cuBLAS" if "to_cublas" in found else ""
     return (
-        f"{found['name']}: {found['tflops']:.0f} TFLOP/s, {found['share']:.0%} of the bound{beside}, "
+        f"{found['tflops']:.0f} TFLOP/s, {found['share']:.0%} of the bound{beside}, "
         f"{found['driver_blocks']} of {found['blocks']} blocks, {found['registers']} registers, "
         f"{found['stack_bytes']} bytes of stack, {found.get('stages', 0)} stages"
     )
 
 
-def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """The rows in parts that are built together."""
-    return (rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK))
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--archs", type=int, nargs="+", choices=ARCHS, default=DEFAULT_ARCHS, help="whose limits count")
-    parser.add_argument("--only", default="", help="only rows whose names contain this text")
-    parser.add_argument("--minutes", type=float, default=7.0, help="start nothing after this time")
-    parser.add_argument("--chosen", action="store_true", help="leave out other pipelines than the chooser's")
-    parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
-    parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
-    return parser.parse_args(arguments)
+def measurable(rows: Sequence[Row], store: BuildStore, workers: int) -> list[Row]:
+    """Builds rows, and leaves out other pipelines that do not fit or are those of the chooser."""
+    pairs = [(row, row.with_main_loop(CHOSEN)) for row in rows]
+    store.fill([row.build for pair in pairs for row in pair], workers)
+    found = []
+    for row, as_chosen in pairs:
+        records = [store.record(one.build) or {"error": "not built"} for one in (row, as_chosen)]
+        if row == as_chosen or is_other_pipeline(row.cell.main_loop, *records):
+            found.append(row)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the rows. The status is 1 if one failed, and 2 if one left the GPU unusable."""
-    options = parse(arguments)
-    end = time.monotonic() + 60 * options.minutes
-    store = BuildStore(options.builds, "auto")
-    chosen = [row for row in chosen_rows(options.archs) if options.only in row.name]
-    others = [] if options.chosen else [row for row in other_rows(list(chosen_rows(options.archs)))
-                                        if options.only in row.name]  # fmt: skip
+    """Measure the rows."""
+    parser = runner.parser(__doc__)
+    runner.add_build_options(parser, ROOT / "build" / "benchmarks")
+    parser.add_argument("--archs", type=int, nargs="+", choices=ARCHS, default=DEFAULT_ARCHS, help="whose limits count")
+    parser.add_argument("--chosen", action="store_true", help="leave out other pipelines than the chooser's")
+    options = parser.parse_args(arguments)
+    end = time.monotonic() + options.seconds
+    store, every = BuildStore(options.builds, "auto"), list(chosen_rows(options.archs))
+    chosen, others = (runner.select(rows, options.only) for rows in (every, list(other_rows(every))))
+    others = [] if options.chosen else others
     if options.build_only:
-        store.fill([row.build for row in (*chosen, *others)], options.workers)
+        store.fill([row.build for row in (*chosen, *others)], options.workers, options.again)
         return 0
-    from benchmarks.speed import rates, timing
-    from benchmarks.speed.sides import WrongResultError
-
     device = "cuda:0"
     torch, reason = find_torch()
     if torch is None:
         raise SystemExit(f"loops are compared with torch.matmul: {reason}")
     timing.warm_up(device)
-    data: Found = {**gpu_record("auto"), **torch_versions(torch)}
-    data["limits"] = {arch: asdict(multiprocessor(arch)) for arch in (*options.archs, ARCH)}
-    data["bounds"] = rates.measured(device)
-    for types, of_types in data["bounds"].items():
+    run: Found = {**gpu_record(), **torch_versions(torch)}
+    run["limits"] = {arch: asdict(multiprocessor(arch)) for arch in (*options.archs, ARCH)}
+    run["bounds"] = rates.measured(device)
+    for types, of_types in run["bounds"].items():
         print(types, *(f"{name}: {rate['tflops']:.1f} TFLOP/s" for name, rate in of_types.items()), flush=True)
-    found: list[Found] = []
-    for rows in (*chunks(chosen), *chunks(others)):
-        if time.monotonic() > end:
-            break
-        pairs = [(row, row.with_main_loop(CHOSEN)) for row in rows]
-        store.fill([row.build for pair in pairs for row in pair], options.workers)
-        for row, as_chosen in pairs:
-            records = [store.record(one.build) or {"error": "not built"} for one in (row, as_chosen)]
-            if time.monotonic() > end or not (row == as_chosen or is_other_pipeline(row.cell.main_loop, *records)):
-                continue
-            try:
-                found.append(measure(row, store, data["bounds"], torch, device))
-            except (WrongResultError, RuntimeError) as error:
-                found.append({"name": row.name, "arch": row.arch, "types": row.types, "wrong": str(error)[:300]})
-            print(line_of(found[-1]), flush=True)
-            write_output(options.json, (table_text(data, found) + "\n").encode())
-            if not timing.is_usable(device):
-                return 2
-    print(f"{len(found)} rows, {end - time.monotonic():.0f} s left", flush=True)
-    return int(any("share" not in row for row in found))
+    record = runner.Record(options.json, run, [row.name for row in (*every, *other_rows(every))])
+    status = 0
+    for rows in (*runner.chunks(chosen, _CHUNK), *runner.chunks(others, _CHUNK)):
+        if time.monotonic() < end and status < 2:
+            options.seconds = end - time.monotonic()
+            wanted = measurable(rows, store, options.workers)
+            status |= runner.measure(
+                wanted, record, options, lambda row: measure(row, store, run["bounds"], torch, device), line_of,
+                lambda: timing.is_usable(device),
+            )  # fmt: skip
+    return status
 
 
 if __name__ == "__main__":

@@ -1,60 +1,43 @@
-"""The measured tables and values of the pages: names with their texts, from ``benchmarks/results``."""
+"""The computed tables and values of the pages: names with their texts, from ``benchmarks/results``."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from math import exp, log
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks.client_values import (
-    blocked_solvers,
-    client_kernels,
-    clients,
-    newton_kernels,
-    opted_out,
-    whole_starts,
-)
-from benchmarks.result_values import at, ratio, result, row, span, table
-from benchmarks.tile_values import other_gpus, which_tiles
+from benchmarks import client_values, solver_errors, tile_values
+from benchmarks.result_values import at, ratio, row, span, table
 
 TYPES = ("fp16", "bf16", "tf32", "fp32", "fp64")
+DASK_LIMIT = 1.25  # of its time to that of own processes, for workers that were used before
 NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 
 
 # ---- compile times and policies
 
 
-def without_nvrtc() -> dict[str, str]:
-    groups = at("without_nvrtc", "groups")
-
-    def cell(row: dict[str, Any]) -> str:
-        return f"{row['seconds']:.1f} s, {row['cubin_bytes'] / 1e6:.2f} MB"
-
-    return {
-        "without nvrtc date": max(group["date"] for group in groups.values()),
-        "without nvrtc": table(
-            ["", "with NVRTC", "in the module's source", "libmathdx"],
-            [[group["title"].partition(", ")[0], *map(cell, group["rows"].values())] for group in groups.values()],
-        ),
-    }
-
-
 def compile_times() -> dict[str, str]:
-    groups = at("compile_time", "groups")
+    rows = {found["name"]: found for found in at("compile_time/rows")}
+    sides = {name: found.get("sides", {}) for name, found in rows.items()}
 
     def seconds(group: str, side: str, digits: int = 1) -> str:
-        found = groups[group]["rows"].get(side)
-        return f"{found['seconds']:.{digits}f} s" if found else ""
+        return f"{sides[group][side]['seconds']:.{digits}f} s" if side in sides[group] else ""
 
     def megabytes(side: str) -> str:
-        return f"{groups['one']['rows'][side]['cubin_bytes'] / 1e6:.2f} MB"
+        return f"{sides['one'][side]['cubin_bytes'] / 1e6:.2f} MB"
 
-    def cells(group: str, against: str | None = "warp") -> list[str]:
-        rows = groups[group]["rows"]
-        share = f"{rows['mma']['seconds'] / rows[against]['seconds']:.3f}" if against else ""
-        return [*(seconds(group, side) for side in ("warp", "scalar", "mma")), share, seconds(group, "cublasdx")]
+    def share(group: str, ours: str, peer: str, field: str = "seconds") -> float:
+        return float(sides[group][ours][field] / sides[group][peer][field])
+
+    def cells(group: str) -> list[str]:
+        of_warp = f"{share(group, 'mma', 'warp'):.3f}" if "warp" in sides[group] else ""
+        return [*(seconds(group, side) for side in ("warp", "scalar", "mma")), of_warp, seconds(group, "cublasdx")]
+
+    def without_nvrtc(group: str) -> list[str]:
+        found = sides[group].values()
+        return [f"{side['seconds']:.1f} s, {side['cubin_bytes'] / 1e6:.2f} MB" for side in found]
 
     cold = {
         "one": "one differentiable fp16 64x64x64 kernel, cold",
@@ -67,29 +50,24 @@ def compile_times() -> dict[str, str]:
         "eight": "eight kernels in one module, 24 functions, cold",
         "apart": "eight modules, 24 functions, cold",
     }
-    rows = groups["one"]["rows"]
-    share = rows["mma"]["cubin_bytes"] / rows["warp"]["cubin_bytes"]
-    sizes = [*map(megabytes, ("warp", "scalar", "mma")), f"{share:.3f}", megabytes("cublasdx")]
+    sizes = [*map(megabytes, ("warp", "scalar", "mma")), f"{share('one', 'mma', 'warp', 'cubin_bytes'):.3f}",
+             megabytes("cublasdx")]  # fmt: skip
     # of one function that Warp builds, products and solvers
-    built = [group["rows"]["warp"] for name, group in groups.items() if name != "cached" and "warp" in group["rows"]]
+    built = [found["warp"] for name, found in sides.items() if name != "cached" and "warp" in found]
     built = [found for found in built if found.get("lto_builds")]
     waits = [found["seconds"] / found["lto_builds"] for found in built]
-    waits.append(at("policies", "rows.off, cold.seconds") / 3)  # of the three functions of "one"
-    bytes_of_each = [found["lto_bytes"] / found["lto_builds"] / 1e6 for found in built]
-    variants = at("compile_time", "variants.rows")
-    startup, hit = at("compile_time", "startup"), at("compile_time", "hit")
-    policies = at("policies", "rows")
-    locked = policies["locked, LTO-IR cached by auto"]["seconds"] / policies["auto, cold"]["seconds"]
-    clients = {client["title"]: client for client in at("clients", "clients").values()}
-    newton, blocked = clients["Newton, Featherstone"], clients["example_tile_block_cholesky"]
+    waits.append(sides["policies"]["off"]["seconds"] / 3)  # of the three functions of "one"
+    nvrtc = [name for name in rows if name.startswith("nvrtc_")]
+    locked = sides["policies_locked"]["locked"]["seconds"] / sides["policies"]["auto"]["seconds"]
+    launch = at("compile_time/startup/launch_us")
+    newton, blocked = (at(f"clients/{name}") for name in ("newton_featherstone", "tile_block_cholesky"))
     return {
         "libmathdx seconds": span(waits, ".0f"),
-        "libmathdx megabytes": span(bytes_of_each, ".0f"),
+        "libmathdx megabytes": span((found["lto_bytes"] / found["lto_builds"] / 1e6 for found in built), ".0f"),
         "compile times": table(
             ["", "unmodified Warp 1.19 (cuBLASDx)", "its scalar path", "warp_tiles (`mma`)", "ratio to cuBLASDx",
              "`provider=cublasdx`"],
-            [*([text, *cells(group, None if group == "headers" else "warp")] for group, text in cold.items()),
-             ["size of the first cubin", *sizes]],
+            [*([text, *cells(group)] for group, text in cold.items()), ["size of the first cubin", *sizes]],
         ),
         "README cubin": f"{megabytes('mma')} in place of {megabytes('warp')}",
         "overview": table(
@@ -111,31 +89,27 @@ def compile_times() -> dict[str, str]:
               ", ".join(ratio(solved(kind, "cholesky", *VECTORS)[0]) for kind in ("fp32", "fp64")) + " times as fast"],
              ],
         ),
-        **{
-            f"{name} ratio": f"{rows['mma']['seconds'] / rows['triton']['seconds']:.2f}"
-            for name in ("triton", "triton_later")
-            for rows in (groups[name]["rows"],)
-        },
-        "triton version": str(groups["triton"]["rows"]["triton"]["version"]),
-        "triton date": str(groups["triton"]["date"]),
-        "nvrtc": f"{span((row['milliseconds'] for row in variants), '.0f')} ms",
-        "lto": f"{span((row['lto_bytes'] / 1e3 for row in variants), '.0f')} KB",
-        "cold loops": span((row["ratio"] for row in at("cold_loops", "rows")), ".2f"),
-        "enable ms": f"{startup['added_ms']:.0f} ms",
-        "launch us": f"{startup['launch_us']['tiles']:.1f} against {startup['launch_us']['warp']:.1f} µs",
-        "hit": f"{hit['bytes'] / 1e6:.0f} MB takes {hit['median_ms']:.1f} ms",
-        "planning ms": f"{at('compile_time', 'planning.median_ms'):.0f} ms",
-        "planning ratio": f"{at('planning', 'ratio'):.2f}",
+        **{f"{name} ratio": f"{share(name, 'mma', 'triton'):.2f}" for name in ("triton", "triton_later")},
+        "nvrtc": f"{span((found['milliseconds'] for found in rows['variants']['variants']), '.0f')} ms",
+        "lto": f"{span((found['lto_bytes'] / 1e3 for found in rows['variants']['variants']), '.0f')} KB",
+        "launch us": f"{launch['tiles']:.1f} against {launch['warp']:.1f} µs",
         "policies": table(
             ["policy", "128 threads", "48 threads, which `mma` does not serve", "functions of 48 threads"],
             [["`off`", "as unmodified Warp", "", ""],
              ["`scalar`", "as Warp's scalar path", "", ""],
-             ["`fast`", "as warp_tiles (`mma`)", f"{policies['fast, 48 threads, cold']['seconds']:.1f} s",
-              "scalar path"],
-             ["`auto`", "as `fast`, with the same work", f"{policies['auto, 48 threads, cold']['seconds']:.1f} s",
-              "`cublasdx`"],
+             ["`fast`", "as warp_tiles (`mma`)", seconds("policies_odd", "fast"), "scalar path"],
+             ["`auto`", "as `fast`, with the same work", seconds("policies_odd", "auto"), "`cublasdx`"],
              ["`locked`, LTO-IR cached", f"{locked:.2f} of `auto`", "", ""],
              ["`max`", "as `auto`, and seconds of measurements per loop or function, once, on the GPU", "", ""]],
+        ),
+        "without nvrtc": table(
+            ["", "with NVRTC", "in the module's source", "libmathdx"],
+            [[rows[name]["title"].partition(", ")[0], *without_nvrtc(name)] for name in nvrtc],
+        ),
+        "architectures": table(
+            ["", "seconds, all modules", "ratio to sm_90", "largest ratio of a module"],
+            [[f"sm_{found['arch']}", f"{found['seconds']:.1f}", f"{found['ratio']:.2f}",
+              f"{found['slowest_ratio']:.2f}"] for found in at("architectures/architectures")],
         ),
     }  # fmt: skip
 
@@ -145,24 +119,9 @@ def compile_times() -> dict[str, str]:
 VECTORS = ("cholesky_solve", "lower_solve", "upper_solve")
 
 
-def architectures() -> dict[str, str]:
-    rows = at("architectures", "rows")
-    return {
-        "architectures": table(
-            ["", "seconds, all modules", "ratio to sm_90", "largest ratio of a module"],
-            [
-                [f"sm_{row['arch']}", f"{row['seconds']:.1f}", f"{row['ratio']:.2f}", f"{row['slowest_ratio']:.2f}"]
-                for row in rows
-            ],
-        ),
-        "architectures date": at("architectures", "date")[:10],
-        "architectures nvrtc": at("architectures", "nvrtc"),
-    }
-
-
-def summary(part: str, kind: str, result_name: str = "gemm") -> Any:
+def summary(part: str, kind: str) -> Any:
     """The summary of a part of gemm.json for a type of operands."""
-    return at(result_name, f"parts.{part}.summary")[kind]
+    return at(f"gemm/parts/{part}/summary").get(kind)
 
 
 def best_loops(part: str) -> str:
@@ -178,21 +137,20 @@ def shares_of_cublas(part: str) -> str:
 
 def solved(kind: str, *names: str) -> tuple[float, float]:
     """Geometric mean and least ratio of some solvers."""
-    items = [at("solvers", f"summary.{name} {kind}") for name in names]
+    items = [at(f"solvers/summary/{name} {kind}") for name in names]
     total = sum(item["ratios"] for item in items)
     product = sum(item["ratios"] * log(item["geometric_mean"]) for item in items)
     return exp(product / total), min(item["least"] for item in items)
 
 
 def products() -> dict[str, str]:
-    def cells(part: str, *fields: str, types: Sequence[str] = TYPES, source: str = "gemm") -> list[str]:
-        found = {kind: summary(part, kind, source) for kind in types}
-        return ["; ".join(ratio(found[kind][field]) for field in fields) if kind in found else "" for kind in TYPES]
+    def cells(part: str, *fields: str) -> list[str]:
+        found = [summary(part, kind) for kind in TYPES]
+        return ["; ".join(ratio(one[field]) for field in fields) if one else "" for one in found]
 
     def with_adjoints(part: str, field: str) -> list[str]:
         cell = cells(part, field)
-        outlier = summary(part, "fp32").get("outlier")
-        if outlier:
+        if outlier := summary(part, "fp32").get("outlier"):
             cell[3] += f"; {ratio(outlier['mean_without'])} without the form of {ratio(outlier['ratio'])}"
         return [cell[0], f"{cell[1]} (Warp: fp16)", *cell[2:]]
 
@@ -200,20 +158,13 @@ def products() -> dict[str, str]:
         found = summary("backward_loop", kind)["to_cublas"]
         return span([found["least"], found["greatest"]], ".2f")
 
-    outlier = row("gemm", summary("backward_resident", "fp32")["outlier"]["name"], "parts.backward_resident.rows")
-    every = len(at("gemm_every_small", "parts.every_small.rows"))
-    wide, both = ("fp32", "fp64"), ("geometric_mean", "least")
-    ratios = [found["ratio"] for found in at("solvers", "rows") if found.get("ratio") is not None]
-    torch = at("solvers", "torch.summary")
-
     def solver(text: str, *names: str) -> list[str]:
-        return [text, *("{:.2f}; {:.3f}".format(*solved(kind, *names)) for kind in wide)]
+        return [text, *("{:.2f}; {:.3f}".format(*solved(kind, *names)) for kind in ("fp32", "fp64"))]
 
-    before, since, again = (
-        at(name, "summary") for name in ("against_before_stages", "against_b1241dc", "against_b1241dc_again")
-    )
-    oldest = at("against_1acdb96", "summary")
-    slower = sum(found["ratio"] < 0.97 for found in at("against_1acdb96", "rows"))
+    outlier = at(f"gemm/{summary('backward_resident', 'fp32')['outlier']['name']}")
+    both, runs = ("geometric_mean", "least"), at("solvers/runs")
+    whole = [found for found in at("solvers/rows") if not runs[found["run"]].get("note") and not found.get("block")]
+    ratios = [found["ratio"] for found in whole if found["run"] == 0 and "ratio" in found]
     return {
         "products": table(
             ["", *TYPES],
@@ -222,13 +173,10 @@ def products() -> dict[str, str]:
              ["... least ratio", *cells("resident", "least")],
              ["... with both adjoints", *with_adjoints("backward_resident", "geometric_mean")],
              ["16x16 to 32x32 tiles with K of 128 to 512, 18 forms; least ratio", *cells("deep", *both)],
-             ["small products, 39 forms, against the faster of Warp's paths; least ratio",
-              *cells("small", *both, types=wide)],
-             ["... with both adjoints; least ratio", *cells("backward_small", *both, types=wide)],
+             ["small products, 39 forms, against the faster of Warp's paths; least ratio", *cells("small", *both)],
+             ["... with both adjoints; least ratio", *cells("backward_small", *both)],
              ["loop of a blocked solver, which subtracts its products from C, 9 forms, one H100; least ratio",
-              *cells("update", *both, types=wide)],
-             [f"M, N and K of 4, 6, 8, 12, 16, 24 or 32 with 32, 64 or 128 threads, all {every:,}; least ratio",
-              *cells("every_small", *both, types=wide, source="gemm_every_small")],
+              *cells("update", *both)],
              ["loop over 4096 x 4096 x 4096, the best form of each side", *cells("loop", "best_ratio")],
              ["adjoint of the loop, the best form of each side", *with_adjoints("backward_loop", "best_ratio")]],
         ),
@@ -237,56 +185,33 @@ def products() -> dict[str, str]:
         "outlier mean": ratio(summary("backward_resident", "fp32")["geometric_mean"]),
         "outlier rate": f"{outlier['warp']['tflops']:.1f} TFLOP/s",
         **{f"adjoints to cublas {kind}": to_cublas(kind) for kind in ("fp16", "bf16")},
-        "before stages": f"{before['geometric_mean_of_timed']:.2f}",
-        "before stages least": f"{100 * (1 - before['least']):.1f} %",
-        "against": f"{since['rows']} speed ratios is {since['geometric_mean']:.3f}. The least is {since['least']:.3f}",
-        "against again": f"{again['least']:.3f}",
-        "against 1acdb96": f"{oldest['geometric_mean']:.3f}",
-        "slower 1acdb96": f"{slower} are below 0.97, the least {oldest['least']:.3f}",
         "solvers": table(
             ["", "fp32: geometric mean; least", "fp64: geometric mean; least"],
             [solver("`tile_cholesky`", "cholesky"),
              solver("`tile_cholesky_solve`, `tile_lower_solve`, `tile_upper_solve`, a vector", *VECTORS),
              solver("`tile_lower_solve` of a square matrix", "lower_solve of a matrix"),
-             solver("adjoints of `tile_cholesky` and `tile_lower_solve`", "cholesky backward",
-                    "lower_solve backward")],
+             solver("adjoints of `tile_cholesky` and `tile_lower_solve`", "cholesky backward", "lower_solve backward")],
         ),
-        "torch solvers": span((item["geometric_mean"] for name, item in torch.items() if name != "all"), ".1f"),
-        "torch solvers least": f"{torch['all']['least']:.1f}",
         "slower solvers": f"{sum(found < 1 for found in ratios)} of the {len(ratios)}",
-        "shared sums": "On {products} random products for which it does, it reached {geometric_mean:.2f} times the "
-                       "speed in the geometric mean, from {least:.2f} to {greatest:.1f}; {slower} lost more than 3 %"
-                       .format(**at("shared_sums", "summary.all")),
-        "random kernels": "{equal} are equal bit for bit".format(**result("random_kernels")),
-        "random kernels refused": str(at("random_kernels", "refused") + at("random_kernels", "crashed")),
-        "mutations": "{killed} of {total} were killed ({date})".format(**result("mutations")),
     }  # fmt: skip
 
 
 # ---- loops
 
 
-def size_of(name: str) -> tuple[str, str, str, str, str]:
-    """Type, size, tile, step and threads of a row of loops.json."""
-    kind, size, tile, threads = re.match(r"(\w+) (\d+) (\S+) (\d+) threads", name).groups()  # type: ignore[union-attr]
-    m, n, step = tile.split("x")
-    return NAMES.get(kind, kind), size, f"{m}x{n}", step, threads
-
-
 def loops() -> dict[str, str]:
     def cells(found: Any) -> list[str]:
-        kind, size, tile, step, threads = size_of(found["name"])
-        columns = "; columns of B contiguous" if found["name"].endswith("B columns") else ""
-        chosen = re.search(r"threads, (\w+)", found["name"])[1]  # type: ignore[index]
+        kind, chosen = NAMES.get(found["dtype"], found["dtype"]), found["name"].split("threads, ")[1].split(",")[0]
         chosen = {"two_buffers": "double_buffered"}.get(chosen, chosen)  # results of before the rename
+        columns = "; columns of B contiguous" if found["b_columns"] else ""
         transposed = kind == "tf32" and chosen == "auto" and not columns
         used = {
             "auto": {"fp16": "`wgmma`", "bf16": "`wgmma`", "tf32": "`wgmma`", "fp64": "`mma_m16n8k8`", "fp32": "`fma`"},
             "mma": {"fp16": "`mma_m16n8k16` (`main_loop=mma`)", "tf32": "`mma_m16n8k8` (`main_loop=mma`)"},
             "double_buffered": dict.fromkeys(TYPES, "double buffers (`main_loop=double_buffered`)"),
         }[chosen][kind] + (", B through registers" if transposed else "")
-        return [f"{kind}, {size}", f"{tile}, {step}, {threads}{columns}", used, f"{found['tflops']['tiles']:.0f}",
-                f"{found['to_cublas']:.2f}"]  # fmt: skip
+        tile = f"{found['m']}x{found['n']}, {found['k']}, {found['threads']}{columns}"
+        return [f"{kind}, {found['size']}", tile, used, f"{found['tflops']['tiles']:.0f}", f"{found['to_cublas']:.2f}"]
 
     def counted(start: str, field: str = "tensor_pipe_percent") -> str:
         return f"{row('counters', start)[field]:.0f} %"
@@ -294,37 +219,32 @@ def loops() -> dict[str, str]:
     def stalls(ours: str, theirs: str, reason: str) -> str:
         return ratio(row("counters", ours)["stalls"][reason] / row("counters", theirs)["stalls"][reason])
 
-    every = {found["name"]: found for found in at("loops", "rows")}
-    plain = [found for found in every.values() if not found["c_added"]]
+    every = at("loops/rows")
+    plain = [found for found in every if "treatment" not in found and "to_before" not in found and "share" not in found]
+    from_c = [found for found in plain if found["c_added"]]
+    plain = [found for found in plain if not found["c_added"]]
     best: dict[tuple[str, str], Any] = {}  # of each type and each main loop that is not the default
     for found in plain:
-        kind, chosen = found["name"].split()[0], found["name"].split("threads, ")[1].split(",")[0]
-        if chosen != "auto":
-            best[kind, chosen] = max(found, best.get((kind, chosen), found), key=lambda one: one["to_cublas"])
-    shown = [found for found in plain if "threads, auto" in found["name"] or found in best.values()]
+        key = found["dtype"], found["name"].split("threads, ")[1].split(",")[0]
+        if key[1] != "auto":
+            best[key] = max(found, best.get(key, found), key=lambda one: one["to_cublas"])
+    chosen = [found for found in plain if "threads, auto" in found["name"] or found in best.values()]
     rates = [found["tflops"]["cublas"] for found in plain if found["name"].startswith("float16 4096")]
     f32, f64 = "float32 4096 128x128x16 128", "float64 4096 128x64x16 128"
-    bounds, shapes = [], ("64x64x64 64", "64x64x64 128", "64x64x64 256", "128x128x32 128", "128x128x32 256")
-    for shape in shapes:
-        limits = [row("gemm", f"{kind} {shape}", f"parts.{part}.rows")["bound"]
-                  for kind in ("fp16", "bf16") for part in ("resident", "backward_resident")]  # fmt: skip
-        bounds.append([shape.replace(" ", ", "), *(f"{100 * b['reached']:.0f} ({100 * b['kept_reached']:.0f})"
-                                                   for b in limits)])  # fmt: skip
     counters = []
-    for shape in shapes[:4]:
+    for shape in ("64x64x64 64", "64x64x64 128", "64x64x64 256", "128x128x32 128"):
         found = row("counters", f"resident {shape}")
-        counters.append([shape.replace(" ", ", "),
-                         *(f"{found[f'{unit}_percent']:.0f}" for unit in ("tensor_pipe", "issue", "shared_memory")),
-                         f"{100 * found['bank_conflicts'] / found['shared_wavefronts']:.0f}"])  # fmt: skip
+        units = [f"{found[f'{unit}_percent']:.0f}" for unit in ("tensor_pipe", "issue", "shared_memory")]
+        conflicts = f"{100 * found['bank_conflicts'] / found['shared_wavefronts']:.0f}"
+        counters.append([shape.replace(" ", ", "), *units, conflicts])
     return {
         "loops": table(["operands, size", "tile of C, step, threads", "instruction", "TFLOP/s", "of cuBLAS"],
-                       map(cells, shown)),
+                       map(cells, chosen)),
         "cublas fp16": span(rates, ".0f"),
         "loops from c": table(
-            ["operands, 4096", "tile of C, step, threads", "of cuBLAS, before", "now"],
+            ["operands, 4096", "tile of C, step, threads", "of cuBLAS"],
             [[NAMES.get(found["dtype"], found["dtype"]), f"{found['m']}x{found['n']}, {found['k']}, {found['threads']}",
-              f"{found['to_cublas']:.2f}", f"{every[found['name']]['to_cublas']:.2f}"]
-             for found in at("loops_c_added_before", "rows")],
+              f"{found['to_cublas']:.2f}"] for found in from_c],
         ),
         "tensor cores fp16": f"{counted('float16 4096 128x256x64')} of the cycles, and with cuBLAS in "
                              f"{counted('cublas float16')}",
@@ -338,10 +258,9 @@ def loops() -> dict[str, str]:
         "l2": counted("float16 4096 64x64x64 128", "l2_bytes_percent"),
         "reverse loops": table(
             ["operands, size, tile and step", "TFLOP/s", "times without stages", "of cuBLAS"],
-            [[found["name"], f"{found['tflops']['stages']:.0f}", f"{found['to_before']:.1f}",
-              f"{found['to_cublas']:.2f}"] for found in at("reverse_loops", "rows")],
+            [[found["name"].removeprefix("reverse "), f"{found['tflops']['stages']:.0f}", f"{found['to_before']:.1f}",
+              f"{found['to_cublas']:.2f}"] for found in every if "to_before" in found],
         ),
-        "bounds": table(["tile, threads", "fp16", "fp16 with adjoints", "bf16", "bf16 with adjoints"], bounds),
         "resident counters": table(
             ["tile, threads", "tensor cores", "issue slots", "shared memory", "bank conflicts, of all wavefronts"],
             counters,
@@ -349,11 +268,12 @@ def loops() -> dict[str, str]:
     }  # fmt: skip
 
 
-# ---- matmul
+# ---- matmul and solves
 
 
 def whole_products() -> dict[str, str]:
-    by_name = {found["name"]: found["to_torch"] for found in at("matmul", "rows")}
+    rows = at("matmul/rows")
+    by_name = {found["name"]: found["to_torch"] for found in rows}
 
     def of_torch(*names: str, other: str = "torch") -> str:
         return ", ".join(f"{by_name[name][other]:.2f}" for name in names)
@@ -362,19 +282,17 @@ def whole_products() -> dict[str, str]:
         return of_torch(*(f"product {kind} {batch}{size}x{size}x{size}" for size in sizes))
 
     def of_kind(kind: str) -> list[dict[str, Any]]:
-        return [found for found in at("matmul", "rows") if found["kind"] == kind]
+        return [found for found in rows if found["kind"] == kind]
 
-    def drawn(kind: str, *depths: tuple[int, str]) -> str:
-        rows = of_kind(kind)
-        parts = [rows] if not depths else [[f for f in rows if (f["k"] > 1024) == more] for more, _ in depths]
+    def drawn(kind: str, *depths: tuple[bool, str]) -> str:
+        parts = [[f for f in of_kind(kind) if (f["k"] > 1024) == more] for more, _ in depths] or [of_kind(kind)]
         texts = [span((f["to_torch"]["torch"] for f in part), ".2f") for part in parts]
-        words = [text + (f" {depths[i][1]}" if depths else "") for i, text in enumerate(texts)]
-        return f"{at('matmul', 'geometric_means')[kind]:.2f} (geometric mean); {', '.join(words)}"
+        words = [f"{text} {word}" for text, (_, word) in zip(texts, depths)] or texts
+        return f"{at('matmul/geometric_means')[kind]:.2f} (geometric mean); {', '.join(words)}"
 
     backward, layer = "backward float16 4096x4096x4096", "layer float16 8192x4096x4096"
     alone = by_name[layer]["torch"] / by_name[layer]["torch linear alone"]
-    by_late = {found["name"]: found["late"] for found in at("matmul", "rows")}
-    late = by_late.values()
+    late = {found["name"]: found["late"] for found in rows}
     units = {"tensor cores": "tensor_pipe_percent", "issue slots": "issue_percent", "memory": "memory_percent"}
     limits = [
         ("bf16, 4096", "tensor cores", "product bfloat16 4096x"),
@@ -411,8 +329,8 @@ def whole_products() -> dict[str, str]:
              [f"{len(of_kind('drawn'))} products of random sizes, types and layouts", drawn("drawn")],
              [f"{len(of_kind('drawn_batch'))} batches of such products", drawn("drawn_batch")]],
         ),
-        "late calls": f"{sum(calls > 3 for calls in late)} of {len(late)} rows have more than three such calls, the "
-                      f"layer has {by_late[layer]}, and the most is {max(late)}",
+        "late calls": f"{sum(calls > 3 for calls in late.values())} of {len(late)} rows have more than three such "
+                      f"calls, the layer has {late[layer]}, and the most is {max(late.values())}",
         "matmul counters": table(
             ["", "unit", "warp_tiles", "torch"],
             [[text, unit, *(f"{row('counters', f'{side} {name}')[units[unit]]:.0f}" for side in ("matmul", "torch"))]
@@ -424,15 +342,11 @@ def whole_products() -> dict[str, str]:
 
 def dense_solves() -> dict[str, str]:
     """Factors and solutions beside the faster of torch's calls."""
-    rows = at("dense_solves", "rows")
+    found = {(r["kind"], r["dtype"], r["n"], r["batch"]): ratio(r["to_torch"]) for r in at("dense_solves/rows")}
     small, large = (4, 8, 16, 32, 64, 128), (256, 512, 1024, 2048, 4096)
 
-    def cell(kind: str, dtype: str, n: int, batch: int) -> str:
-        found = (r["to_torch"] for r in rows if (r["kind"], r["dtype"], r["n"], r["batch"]) == (kind, dtype, n, batch))
-        return next((ratio(value) for value in found), "")
-
     def line(kind: str, dtype: str, sizes: Sequence[int], batch: int) -> list[str]:
-        return [f"{kind}, {NAMES[dtype]}, batch of {batch:,}", *(cell(kind, dtype, n, batch) for n in sizes)]
+        return [f"{kind}, {NAMES[dtype]}, batch of {batch:,}", *(found.get((kind, dtype, n, batch), "") for n in sizes)]
 
     both = [(kind, dtype) for kind in ("factor", "solve") for dtype in ("float32", "float64")]
     return {
@@ -442,6 +356,68 @@ def dense_solves() -> dict[str, str]:
             [line(*one, large, batch) for one in both for batch in (1, 32)],
         ),
     }
+
+
+# ---- errors
+
+
+def errors() -> dict[str, str]:
+    """Tables of numerical errors: of products and of solvers, by result and size."""
+    words = {"c": "C", "x": "x", "grad_a": "adjoint of A", "grad_b": "adjoint of B"}
+    runs, rows = at("numerics/runs"), at("numerics/rows")
+    found = {}
+    for part, sides in (("product", ("tiles", "warp")), ("solver", ("tiles", "warp", "native"))):
+        chosen = [one for one in rows if ("function" in one) == (part == "solver")]
+        for figure in ("largest", "rms"):
+            lines: dict[tuple[str, ...], dict[str, str]] = {}
+            for one in chosen:
+                size = (
+                    str(one["n"])
+                    if "n" in one
+                    else f"{one['reduced']}" + f", {one['calls']} calls" * (one["calls"] > 1)
+                )
+                for name in (name for name in words if name in one["tiles"]):
+                    head = [one["types"], words[name]]
+                    if part == "solver":
+                        word = "L" if (one["function"], name) == ("cholesky", "x") else words[name].replace("B", "b")
+                        head = [f"`tile_{one['function']}`", word, one["types"], solver_errors.power(one["condition"])]
+                    lines.setdefault(tuple(head), {})[size] = " / ".join(
+                        _error(one[side].get(name, {"error": ""}), figure) for side in sides
+                    )
+            sizes = list(dict.fromkeys(size for cells in lines.values() for size in cells))
+            heads = ["function", "result", "type", "condition"] if part == "solver" else ["dtypes", "result"]
+            order = [list(dict.fromkeys(head[place] for head in lines)) for place in (0, 1)]
+            ordered = sorted(lines, key=lambda head: (order[0].index(head[0]), order[1].index(head[1])))
+            body = [[*head, *(lines[head].get(size, "") for size in sizes)] for head in ordered]
+            found[f"{part} errors {figure}"] = table([*heads, *sizes], body)
+        run = runs[max(one["run"] for one in chosen)]
+        found[f"{part} errors run"] = (
+            f"{run['gpu']}, driver {run['driver']}, Warp {run['warp']}, warp_tiles {run['warp_tiles']}, "
+            f"{run['date'][:10]}"
+        )
+        bits = [each["same_bits"] for one in chosen for each in one["tiles"].values() if "same_bits" in each]
+        found[f"{part} errors bits"] = f"Of {len(bits)} results of warp_tiles, {sum(bits)}"
+    for side in ("warp", "native"):
+        pairs = {
+            f"{one['name']}, {'L' if (one['function'], name) == ('cholesky', 'x') else words[name]}": (
+                each["rms"] / one[side][name]["rms"]
+            )
+            for one in rows if "function" in one
+            for name, each in one["tiles"].items()
+            if each.get("rms") and one[side].get(name, {}).get("rms")
+        }  # fmt: skip
+        most = max(pairs, key=pairs.__getitem__)
+        mean = geometric_mean(pairs.values())
+        found[f"solver errors to {side}"] = f"{len(pairs)} ratios {mean:.3f}, greatest {pairs[most]:.3f} ({most})"
+    return found
+
+
+def _error(found: Any, figure: str) -> str:
+    if figure in found:
+        return f"{found[figure]:.1e}"
+    if found["error"] == solver_errors.NO_GRADIENT:
+        return "none"
+    return "not finite" if "not finite" in found["error"] else "refused"
 
 
 # ---- clusters, stores, recordings and tuning
@@ -454,55 +430,50 @@ def clusters_and_stores() -> dict[str, str]:
         "functions, fresh": "16 functions, fresh processes and workers",
         "modules, fresh": "eight modules, fresh processes and workers",
     }
-    results, limit = at("cluster", "results"), at("cluster", "limit")
-    fresh = results["functions, fresh"]["medians"]
-    cases = at("remote", "cases")
+    fresh = at("cluster/functions, fresh/medians")
+    one, eight = cases = at("remote/rows")
     spread = max(max(case["all_seconds"]["local"]) - min(case["all_seconds"]["local"]) for case in cases)
     away = max(max(case["away_s"].values()) for case in cases)
-    one, eight = (case["store_to_local"] for case in cases)
+
+    def line(name: str, text: str) -> list[str]:
+        found = at(f"cluster/{name}")
+        above = ", above the limit" if found["ratio"] > DASK_LIMIT else ""
+        times = (f"{found['medians'][side]:.2f} s" for side in ("own", "dask"))
+        return [text, *times, f"{found['ratio']:.2f}{above}"]
+
     return {
-        "cluster": table(
-            ["set", "own processes", "Dask", "ratio"],
-            [[text, *(f"{results[name]['medians'][side]:.2f} s" for side in ("own", "dask")),
-              f"{results[name]['ratio']:.2f}" + (", above the limit" if results[name]["ratio"] > limit else "")]
-             for name, text in sets.items()],
-        ),
-        "cluster limit": str(limit),
+        "cluster": table(["set", "own processes", "Dask", "ratio"], [line(*one_set) for one_set in sets.items()]),
+        "cluster limit": str(DASK_LIMIT),
         "fresh workers": f"{fresh['dask'] - fresh['own']:.1f} s",
-        "remote": f"{one:.2f} of the time of a local build for one differentiable fp16 64x64x64 module, and "
-                  f"{eight:.2f} for eight modules",
+        "remote": f"{one['ratio']:.2f} of the time of a local build for one differentiable fp16 64x64x64 module, and "
+                  f"{eight['ratio']:.2f} for eight modules",
         "store away": f"{away:.1f} s at most, and builds without one by {spread:.1f} s",
     }  # fmt: skip
 
 
 def recordings_and_tuning() -> dict[str, str]:
     def recorded(side: str, what: str) -> list[str]:
-        times = at("recorded", f"{side}.{what}.us")
+        times = at(f"recorded/{side}/{what}/us")
         replay = times["recorded"]
         return [what, *(f"{times[name]:.1f}" for name in ("wp.launch", "Launch.launch()")),
                 f"{replay:.{1 if replay >= 1 else 2}f}", f"{replay / times['wp.launch']:.2g}"]  # fmt: skip
 
     def step(side: str) -> list[str]:
-        times = at("recorded", f"{side}.training_step_us")
+        times = at(f"recorded/{side}/training_step_us")
         tape, pairs = times["wp.launch + Tape"], times["recorded pairs"]
         return [f"{tape:.0f} (with `wp.Tape`)", "", f"{pairs:.1f}", f"{pairs / tape:.2g}"]
 
     def tuned(value: Callable[[list[Any]], str]) -> list[str]:
-        rows = at("autotune_gemm", "rows")
+        rows = at("autotune_gemm/rows")
         return [value([found for found in rows if found["precision"] == kind]) for kind in ("fp16", "tf32", "fp32")]
 
-    graph = at("recorded", "gpu.training_step_us")["CUDA graph of recorded pairs"]
-    share = [at("recorded", f"{side}.{what}.us") for side, what in (("cpu", "adjoint"), ("gpu", "forward"))]
+    graph = at("recorded/gpu/training_step_us/CUDA graph of recorded pairs")
+    share = [at(f"recorded/{side}/{what}/us") for side, what in (("cpu", "adjoint"), ("gpu", "forward"))]
     least, most = (f"{times['recorded'] / times['wp.launch']:.1g}" for times in share)
     head = ["`wp.launch`", "`Launch.launch()`", "recorded", "ratio to `wp.launch`"]
-    others, listed = at("tune_loops", "summary.others"), at("tune_loops_listed", "summary.listed")
-    gains = (
-        "{cells} loops with short K, few blocks or odd sizes ran {geometric_mean:.2f} times as fast as by default "
-        "(geometric mean, {least:.3f} to {greatest:.2f})"
-    ).format(**others)
-    gains += ", and the {cells} loops of `benchmarks/loops.py` {least:.3f} to {greatest:.2f} times".format(**listed)
     return {
-        "tuned loops": gains,
+        "contributed": "{questions} products and loops {geometric_mean:.2f} times as fast as the package's choices "
+                       "(geometric mean; the least {least:.2f})".format(**at("contributed/summary")),
         "recorded cpu": table(["µs", *head], [
             recorded("cpu", "forward"), recorded("cpu", "adjoint"),
             ["training step: two kernels, their adjoints, two updates", *step("cpu")]]),
@@ -510,27 +481,28 @@ def recordings_and_tuning() -> dict[str, str]:
             [*recorded("gpu", "forward"), ""], [*recorded("gpu", "adjoint"), ""],
             ["training step", *step("gpu"), f"{graph:.1f}"]]),
         "recorded share": f"{least} to {most}",
-        "recorded set": f"{at('recorded', 'cpu.set_us')['recorded set(), forward and adjoint']:.0f} µs",
+        "recorded set": f"{at('recorded/cpu/set_us/recorded set(), forward and adjoint'):.0f} µs",
         "later launches": "{added_us:.1f} us more ({plain_us:.1f} against {tuned_us:.1f} us)"
-                          .format(**at("tuning", "later_launches")),
+                          .format(**at("tuning/later")),
         "first launch": "{added_ms:.1f} ms more ({plain_ms:.1f} against {tuned_ms:.1f} ms)"
-                        .format(**at("tuning", "first_launch")),
+                        .format(**at("tuning/first")),
         "search": "{serial:.1f} s one by one and in {side_by_side:.1f} s in parallel, {ratio:.1f} times faster"
-                  .format(**at("tuning", "search.build_s")),
+                  .format(**at("tuning/search/build_s")),
         "tuned gemm": table(["", "fp16", "tf32", "fp32"], [
             ["geometric mean", *tuned(lambda rows: f"{geometric_mean(found['ratio'] for found in rows):.2f}")],
             ["least", *tuned(lambda rows: f"{min(found['ratio'] for found in rows):.2f}")],
             ["most", *tuned(lambda rows: f"{max(found['ratio'] for found in rows):.2f}")],
             ["seconds of search, ten shapes", *tuned(lambda rows: f"{sum(f['search_s'] for f in rows):.0f}")]]),
-        "tuned mean": f"{at('autotune_gemm', 'geometric_mean'):.2f}",
+        "random kernels refused": str(at("random_kernels/refused") + at("random_kernels/crashed")),
     }  # fmt: skip
 
 
+PARTS: tuple[Callable[[], dict[str, str]], ...] = (
+    compile_times, products, loops, whole_products, dense_solves, errors, clusters_and_stores, recordings_and_tuning,
+    *client_values.PARTS, *tile_values.PARTS,
+)  # fmt: skip
+
+
 def values() -> dict[str, str]:
-    """Every name that a page may mark, with its text."""
-    parts = (
-        compile_times, without_nvrtc, architectures, products, loops, whole_products, dense_solves, clients,
-        whole_starts, client_kernels, newton_kernels, blocked_solvers, opted_out, clusters_and_stores,
-        recordings_and_tuning, which_tiles, other_gpus,
-    )  # fmt: skip
-    return {name: text for part in parts for name, text in part().items()}
+    """Every computed name that a page may mark, with its text."""
+    return {name: text for part in PARTS for name, text in part().items()}

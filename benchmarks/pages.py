@@ -4,7 +4,8 @@
     python -m benchmarks.pages --check  # only name the pages that differ; the exit status is then 1
 
 A page marks what is filled in: ``<!--=NAME-->text<!--/-->`` in a sentence, with the marks on lines of their own around
-a table. :func:`benchmarks.page_values.values` has every name.
+a table. A NAME with slashes is a value of a result and its format, for example ``tuning/later/added_us:.1f``
+(:func:`benchmarks.result_values.shown`). :mod:`benchmarks.page_values` computes the others.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.page_values import values
+from benchmarks.result_values import shown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md")
-MARK = re.compile(r"<!--=([\w. -]+)-->(.*?)<!--/-->", re.DOTALL)
+MARK = re.compile(r"<!--=([^>]+?)-->(.*?)<!--/-->", re.DOTALL)
 
 
 def pages() -> Iterator[Path]:
@@ -33,9 +35,13 @@ def filled(text: str, found: dict[str, str]) -> str:
     """A page with the measured values in place of those that it has.
 
     Raises:
-        KeyError: The page marks a name that no result has.
+        LookupError: The page marks a name that no result has.
     """
-    return MARK.sub(lambda mark: f"<!--={mark[1]}-->{found[mark[1]]}<!--/-->", text)
+
+    def value(mark: re.Match[str]) -> str:
+        return f"<!--={mark[1]}-->{shown(mark[1]) if '/' in mark[1] else found[mark[1]]}<!--/-->"
+
+    return MARK.sub(value, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,17 +17,37 @@ def result(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
 
 
-def at(name: str, path: str) -> Any:
-    """A value of a result, by its names with dots between."""
+def at(path: str) -> Any:
+    """A value of a result: the file, and the keys of objects or names of rows, with slashes between.
+
+    Raises:
+        LookupError: There is none.
+    """
+    name, *keys = path.split("/")
     value = result(name)
-    for part in path.split("."):
-        value = value[part]
+    for key in keys:
+        if isinstance(value, dict) and key not in value and "rows" in value:
+            value = value["rows"]
+        value = value[key] if isinstance(value, dict) else _member(value, key)
     return value
 
 
-def row(name: str, start: str, rows: str = "rows") -> Any:
+def _member(rows: Sequence[Any], key: str) -> Any:
+    found = [row for row in rows if isinstance(row, dict) and row.get("name") == key]
+    if not found and not key.isdigit():
+        raise LookupError(f"there is no row {key!r}")
+    return found[0] if found else rows[int(key)]
+
+
+def shown(mark: str) -> str:
+    """The value of a path, in the format behind a colon."""
+    path, _, form = mark.partition(":")
+    return format(at(path), form)
+
+
+def row(name: str, start: str) -> Any:
     """The first row of a result whose name starts with a text."""
-    return next(found for found in at(name, rows) if found["name"].startswith(start))
+    return next(found for found in at(f"{name}/rows") if found["name"].startswith(start))
 
 
 def ratio(value: float) -> str:
@@ -37,8 +57,8 @@ def ratio(value: float) -> str:
 
 def span(numbers: Iterable[float], form: str = "") -> str:
     """The least and the greatest of some numbers."""
-    shown = list(numbers)
-    return f"{format(min(shown), form)} to {format(max(shown), form)}"
+    found = list(numbers)
+    return f"{format(min(found), form)} to {format(max(found), form)}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

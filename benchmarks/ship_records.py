@@ -26,7 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.speed.ratios import geometric_mean
+from benchmarks.runner import geometric_mean
 from benchmarks.tune_matmul import shipped
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import current

@@ -1,4 +1,4 @@
-"""Errors of solver functions: rows, inputs, exact results, and their table. ``benchmarks/numerics.py`` runs them.
+"""Errors of solver functions: rows, inputs and exact results. ``benchmarks/numerics.py`` runs them.
 
 An error is normwise and relative: the Frobenius norm of the difference to the exact result, over the norm of the exact
 result. The exact result is computed from the same rounded inputs in NumPy's ``longdouble``, whose mantissa has 64 bits
@@ -19,7 +19,6 @@ import numpy as np
 
 from benchmarks.solvers import DTYPES, SIDES, Cell
 from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
-from benchmarks.speed.ratios import geometric_mean
 
 FUNCTIONS = ("cholesky", "cholesky_solve", "lower_solve", "upper_solve")
 IN_PLACE = tuple(f"{function}_inplace" for function in FUNCTIONS)
@@ -36,12 +35,12 @@ MATRICES, RUNS = 32, 5
 # takes minutes to fail, so it is not tried. The factor then has a kernel of its own.
 _LARGEST_WITH_ADJOINT_BYTES = 16 * 1024
 _NOT_TRIED = "not tried, because Warp with libmathdx cannot build it: see benchmarks/results/solvers.json"
-_NO_GRADIENT = "Warp has no gradient of it"
-_RESULTS = {"x": "x", "grad_a": "adjoint of A", "grad_b": "adjoint of b"}
-_TITLES = {"tiles": "warp_tiles", "warp": "Warp with libmathdx", "native": "Warp's native path"}
+NO_GRADIENT = "Warp has no gradient of it"
+TITLES = {"tiles": "warp_tiles", "warp": "Warp with libmathdx", "native": "Warp's native path"}
 
 
-def _power(condition: float) -> str:
+def power(condition: float) -> str:
+    """A condition number for display."""
     return f"1e{round(math.log10(condition))}"
 
 
@@ -64,7 +63,7 @@ class Row:
     @property
     def name(self) -> str:
         """The name that ``--only`` matches."""
-        return f"{self.function} {self.types}, {self.n}, condition {_power(self.condition)}"
+        return f"{self.function} {self.types}, {self.n}, condition {power(self.condition)}"
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -283,7 +282,7 @@ def measure_build(
         kernel = _load(store, build, device)
     except Exception as error:
         return {name: {"error": f"{type(error).__name__}: {error}"[:200]} for name in results}
-    providers = sorted({built["provider"] for built in record.get("builds", [])}) or [_TITLES[build.side]]
+    providers = sorted({built["provider"] for built in record.get("builds", [])}) or [TITLES[build.side]]
     found: dict[str, Any] = {}
     for group in (("x",), ADJOINTS[build.cell.function]):  # an adjoint may fail alone
         names = [name for name in group if name in results]
@@ -304,98 +303,11 @@ def measure(row: Row, store: BuildStore, device: str) -> dict[str, Any]:
     inputs = draw(row)
     found = exact(row.function.removesuffix("_inplace"), *(inputs[name].astype(np.longdouble) for name in "abg"))
     expected = {name: found[name] for name in row.results}
-    record: dict[str, Any] = {"name": row.name, "function": row.function, "types": row.types, "n": row.n}
+    record: dict[str, Any] = {"function": row.function, "types": row.types, "n": row.n}
     record |= {"condition": row.condition, "measured_condition": float(f"{condition_of(row, inputs['a']):.3g}")}
     for side in SIDES:
         known = side == "tiles" or row.function in _WARPS_ADJOINTS
-        record[side] = {name: {"error": _NOT_TRIED if known else _NO_GRADIENT} for name in expected}
+        record[side] = {name: {"error": _NOT_TRIED if known else NO_GRADIENT} for name in expected}
         for build, results in row.builds(side):
             record[side] |= measure_build(store, build, inputs, expected, results, device)
     return record
-
-
-# ---- the page
-
-
-def _shown(found: Mapping[str, Any], name: str, figure: str) -> str:
-    record = found.get(name, {"error": ""})
-    if figure in record:
-        return f"{record[figure]:.1e}"
-    if record["error"] == _NO_GRADIENT:
-        return "none"
-    return "not finite" if "not finite" in record["error"] else "refused"
-
-
-def _title(function: str, result: str) -> str:
-    return "L" if (function, result) == ("cholesky", "x") else _RESULTS[result]
-
-
-def table(rows: Sequence[dict[str, Any]], figure: str) -> list[str]:
-    """The lines of one Markdown table: results by sizes, of all sides."""
-    sizes = sorted({row["n"] for row in rows})
-    lines = [
-        "| function | result | type | condition | " + " | ".join(map(str, sizes)) + " |",
-        "|---|---|---|---|" + "---|" * len(sizes),
-    ]
-    for function in dict.fromkeys(row["function"] for row in rows):
-        of_function = [row for row in rows if row["function"] == function]
-        for result in [name for name in _RESULTS if any(name in row["tiles"] for row in of_function)]:
-            for types, condition in dict.fromkeys((row["types"], row["condition"]) for row in of_function):
-                by_size = {
-                    row["n"]: " / ".join(_shown(row[side], result, figure) for side in SIDES)
-                    for row in of_function
-                    if (row["types"], row["condition"]) == (types, condition)
-                }
-                heads = f"| `tile_{function}` | {_title(function, result)} | {types} | {_power(condition)} | "
-                lines.append(heads + " | ".join(by_size.get(size, "") for size in sizes) + " |")
-    return lines
-
-
-def compared(rows: Sequence[dict[str, Any]], side: str) -> dict[str, Any]:
-    """Our root mean square errors over those of another side: number, geometric mean, greatest and its name."""
-    ratios = {
-        f"{row['name']}, {_title(row['function'], name)}": found["rms"] / row[side][name]["rms"]
-        for row in rows
-        for name, found in row["tiles"].items()
-        if found.get("rms") and row[side].get(name, {}).get("rms")
-    }
-    greatest = max(ratios, key=lambda name: ratios[name], default=None)
-    return {
-        "ratios": len(ratios),
-        "geometric_mean": geometric_mean(ratios.values()),
-        "greatest": round(ratios[greatest], 3) if greatest else None,
-        "greatest_name": greatest,
-    }
-
-
-def page_lines(data: Mapping[str, Any]) -> list[str]:
-    """The lines of the page: tables of errors, and how they compare.
-
-    Args:
-        data: Has ``runs`` and ``rows``.
-    """
-    rows, run = data["rows"], data["runs"][-1]
-    versions = f"{run['gpu']}, driver {run['driver']}, Warp {run['warp']}, warp_tiles {run['warp_tiles']}"
-    lines = [
-        f"{versions}, {run['date'][:10]}; {' / '.join(_TITLES[side] for side in SIDES)}.",
-        "",
-        f"Largest error of {MATRICES} matrices, by rows of a matrix:",
-        "",
-        *table(rows, "largest"),
-        "",
-        "Root mean square of the same:",
-        "",
-        *table(rows, "rms"),
-        "",
-    ]
-    for side in ("warp", "native"):
-        ratio = compared(rows, side)
-        if ratio["ratios"]:
-            lines.append(
-                f"- Root mean square errors of warp_tiles over those of {_TITLES[side]}: geometric mean of "
-                f"{ratio['ratios']} ratios {ratio['geometric_mean']}, greatest {ratio['greatest']} "
-                f"({ratio['greatest_name']})."
-            )
-    found = [each for row in rows for each in row["tiles"].values() if "same_bits" in each]
-    same = sum(each["same_bits"] for each in found)
-    return [*lines, f"- Of {len(found)} results of warp_tiles, {same} had the same bits in {RUNS} runs."]

@@ -9,31 +9,28 @@ are also timed with 1, 32 and 4,096 matrices. Cells
 clients turn MathDx off.
 Backward cells launch the adjoint, which replays the forward function. All sides are built ahead of time in separate
 processes (`--build-only` needs no GPU), launches of the sides alternate, and times are medians by CUDA events. Results
-are compared first. `--only` takes patterns of names such as "cholesky fp32 n32*". Where torch is installed, forward
-functions are also timed beside `torch.linalg` (see `torch_solvers.py`); `--only-torch` adds only this to the results.
+are compared first.
 """
 
 from __future__ import annotations
 
-import argparse
-import fnmatch
 import itertools
-import json
-import os
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import warp as wp
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import torch_solvers
-from benchmarks.gemm import table_text
+from benchmarks import runner
 from benchmarks.machine import ROOT, gpu_record
+from benchmarks.runner import Row
 from benchmarks.speed.builds import Build, BuildStore, import_kernels
-from benchmarks.speed.ratios import geometric_mean
+from benchmarks.speed.timing import Launch, time_alternately, warm_up
 
 Side = Literal["tiles", "warp", "native"]
 SIDES: tuple[Side, ...] = ("tiles", "warp", "native")
@@ -239,6 +236,14 @@ class Cell:
         )
 
 
+@dataclass(frozen=True)
+class Case:
+    """A cell under the name of its row."""
+
+    name: str
+    cell: Cell
+
+
 def cells() -> list[Cell]:
     """Every cell."""
     found = []
@@ -262,8 +267,6 @@ _kernels: dict[tuple[str, str], Any] = {}  # by side and text: cells of one kern
 
 def _kernel_of(store: BuildStore, build: Build[Cell], device: str) -> Any:
     """The kernel of a finished build, loaded at the first call."""
-    import warp as wp
-
     key = (build.side, build.text)
     if key not in _kernels:
         with tempfile.TemporaryDirectory() as folder:
@@ -284,9 +287,6 @@ class Loaded:
     """
 
     def __init__(self, store: BuildStore, build: Build[Cell], device: str, batch: int | None = None) -> None:
-        import numpy as np
-        import warp as wp
-
         cell = build.cell
         self._kernel, self._device, self._cell = _kernel_of(store, build, device), device, cell
         self._batch = batch or cell.batch
@@ -321,8 +321,6 @@ class Loaded:
 
     def _array(self, values: Any, dtype: str) -> Any:
         """The drawn values again and again."""
-        import warp as wp
-
         drawn = wp.array(values.astype(dtype)[: self._batch], device=self._device)
         found = wp.empty((self._batch, *values.shape[1:]), dtype=drawn.dtype, device=self._device)
         for start in range(0, self._batch, len(drawn)):
@@ -335,8 +333,6 @@ class Loaded:
 
     def prepare(self) -> None:
         """Restore the gradient of the result, which Warp's adjoint of a store zeroes."""
-        import warp as wp
-
         wp.copy(self.x.grad, self.gradient)
 
     def results(self) -> dict[str, Any]:
@@ -351,12 +347,9 @@ class Loaded:
         return {"grad_a": self.a.grad.numpy()[::63], "grad_b": self.b.grad.numpy()[::63]}
 
 
-def measure(cell: Cell, store: BuildStore, device: str) -> dict[str, Any]:
+def measure(cell: Cell, store: BuildStore, device: str) -> Row:
     """One row: compare the sides' results, and time them."""
-    import numpy as np
-    import warp as wp
-
-    row: dict[str, Any] = {"name": cell.label, "kind": cell.kind, **asdict(cell)}
+    row: Row = {"kind": cell.kind, **asdict(cell)}
     sides: dict[str, Loaded] = {}
     for side in SIDES:
         build = Build(cell, side)
@@ -373,40 +366,27 @@ def measure(cell: Cell, store: BuildStore, device: str) -> dict[str, Any]:
             sides.pop(side, None)
             row[side]["error"] = f"{type(error).__name__}: {error}"[:300]
     results = {side: loaded.results() for side, loaded in sides.items()}
-    for side in ("warp", "native"):
-        if side in results and "tiles" in results:
-            differences = {
-                name: float(
-                    np.max(np.abs(values - results[side][name])) / max(1e-30, np.max(np.abs(results[side][name])))
-                )
-                for name, values in results["tiles"].items()
-                if np.any(results[side][name])
-            }
-            row[side]["difference"] = max(differences.values(), default=0.0)
-            allowed = LARGEST_DIFFERENCE[DTYPES[cell.types]] * max(1, cell.n / max(SIZES))
-            if not row[side]["difference"] <= allowed:
-                row["wrong"] = f"differs from {side} by {row[side]['difference']:.3g}"
+    allowed = LARGEST_DIFFERENCE[DTYPES[cell.types]] * max(1, cell.n / max(SIZES))
+    ours = results.pop("tiles", {})
+    for peer, expected in results.items() if ours else ():
+        found = [runner.difference(ours[name], values) for name, values in expected.items() if np.any(values)]
+        row[peer]["difference"] = runner.require_close(max(found, default=0.0), allowed, peer)
     timed = _times(cell, sides, device)
-    ratio = timed.pop("ratio", None)
-    for name, times in timed.items():
-        row[name] |= times
-    if ratio is not None:
-        row["ratio"] = ratio
+    for name in sides:
+        row[name] |= timed.pop(name)
+    row |= timed  # the ratio
     for batch in cell.other_batches:
         try:
             loaded = {side: Loaded(store, Build(cell, side), device, batch) for side in sides}
-            found = _times(cell, loaded, device)
+            times = _times(cell, loaded, device)
         except Exception as error:  # e.g. memory is short; the other numbers of matrices are independent of it
-            found = {"error": f"{type(error).__name__}: {error}"[:300]}
-        row.setdefault("batches", {})[str(batch)] = found
+            times = {"error": f"{type(error).__name__}: {error}"[:300]}
+        row.setdefault("batches", {})[str(batch)] = times
     return row
 
 
 def _times(cell: Cell, sides: Mapping[str, Loaded], device: str) -> dict[str, Any]:
     """The times of each side, and the ratio of the faster of Warp's times to ours."""
-    from benchmarks.speed.sides import Launch
-    from benchmarks.speed.timing import time_alternately
-
     launches = {side: Launch(loaded.run, loaded.prepare if cell.backward else None) for side, loaded in sides.items()}
     found: dict[str, Any] = {
         side: {"median_us": times.median_us, "spread_us": times.spread_us}
@@ -418,133 +398,39 @@ def _times(cell: Cell, sides: Mapping[str, Loaded], device: str) -> dict[str, An
     return found
 
 
-def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Geometric mean, least and number of the ratios, by kind, type and other number of matrices, and over all rows."""
-    groups: dict[str, list[tuple[float, str]]] = {}
-    everything: list[tuple[float, str]] = []
+def summary(rows: list[Row]) -> Row:
+    """The ratios by kind, type and other number of matrices, and over all rows."""
+    groups: dict[str, list[float]] = {}
     for row in rows:
-        key = f"{row['kind']} {row['types']}"
-        timed = {key: row} | {f"{key}, batch {batch}": one for batch, one in row.get("batches", {}).items()}
+        key = f"{row.get('kind')} {row.get('types')}"
+        timed = {key: row, "all": row} | {f"{key}, batch {batch}": one for batch, one in row.get("batches", {}).items()}
         for name, one in timed.items():
-            found = [(float(one["ratio"]), row["name"])] if "ratio" in one else []
-            groups.setdefault(name, []).extend(found)
-            everything += found if one is row else []
-    return {name: _summary(found) for name, found in [*groups.items(), ("all", everything)]}
+            groups.setdefault(name, []).extend([one["ratio"]] if "ratio" in one else [])
+    return {"summary": {name: runner.summary(found) for name, found in groups.items() if found}}
 
 
-def _summary(found: Sequence[tuple[float, str]]) -> dict[str, Any]:
-    """Of ratios with the names of their rows."""
-    least, least_name = min(found, default=(None, None))
-    return {
-        "ratios": len(found),
-        "geometric_mean": geometric_mean(ratio for ratio, _ in found),
-        "least": least,
-        "least_name": least_name,
-        "below_1": sum(ratio < 1.0 for ratio, _ in found),
-    }
-
-
-def line_of(row: dict[str, Any]) -> str:
+def line_of(row: Row) -> str:
     """One line for the terminal."""
     times = ", ".join(f"{side} {row[side].get('median_us', row[side].get('error', '')[:60])}" for side in SIDES)
-    return f"{row['name']}: {times} us, ratio {row.get('ratio')}{' WRONG: ' + row['wrong'] if 'wrong' in row else ''}"
+    return f"{times} us, ratio {row.get('ratio')}"
 
 
-def torch_column(
-    chosen: Iterable[Cell], known: Sequence[dict[str, Any]], torch: Any, store: BuildStore, until: float
-) -> dict[str, Any]:
-    """Time cells beside torch.
-
-    Args:
-        chosen: The cells, one for each function, type and size.
-        known: Rows of the column so far. Those that are not run are kept.
-        torch: The module.
-        store: Holds the builds of the cells.
-        until: Start no row after this value of ``time.monotonic``.
-    """
-    device = "cuda:0"
-    rows = []
-    for cell in chosen:
-        if time.monotonic() > until:
-            print("out of time", file=sys.stderr)
-            break
-        try:
-            loaded = Loaded(store, Build(cell, "tiles"), device)
-            row = torch_solvers.measure(cell, loaded, torch, LARGEST_DIFFERENCE[DTYPES[cell.types]], device)
-        except Exception as error:
-            row = {**asdict(cell), "name": torch_solvers.name_of(cell), "kind": cell.kind, "torch": {}}
-            row["tiles"] = {"error": f"{type(error).__name__}: {error}"[:300]}
-        rows.append(row)
-        print(torch_solvers.line_of(row), file=sys.stderr, flush=True)
-    names = [*dict.fromkeys(torch_solvers.name_of(cell) for cell in cells())]
-    rows = torch_solvers.merged(known, rows, names)
-    return {**torch_solvers.facts(torch), "summary": summary(rows), "rows": rows}
-
-
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="results; rows that are not run are kept")
-    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names")
-    parser.add_argument("--only-torch", action="store_true", help="only add torch.linalg to the results in --json")
-    parser.add_argument("--builds", type=Path, default=ROOT / "build" / "solvers", help="folder of finished builds")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
+    parser = runner.parser(__doc__)
+    runner.add_build_options(parser, ROOT / "build" / "solvers")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="sides to build")
-    parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no row after this time")
-    arguments = parser.parse_args()
-    until = time.monotonic() + arguments.seconds
-    chosen = [cell for cell in cells() if any(fnmatch.fnmatch(cell.label, pattern) for pattern in arguments.only)]
-    known = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {"rows": []}
-    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in known["rows"]}
-    if arguments.only_torch and not torch_solvers.fastest_cells(rows.values(), chosen):
-        parser.error("--only-torch needs rows in --json that match --only")
-    store = BuildStore(arguments.builds, "auto")
-    if arguments.only_torch:
-        builds = [Build(cell, "tiles") for cell in torch_solvers.fastest_cells(rows.values(), chosen)]
-    else:
-        builds = [Build(cell, side) for cell in chosen for side in arguments.sides]
-    store.fill(builds, arguments.workers)
-    if arguments.build_only:
+    options = parser.parse_args(arguments)
+    chosen = [cell for cell in cells() if runner.is_wanted(cell.label, options.only)]
+    store = BuildStore(options.builds, "auto")
+    store.fill([Build(cell, side) for cell in chosen for side in options.sides], options.workers, options.again)
+    if options.build_only:
         return 0
-    from benchmarks.speed.timing import warm_up
-
     device = "cuda:0"
     warm_up(device)
-    record = gpu_record("auto")
-    head = {key: value for key, value in known.items() if key not in ("rows", "torch", "torch_note")}
-    column, note = known.get("torch"), "not run yet"
-    wrong = False
-
-    def write() -> None:
-        if arguments.json:
-            text = torch_solvers.with_column(table_text(head, rows.values()), column, note)
-            arguments.json.write_text(text + "\n")
-
-    if not arguments.only_torch:
-        for cell in chosen:
-            if time.monotonic() > until:
-                print("out of time", file=sys.stderr)
-                break
-            rows[cell.label] = row = measure(cell, store, device)
-            wrong = wrong or "wrong" in row
-            print(line_of(row), file=sys.stderr, flush=True)
-            head = {**record, "batch": BATCH, "summary": summary(rows.values())}
-            write()  # a run that is cut keeps its rows
-    torch, note = torch_solvers.find_torch()
-    if torch is not None:
-        beside = torch_solvers.fastest_cells(rows.values(), chosen)
-        store.fill([Build(cell, "tiles") for cell in beside], arguments.workers)
-        column = {**record, **torch_column(beside, column["rows"] if column else (), torch, store, until)}
-        wrong = wrong or any("wrong" in row for row in column["rows"])
-    else:
-        print(note, file=sys.stderr)
-        wrong = wrong or arguments.only_torch
-    write()
-    for title, part in (("Warp", head), ("torch", column)):
-        for key, line in (part["summary"] if part else {}).items():
-            print(f"beside {title}: {key}: {json.dumps(line)}", file=sys.stderr)
-    return int(wrong)
+    record = runner.Record(options.json, gpu_record(), [cell.label for cell in cells()], summary)
+    cases = [Case(cell.label, cell) for cell in chosen]
+    return runner.measure(cases, record, options, lambda case: measure(case.cell, store, device), line_of)
 
 
 if __name__ == "__main__":

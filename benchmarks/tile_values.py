@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.bounds import BYTES
 from benchmarks.other_gpus import TILES, fits
 from benchmarks.result_values import at, table
-from benchmarks.speed.cells import DTYPES, Cell, Types
+from benchmarks.speed.cells import BYTES, DTYPES, Cell, Types
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.main_loop import loop_question
@@ -97,12 +96,16 @@ def shares(rows: list[dict[str, Any]]) -> str:
 
 def other_gpus() -> dict[str, str]:
     """The measured shares of the bound, with the GPU and its bounds."""
-    bounds = at("other_gpus", "bounds")
+    run = at("other_gpus/runs")[-1]
+    bounds = run["bounds"]
     rates = (
         f"{rate['tflops']:.0f} for {types} by `{name}`" for types in bounds for name, rate in bounds[types].items()
     )
     return {
-        "other gpus": shares(at("other_gpus", "rows")),
-        "other gpus run": f"on one {at('other_gpus', 'gpu')} on {at('other_gpus', 'date')[:10]}",
+        "other gpus": shares(at("other_gpus/rows")),
+        "other gpus run": f"on one {run['gpu']} on {run['date'][:10]}",
         "other gpus bounds": ", ".join(rates),
     }
+
+
+PARTS = (which_tiles, other_gpus)

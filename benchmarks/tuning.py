@@ -2,31 +2,33 @@
 
     python benchmarks/tuning.py --json benchmarks/results/tuning.json
 
-Everything runs on Warp's CPU device, in separate processes with empty caches. The look-up is compared with
-``wp.launch_tiled`` of the same kernel with the same dimensions, alternately in the same run. If other processes took
-more than 5 % of the cores during a search, it is repeated, at most ``--patience`` times.
+Everything runs on Warp's CPU device, in separate processes with empty caches. `first` is the first launch of a process
+with a record beside the winner's kernel by itself, `later` the launches after it beside ``wp.launch_tiled``, and
+`search` 24 configurations whose builds run one by one or in parallel. `others` is the share of the cores that other
+processes took during a search.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.machine import ROOT, cpu_record
-from benchmarks.processes import environment
+from benchmarks import runner
+from benchmarks.machine import cpu_record
+from benchmarks.processes import environment, run_json
+from benchmarks.runner import Row
 
 SHAPE = (64, 64, 64)
-MAX_OTHERS = 0.05  # share of the cores that other processes may take during a search
 _CPU_TIMES = ("user", "system", "children_user", "children_system")
 _BEGIN = """
 import json, sys, time
@@ -72,15 +74,18 @@ print(json.dumps({{name: sorted(values)[len(values) // 2] for name, values in ti
 """
 
 
-def child(code: str, folder: Path, **values: Any) -> dict[str, Any]:
+_BEST = """
+gemm = autotune_gemm.tuned_gemm("fp32")
+best = dict(gemm.best(args, "cpu").config)
+print(json.dumps({{"config": best, "dim": gemm.launch_of(best, args)[1]}}))
+"""
+
+
+def child(code: str, folder: Path, **values: Any) -> Row:
     """Run a fresh process with caches in ``folder``. Returns the JSON that it prints last."""
     text = (_BEGIN + code).format(shape=SHAPE, **values)
     environ = environment(WARP_CACHE_PATH=folder / "warp", WARP_TILES_CACHE_DIR=folder / "tiles")
-    run = subprocess.run(
-        [sys.executable, "-c", text], env=environ, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    found: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
-    return found
+    return dict(run_json([sys.executable, "-c", text], environ))
 
 
 def busy_s() -> float:
@@ -94,10 +99,11 @@ def busy_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def run_search(folder: Path, jobs: int) -> dict[str, Any]:
+def search(jobs: int) -> Row:
     """Search in a fresh process. Returns its counters, and the share of the cores that other processes took."""
     start, busy, own = time.perf_counter(), busy_s(), os.times()
-    found = child(_SEARCH, folder, jobs=jobs)
+    with tempfile.TemporaryDirectory() as folder:
+        found = child(_SEARCH, Path(folder), jobs=jobs)
     assert (found["builds"], found["measurements"]) == (24, 24), found
     after, wall_s = os.times(), time.perf_counter() - start
     own_s = sum(getattr(after, name) - getattr(own, name) for name in _CPU_TIMES)
@@ -105,77 +111,64 @@ def run_search(folder: Path, jobs: int) -> dict[str, Any]:
     return {**found, "others": round(max(0.0, others), 3)}
 
 
-def overlap(scratch: Path, repeats: int, patience: int) -> dict[str, Any]:
-    """Search 24 configurations without a record: with builds one by one, and with one build per core, alternately.
-
-    Args:
-        scratch: Folder of the caches.
-        repeats, patience: Options of the command line.
-    """
-    times: dict[str, list[dict[str, Any]]] = {"serial": [], "side_by_side": []}
-    for attempt in range(repeats + patience):
-        for name, jobs in (("serial", 1), ("side_by_side", 0)):
-            if sum(not found["others"] > MAX_OTHERS for found in times[name]) < repeats:
-                times[name].append(run_search(scratch / f"{name}_{attempt}", jobs))
-    times = {name: sorted(runs, key=lambda found: found["others"])[:repeats] for name, runs in times.items()}
-    result: dict[str, Any] = {
-        "configurations": 24,
-        "runs": repeats,
-        "most_of_others": max(found["others"] for runs in times.values() for found in runs),
-    }
+def measure_search(repeats: int) -> Row:
+    """Searches without a record: with builds one by one, and with one build per core."""
+    runs = runner.alternately({"serial": partial(search, 1), "side_by_side": partial(search, 0)}, repeats)
+    row: Row = {"configurations": 24, "most_of_others": max(one["others"] for found in runs.values() for one in found)}
     for part in ("build_s", "total_s"):
-        medians = {name: statistics.median(found[part] for found in runs) for name, runs in times.items()}
-        result[part] = {name: round(value, 2) for name, value in medians.items()}
-        result[part]["ratio"] = round(medians["serial"] / medians["side_by_side"], 2)
-    print(f"search: {json.dumps(result)}; builds at least 1.6 times faster", flush=True)
-    return result
+        times = {name: [one[part] for one in found] for name, found in runs.items()}
+        row[part] = {name: round(statistics.median(values), 2) for name, values in times.items()}
+        row[part] |= runner.ratio(times["serial"], times["side_by_side"], 2)
+    return row
 
 
-def first_launch(scratch: Path, repeats: int) -> dict[str, Any]:
-    """Time the first launch of a process with a record, and of the winner's kernel by itself. Everything is built."""
-    folder = scratch / "first"
-    child(_SEARCH, folder, jobs=0)
-    code = 'gemm = autotune_gemm.tuned_gemm("fp32")\nbest = dict(gemm.best(args, "cpu").config)\n'
-    code += 'print(json.dumps({{"config": best, "dim": gemm.launch_of(best, args)[1]}}))'
-    winner = child(code, folder)
-    times: dict[str, list[float]] = {"tuned": [], "plain": []}
-    for _ in range(repeats):
-        found = child(_SEARCH, folder, jobs=0)
+def measure_first(scratch: Path, repeats: int) -> Row:
+    """The first launch of a process with a record, and of the winner's kernel by itself. Everything is built."""
+    child(_SEARCH, scratch, jobs=0)
+    winner = child(_BEST, scratch)
+
+    def tuned() -> float:
+        found = child(_SEARCH, scratch, jobs=0)
         assert (found["builds"], found["measurements"]) == (0, 0), found
-        times["tuned"].append(found["total_s"] * 1e3)
-        times["plain"].append(child(_PLAIN, folder, **winner)["total_s"] * 1e3)
+        return float(found["total_s"]) * 1e3
+
+    def plain() -> float:
+        return float(child(_PLAIN, scratch, **winner)["total_s"]) * 1e3
+
+    times = runner.alternately({"tuned": tuned, "plain": plain}, repeats)
     medians = {f"{name}_ms": round(statistics.median(values), 2) for name, values in times.items()}
-    result = {**medians, "added_ms": round(medians["tuned_ms"] - medians["plain_ms"], 2), "builds": 0, "measured": 0}
-    print(f"first launch with a record: {json.dumps(result)}, at most 2 ms added", flush=True)
-    return result
+    return {**medians, "added_ms": round(medians["tuned_ms"] - medians["plain_ms"], 2)}
 
 
-def later_launches(scratch: Path, iterations: int) -> dict[str, Any]:
-    """Time the launches after the first."""
-    found = child(_LATER, scratch / "first", iterations=iterations)
-    result = {f"{name}_us": round(value, 2) for name, value in found.items()}
-    result["added_us"] = round(found["tuned"] - found["plain"], 2)
-    print(f"later launches: {json.dumps(result)}, at most 5 us added", flush=True)
-    return result
+def measure_later(scratch: Path) -> Row:
+    """The launches after the first."""
+    child(_SEARCH, scratch, jobs=0)
+    found = child(_LATER, scratch, iterations=2000)
+    row = {f"{name}_us": round(value, 2) for name, value in found.items()}
+    return {**row, "added_us": round(found["tuned"] - found["plain"], 2)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="file of the results")
-    parser.add_argument("--repeats", type=int, default=5, help="processes of each kind")
-    parser.add_argument("--patience", type=int, default=0, help="further searches of each kind on a busy machine")
-    arguments = parser.parse_args()
+@dataclass(frozen=True)
+class Case:
+    """A row."""
+
+    name: str
+    measured: Callable[[], Row]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the chosen rows."""
+    options = runner.parser(__doc__, repeats=5).parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="warp_tiles_tuning_") as folder:
         scratch = Path(folder)
-        result = {
-            "machine": cpu_record(),
-            "first_launch": first_launch(scratch, arguments.repeats),
-            "later_launches": later_launches(scratch, 2000),
-            "search": overlap(scratch, arguments.repeats, arguments.patience),
-        }
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        cases = [
+            Case("first", partial(measure_first, scratch, options.repeats)),
+            Case("later", partial(measure_later, scratch)),
+            Case("search", partial(measure_search, options.repeats)),
+        ]
+        record = runner.Record(options.json, cpu_record(), [case.name for case in cases])
+        return runner.measure(runner.select(cases, options.only), record, options, lambda case: case.measured())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

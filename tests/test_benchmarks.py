@@ -1,59 +1,19 @@
-"""The parts of the benchmarks that need no GPU: bounds, cells and summaries."""
+"""The parts of the benchmarks that need no GPU: cells and summaries."""
 
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
 import warp_tiles
-from benchmarks import bounds, client_record, gemm, recorded, reverse_loops
-from benchmarks.drawing.gemm import draw
-from benchmarks.speed.cells import PARTS
+from benchmarks import client_speed, gemm, loops, recorded
+from benchmarks.result_values import at
+from benchmarks.speed.cells import BYTES, PARTS
 from tests.integration.helpers import load
-from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
 
 SHARED_MEMORY_BYTES = 227 * 1024  # the limit of a block on sm_90
-CLOCK_GHZ, MULTIPROCESSORS = 1.755, 132  # of the H200 for which the figures below were computed
-
-
-@pytest.mark.parametrize(
-    ("ab", "tf32", "tflops"), [("float16", False, 237), ("float32", True, 158)], ids=["fp16", "tf32"]
-)
-def test_bound_of_shared_memory(ab: str, tf32: bool, tflops: float) -> None:
-    product = bounds.Product(64, 64, 64, ab, ab, "float32", tf32)
-    bound = bounds.ideal(product, 128)
-    assert bound.limit == "shared memory"
-    assert bound.tflops(product.flops, MULTIPROCESSORS, CLOCK_GHZ) == pytest.approx(tflops, abs=1)
-    assert bounds.ideal(product, 128, c_moves=0).clocks < bound.clocks
-
-
-def test_the_best_warp_tiles_reach_the_bound() -> None:
-    product = bounds.Product(64, 64, 64, "float16", "float16", "float32")
-    square, tall, wide = (
-        bounds.configured(product, TileConfig("mma_m16n8k16", *tile, transposed=flip).to_json())
-        for tile, flip in (((32, 32), False), ((16, 64), True), ((64, 16), False))
-    )
-    assert square == bounds.ideal(product, 128)
-    assert tall == wide
-    assert tall.clocks > bounds.ideal(product, 128).clocks
-
-
-def test_each_warp_with_split_k_moves_c_once() -> None:
-    product = bounds.Product(16, 16, 64, "float16", "float16", "float32")
-    alone, shared = (
-        bounds.configured(product, TileConfig("mma_m16n8k16", 16, 16, warps_k=parts).to_json()) for parts in (1, 4)
-    )
-    assert shared.clocks - alone.clocks == 3 * 2 * 16 * 16 * 4 / 128
-
-
-def test_adjoints_multiply_the_gradient_of_c() -> None:
-    first, second = bounds.Product(16, 32, 64, "float16", "float16", "float32").adjoints()
-    assert (first.m, first.n, first.k, first.a, first.c) == (16, 64, 32, "float32", "float16")
-    assert (second.m, second.n, second.k, second.b, second.c) == (64, 32, 16, "float32", "float16")
-    rates = {"fp16": 8.0, "tf32": 4.0, "fp32": 1.0, "fp64": 1.0}
-    assert first.arithmetic(rates) == first.flops / 2  # two tf32 products in place of one
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=lambda part: part.name)
@@ -62,7 +22,7 @@ def test_cells_have_unique_names_and_fit_shared_memory(part: gemm.Part) -> None:
     for entry in part.entries:
         cell = entry.ours
         sizes = (cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c)
-        used = sum(elements * bounds.BYTES[dtype] for elements, dtype in sizes) * (2 if cell.backward else 1)
+        used = sum(elements * BYTES[dtype] for elements, dtype in sizes) * (2 if cell.backward else 1)
         assert used <= SHARED_MEMORY_BYTES, entry.name
 
 
@@ -85,14 +45,14 @@ def test_adjoints_are_compared_without_the_replayed_product() -> None:
     assert row["adjoint_ratio"] == 4.0
 
 
-def test_the_summary_counts_failed_rows_without_a_ratio() -> None:
+def test_the_summary_leaves_out_rows_without_a_ratio() -> None:
     rows = [
         {"name": "one", "types": "fp16", "ratio": 2.0, "tiles": {"tflops": 4.0}, "warp": {"tflops": 2.0}},
         {"name": "two", "types": "fp16", "ratio": 8.0, "tiles": {"tflops": 3.0}, "warp": {"tflops": 3.0}},
-        {"name": "three", "types": "fp16", "wrong": "c"},
+        {"name": "three", "types": "fp16"},
     ]
     line = gemm.summary(rows, loop=True)["fp16"]
-    assert (line["rows"], line["ratios"], line["geometric_mean"], line["least"]) == (3, 2, 4.0, 2.0)
+    assert (line["ratios"], line["geometric_mean"], line["least"]) == (2, 4.0, 2.0)
     assert line["best_ratio"] == round(4.0 / 3.0, 3)
 
 
@@ -120,23 +80,6 @@ def test_all_forms_of_a_training_step_compute_the_same() -> None:
     assert found[0][0] != recorded.Problem(wp.get_device("cpu")).weight.numpy().tolist()
 
 
-def test_a_long_part_keeps_short_rows_and_is_drawn(tmp_path: Path) -> None:
-    part = PARTS["every_small"]
-    assert part.on_request
-    assert len(part.entries) == 7**3 * 2 * 3
-    assert [entry.name for entry in part.entries] != sorted(entry.name for entry in part.entries)
-    record = gemm.Record(tmp_path / "gemm.json", {"sources": "", "provider": "", "gpu": "GPU", "warp": "1.19.0"})
-    for number, entry in enumerate(part.entries[:12]):
-        side = {"median_us": 2.0, "tflops": 1.0, "clock_ghz": 1.9}
-        row = {"name": entry.name, "types": entry.types, "m": 4, "tiles": side, "warp": side, "builds": []}
-        record.put(part, gemm.brief(row | {"ratio": 1.0 + number, "fastest_peer": "warp"}))
-    (row,) = [row for row in record.rows(part).values() if row["ratio"] == 1.0]
-    assert row["tiles"] == {"median_us": 2.0, "tflops": 1.0}
-    assert "m" not in row
-    figure = draw("every_small", record.data["parts"]["every_small"], record.data["runs"][0])
-    assert len(figure.axes[0].lines) == 7, "each dtype and number of threads, and 1"
-
-
 def test_cold_runs_of_clients_are_compared_without_first_failed_and_simultaneous_ones() -> None:
     def run(side: str, jit_s: float, phase: str = "cold", together: int = 1, **more: object) -> dict[str, object]:
         return {"side": side, "phase": phase, "together": together, "jit_s": jit_s, **more}
@@ -150,33 +93,19 @@ def test_cold_runs_of_clients_are_compared_without_first_failed_and_simultaneous
         run("tiles", 10.0, together=2),
         run("tiles", 1.0, "warm", steps_per_second=3.0, last={"mean": 2.5}),
     ]
-    found = client_record.compared(runs)
+    found = client_speed.compared(runs)
     assert found["jit_to_warp"] == {"warp": 1.0, "tiles": 0.25}
     assert found["rough_jit_to_warp"]["tiles"] == 0.2
     assert found["cubins_to_warp"]["tiles"] == 0.25
     assert "steps_to_warp" not in found
     warm = run("warp", 1.0, "warm", steps_per_second=2.0, last={"mean": 2.0})
-    found = client_record.compared([*runs, warm])
+    found = client_speed.compared([*runs, warm])
     assert found["steps_to_warp"]["tiles"] == 1.5
     assert found["last_differs_by"] == {"tiles": {"mean": 0.5}}
 
 
-def test_the_record_of_clients_loses_no_run(tmp_path: Path) -> None:
-    path = tmp_path / "client_speed.json"
-    for sources, date in (("a", "monday"), ("a", "tuesday"), ("b", "tuesday")):
-        record = client_record.Record(path)
-        record.begin("ik", {"sources": sources, "date": date})
-        run = {"side": "tiles", "phase": "cold", "together": 1}
-        record.put("ik", run)
-        run["jit_s"] = 2.0
-        record.put("ik", run)
-    data = client_record.Record(path).data
-    assert len(data["clients"]["ik"]["runs"]) == 1
-    assert [(entry["client"], len(entry["runs"])) for entry in data["earlier"]] == [("ik", 2)]
-
-
-@pytest.mark.parametrize("row", reverse_loops.ROWS, ids=lambda row: str(row.name))
-def test_measured_reverse_passes_have_stages(row: reverse_loops.Row) -> None:
+@pytest.mark.parametrize("row", loops.REVERSED, ids=lambda row: str(row.name))
+def test_measured_reverse_passes_have_stages(row: loops.ReverseRow) -> None:
     module = load(row.source, block_dim=row.threads).layer.module
     with warp_tiles.enabled():
         for main_loop, text in (("auto", "from stages"), ("double_buffered", "no stages: ")):
@@ -184,3 +113,13 @@ def test_measured_reverse_passes_have_stages(row: reverse_loops.Row) -> None:
                 (loop,) = warp_tiles.plan(module, arch=90, block_dim=row.threads).loops
             assert text in loop.reverse
             assert "no part of a product" in loop.gradients or "more than store" in loop.gradients
+
+
+def test_the_plan_quotes_the_least_share_without_stages() -> None:
+    """``codegen/loops.py`` says what a loop loses with cuBLASDx; each figure is one of the file, rounded down."""
+    shares: dict[str, list[float]] = {}
+    for row in at("loops/rows"):
+        if "share" in row:
+            kind = "fma" if row["instruction"] == "fma" else "tensor cores"
+            shares.setdefault(kind, []).append(row["share"])
+    assert {kind: int(100 * min(found)) / 100 for kind, found in shares.items()} == _SPEED_WITHOUT_STAGES

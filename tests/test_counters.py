@@ -30,15 +30,9 @@ def test_kernels_belong_to_the_call_before_them() -> None:
     assert [(row["name"], row["kernel"], row["time_us"]) for row in rows] == [
         ("a", "gemm", 2.0),
         ("b", "one", 1234.0),
-        ("b", "two", 3.0),
+        ("b, kernel 2", "two", 3.0),
     ]
     assert rows[0]["stalls"]["barrier"] == 2000.0
-
-
-def test_rows_that_were_not_counted_again_are_kept() -> None:
-    earlier = [{"name": "a", "time_us": 1}, {"name": "b", "time_us": 2}]
-    found = [{"name": "b", "time_us": 3}, {"name": "b", "time_us": 4}]
-    assert counters.merged(earlier, found) == [earlier[0], *found]
 
 
 @pytest.mark.parametrize("name", [*counters.LOOPS, *counters.PRODUCTS])

@@ -15,10 +15,10 @@ import pytest
 import warp as wp
 
 from benchmarks import gemm
+from benchmarks.runner import WrongResultError
 from benchmarks.speed import cublas, timing
 from benchmarks.speed.arrays import to_host
 from benchmarks.speed.cells import PARTS, Entry, Part
-from benchmarks.speed.sides import WrongResultError
 
 SIZE = 128
 RUN = {"gpu": "GPU", "warp": "1.19.0", "sources": "s", "provider": "auto"}
@@ -106,19 +106,18 @@ def measured(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Measures an fp16 row of a part with fake times."""
     times = {"tiles": 30.0, "warp": 60.0, "cublas": 15.0, "tiles forward": 10.0, "warp forward": 20.0}
 
-    def load_sides(entry: Entry, part: Part, store: Any, device: str, row: gemm.Row) -> dict[str, Any]:
+    def load_sides(entry: Entry, store: Any, device: str, row: gemm.Row) -> dict[str, Any]:
         row |= {"tiles": {}, "warp": {}, "builds": []}
-        return {name: our_side(part, "fp16") for name in ("tiles", "warp")}
+        return {name: our_side(WHOLE[entry.part], "fp16") for name in ("tiles", "warp")}
 
     monkeypatch.setattr(gemm, "load_sides", load_sides)
-    monkeypatch.setattr(gemm, "bound_of", lambda *_: {"tflops": 1.0, "kept_tflops": 1.0})
+    monkeypatch.setattr(gemm, "PARTS", WHOLE)
     monkeypatch.setattr(
         timing,
         "time_alternately",
         lambda launches, device: {name: timing.Times(times[name], 1.0, 1.9) for name in launches},
     )
-    store: Any = SimpleNamespace(record=lambda build: None)
-    return lambda part, torch: gemm.measure(entry_of(part, "fp16"), part, store, {}, "cpu", torch)
+    return lambda part, torch: gemm.measure(entry_of(part, "fp16"), SimpleNamespace(), "cpu", torch)
 
 
 def test_a_row_of_gradients_counts_two_products_of_cublas(torch: Any, measured: Any) -> None:
@@ -133,9 +132,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Runs ``gemm.main`` on stand-ins for builds, GPU and times. Returns its record."""
     path = tmp_path / "gemm.json"
 
-    def measure(entry: Entry, part: Part, store: Any, rates: Any, device: str, torch: Any) -> gemm.Row:
+    def measure(entry: Entry, store: Any, device: str, torch: Any) -> gemm.Row:
         row = row_of(entry)
-        return row if torch and part.whole else {key: row[key] for key in row if "cublas" not in key}
+        return row if torch and PARTS[entry.part].whole else {key: row[key] for key in row if "cublas" not in key}
 
     def main(torch: Any, *arguments: str) -> Any:
         store = SimpleNamespace(fill=lambda *_: None)
@@ -145,8 +144,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(timing, "warm_up", lambda device: None)
         monkeypatch.setattr(timing, "is_usable", lambda device: True)
         monkeypatch.setitem(sys.modules, "torch", torch)
-        monkeypatch.setattr(sys, "argv", ["gemm.py", "--json", str(path), *arguments])
-        assert gemm.main() == 0
+        assert gemm.main(["--json", str(path), *arguments]) == 0
         return json.loads(path.read_text())
 
     return main
@@ -155,25 +153,25 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def row_of(entry: Entry, tflops: float = 40.0, peer_tflops: float = 80.0) -> gemm.Row:
     """A row whose times fit one product."""
     sides = (("tiles", tflops), ("warp", 20.0), ("loads", tflops * 1.1), ("cublas", peer_tflops))
-    row: gemm.Row = {"name": entry.name, "types": entry.types, **asdict(entry.ours), "ratio": 2.0, "builds": []}
+    row: gemm.Row = {"part": entry.part, "types": entry.types, **asdict(entry.ours), "ratio": 2.0, "builds": []}
     row |= {side: {"tflops": rate, "median_us": 2 * 4096**3 / rate / 1e6} for side, rate in sides}
     cublas.add_ratio(row)
     return row
 
 
 def test_runs_with_and_without_torch(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    only = ("--part", "loop", "small", "--only", "fp64 64x64x16 128", "fp64 4x4x4 32")
+    only = ("--only", "loop fp64 64x64x16 128", "small fp64 4x4x4 32")
     first = run(None, *only)
     assert "cuBLAS: torch is not installed" in capsys.readouterr().err
     assert first["runs"][0]["cublas"].startswith("torch is not installed")
-    assert all("to_cublas" not in part["rows"][0] for part in first["parts"].values())
+    assert all("to_cublas" not in row for row in first["rows"])
 
     second = run(stand_in_for_torch(), *only, "--missing")  # measures what a run without torch lacks
-    assert [second["parts"][name]["rows"][0]["run"] for name in ("loop", "small")] == [1, 0]
-    assert second["runs"][1]["torch"] == "2.11.0"
+    rows = {row["part"]: row for row in second["rows"]}
+    assert rows["loop"]["to_cublas"] == 0.5
+    assert second["runs"][rows["loop"]["run"]]["torch"] == "2.11.0"
     assert second["parts"]["loop"]["summary"]["fp64"]["to_cublas"]["geometric_mean"] == 0.5
     assert second["parts"]["small"]["cublas"].startswith("no counterpart")
-    assert "0.50 of cuBLAS's speed" in capsys.readouterr().err
+    assert "0.50 of cuBLAS's speed" in capsys.readouterr().out
 
-    for torch in (None, stand_in_for_torch()):  # now nothing is missing
-        assert run(torch, *only, "--missing")["parts"] == second["parts"]
+    assert run(stand_in_for_torch(), *only, "--missing")["rows"] == second["rows"], "now nothing is missing"

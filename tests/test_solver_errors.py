@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from decimal import Decimal, localcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import numerics, solver_errors, solvers
+from benchmarks import numerics, page_values, solver_errors, solvers
 from benchmarks.speed.builds import Build, import_kernels
 from tests.solver_kernels import cholesky, complex_steps, solve
 
@@ -153,49 +152,23 @@ def test_kernels_of_warp_on_the_cpu(function: str, tmp_path: Path, monkeypatch: 
                 assert found["same_bits"]
                 assert found["providers"] == [provider]
                 assert 1e-17 < found["rms"] <= found["largest"] < (1e-14 if row["condition"] == 1e2 else 1e-3)
-    lines = solver_errors.page_lines({"runs": [RUN], "rows": rows})
-    assert any(line.startswith(f"| `tile_{function}` |") and "refused" not in line for line in lines)
-    assert "geometric mean of" in "\n".join(lines)
-    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
 
 
 def test_the_table_names_what_has_no_figure() -> None:
-    row: dict[str, Any] = {"name": "cholesky fp32, 8, condition 1e6", "function": "cholesky", "types": "fp32", "n": 8}
-    good = {"largest": 2e-5, "rms": 1e-5, "same_bits": True, "providers": ["mma"]}
-    row |= {"condition": 1e6, "tiles": {"x": good, "grad_a": good}}
-    row |= {"warp": {"x": {"error": "1 of 32 results are not finite"}, "grad_a": {"error": "not built"}}}
-    row |= {"native": {"x": {**good, "rms": 5e-6}, "grad_a": {**good, "rms": 2e-5}}}
-    first, second = solver_errors.table([row], "rms")[2:]
-    assert first == "| `tile_cholesky` | L | fp32 | 1e6 | 1.0e-05 / not finite / 5.0e-06 |"
-    assert second == "| `tile_cholesky` | adjoint of A | fp32 | 1e6 | 1.0e-05 / refused / 2.0e-05 |"
-    ratio = solver_errors.compared([row], "native")
-    assert (ratio["ratios"], ratio["geometric_mean"], ratio["greatest"]) == (2, 1.0, 2.0)
-    assert ratio["greatest_name"] == "cholesky fp32, 8, condition 1e6, L"
-    assert solver_errors.compared([row], "warp")["ratios"] == 0
+    assert page_values._error({"rms": 1e-5}, "rms") == "1.0e-05"
+    assert page_values._error({"error": "1 of 32 results are not finite"}, "rms") == "not finite"
+    assert page_values._error({"error": "not built"}, "rms") == "refused"
+    assert page_values._error({"error": solver_errors.NO_GRADIENT}, "rms") == "none"
 
 
-def test_rows_of_products_and_solvers_are_kept_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path, page = tmp_path / "numerics.json", tmp_path / "page.md"
-    path.write_text(json.dumps({"runs": ["a run"], "rows": ["a row"]}))
-    page.write_text("one\n<!-- solvers: begin -->\nTODO-FIGURES\n<!-- solvers: end -->\ntwo\n")
-    good = {"largest": 2e-5, "rms": 1e-5, "same_bits": True, "providers": ["mma"]}
-
-    def time_row(row: solver_errors.Row, *_: Any) -> dict[str, Any]:
-        sides = {side: {"x": good} for side in solvers.SIDES}
-        return {"name": row.name, "function": row.function, "types": row.types, "n": row.n, **sides, "condition": 1e2}
-
+def test_rows_of_products_and_solvers_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "numerics.json"
     monkeypatch.setattr(numerics, "BuildStore", lambda *_: SimpleNamespace(fill=lambda *_: None))
-    monkeypatch.setattr(numerics, "gpu_record", lambda provider: dict(RUN))
-    monkeypatch.setattr(solver_errors, "measure", time_row)
-    for only in ("upper_solve fp32, 16, *", "upper_solve fp32, 8, *"):
-        monkeypatch.setattr(sys, "argv", ["numerics.py", "--json", str(path), "--only", only])
-        assert numerics.main() == 0
+    monkeypatch.setattr(numerics, "gpu_record", lambda: dict(RUN))
+    monkeypatch.setattr(numerics, "measure", lambda row, *_: {"reduced": row.reduced})
+    monkeypatch.setattr(solver_errors, "measure", lambda row, *_: {"n": row.n})
+    for only in ("upper_solve fp32, 16, *", "fp64, 16", "upper_solve fp32, 8, *"):
+        assert numerics.main(["--json", str(path), "--only", only]) == 0
     data = json.loads(path.read_text())
-    assert (data["runs"], data["rows"]) == (["a run"], ["a row"])
-    assert [(row["n"], row["run"]) for row in data["solvers"]["rows"]] == [(8, 1), (8, 1), (16, 0), (16, 0)]
-    numerics.write_page({**data, "rows": []}, page)
-    text = page.read_text()
-    assert text.startswith("one\n<!-- solvers: begin -->\nGPU, driver 1")
-    assert text.endswith("<!-- solvers: end -->\ntwo\n")
-    assert "TODO" not in text
-    assert "| `tile_upper_solve` | x | fp32 | 1e2 | 1.0e-05 / 1.0e-05 / 1.0e-05 |" in text
+    assert len(data["runs"]) == 3
+    assert [(row.get("n"), row["run"]) for row in data["rows"]] == [(None, 1), (8, 2), (8, 2), (16, 0), (16, 0)]

@@ -2,11 +2,10 @@
 
     python -m benchmarks.client_scripts.child CLIENT SIDE FOLDER [RECORD]
 
-The sides are `warp`, `tiles`, `warp_threads`, `all`, `warp_start`, `start`, `rehearsed` and `rehearsal`. The folder
-receives the cubins. The environment names the caches. All sides but `warp`, `warp_threads` and `warp_start` enable
-warp_tiles before the client is imported, as a user does. `warp_threads` and `all` compile on a thread for each core.
-`all`, `start`, `rehearsed` and `rehearsal` set modules="all", so that workers compile. `start` loads modules at their
-launches, for a fake GPU. It begins with the start record RECORD, if it exists, and writes it. `warp_start` loads
+The sides are `warp`, `tiles`, `warp_start`, `start`, `rehearsed` and `rehearsal`. The folder receives the cubins. The
+environment names the caches. All sides but `warp` and `warp_start` enable warp_tiles before the client is imported, as
+a user does. `start`, `rehearsed` and `rehearsal` set modules="all", so that workers compile. `start` loads modules at
+their launches, for a fake GPU. It begins with the start record RECORD, if it exists, and writes it. `warp_start` loads
 modules in the same way with Warp alone. `rehearsed` is `start` while a second process, the side `rehearsal`, compiles
 ahead as in `warp-tiles run --rehearse`.
 """
@@ -14,7 +13,6 @@ ahead as in `warp-tiles run --rehearse`.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import platform
@@ -35,7 +33,6 @@ from benchmarks.client_scripts.steps import STEPS
 from benchmarks.stand_in import stand_in
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
 from warp_tiles.cli.run import compile_launched
-from warp_tiles.util.threads import available_cores, side_by_side
 
 ARCH = 90
 
@@ -142,27 +139,6 @@ def load_at_launches(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
     return len(seen), total
 
 
-def compile_side_by_side(targets: list[tuple[Any, int]], folder: Path) -> None:
-    """Compile modules on a thread for each core. The block sizes of one module follow each other."""
-    groups: dict[int, list[tuple[int, Any, int]]] = {}
-    for number, (module, threads) in enumerate(targets):
-        groups.setdefault(id(module), []).append((number, module, threads))
-
-    def compile_group(group: list[tuple[int, Any, int]]) -> None:
-        for number, module, threads in group:
-            module.options["block_dim"] = threads
-            wp.compile_aot_module(module, arch=ARCH, module_dir=folder / str(number))
-
-    side_by_side(compile_group, list(groups.values()), available_cores())
-
-
-def digest_row(module: Any, threads: int, folder: Path) -> dict[str, Any]:
-    """The kernels of a compiled module, and the digest of its cubin; empty if it links functions."""
-    functions = sum(linked_functions(path.read_text()) for path in folder.glob("*.cu"))
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.cubin"))]
-    return {"kernels": sorted(module.kernels), "threads": threads, "sha256": "" if functions else "".join(digests)}
-
-
 def versions() -> dict[str, str]:
     """Versions of the installed packages that matter."""
     names = (
@@ -182,13 +158,13 @@ def versions() -> dict[str, str]:
 
 
 def measure(step: Callable[[], None], side: str, folder: Path, record: Path | None = None) -> dict[str, Any]:
-    """Find what a step launches and compile it: one module after another, as launches do, or side by side."""
+    """Find what a step launches and compile it, one module after another, as launches do."""
     starts = ("start", "rehearsed", "rehearsal")
-    tiles = side in ("tiles", "all", *starts)
+    tiles = side in ("tiles", *starts)
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
     enabling = Meter()
-    if side in ("all", *starts):
+    if side in starts:
         warp_tiles.configure(modules="all")
     if tiles:
         warp_tiles.enable(start=record)
@@ -205,22 +181,16 @@ def measure(step: Callable[[], None], side: str, folder: Path, record: Path | No
     targets = launched_modules(step)
     met = setup.read()
     compiling = Meter()
-    rows: list[dict[str, Any]] = []
-    if side in ("all", "warp_threads"):
-        compile_side_by_side(targets, folder)
-    else:
-        rows = [compile_module(*target, folder / str(number)) for number, target in enumerate(targets)]
+    rows = [compile_module(*target, folder / str(number)) for number, target in enumerate(targets)]
     records = warp_tiles.report()["modules"] if tiles else []
     if tiles:
         warp_tiles.disable()
     cost = compiling.read()
-    digests = [digest_row(*target, folder / str(number)) for number, target in enumerate(targets)]
     return {
         **{name: round(cost[name] + start[name], 3) for name in cost},
         "setup_cpu_s": met["cpu_s"],
         "setup_wall_s": met["wall_s"],
         "modules": len(targets),
-        "digests": digests,
         "cubin_bytes": sum(path.stat().st_size for path in folder.rglob("*.cubin")),
         "found": sum(record.get("found", False) for record in records),
         "mathdx_builds": mathdx_builds(),

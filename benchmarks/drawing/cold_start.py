@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.client_record import medians
+from benchmarks.client_speed import medians
 from benchmarks.drawing import style
 
+FIRST_STEPS = {  # worlds or problems, and the row with the cold runs
+    "MuJoCo Warp, humanoid": (8192, "cold humanoid"),
+    "MuJoCo Warp, n_humanoid": (1024, "cold n_humanoid"),
+    "Newton, Featherstone": (4096, "speed featherstone"),
+    "Newton, inverse kinematics (LM)": (4096, "speed ik"),
+}
 
-def first_steps(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+
+def first_steps(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Median seconds until the first step with empty caches, by client and side (``warp``, ``tiles``)."""
-    models, clients = record["models"], record["clients"]
-    runs = {
-        "MuJoCo Warp, humanoid": models["humanoid"]["cold"],
-        "MuJoCo Warp, n_humanoid": models["n_humanoid"]["cold"],
-        "Newton, Featherstone": clients["featherstone"]["runs"],
-        "Newton, inverse kinematics (LM)": clients["ik"]["runs"],
-    }
-    return {
-        title: medians([run for run in found if run.get("phase", "cold") == "cold"], "jit_s")
-        for title, found in runs.items()
-    }
+    runs = {row["name"]: [run for run in row["runs"] if run["phase"] == "cold"] for row in rows}
+    return {title: medians(runs[row], "jit_s") for title, (_, row) in FIRST_STEPS.items()}
 
 
 def draw(clients: Mapping[str, Mapping[str, float]], where: str) -> Figure:

@@ -14,20 +14,29 @@ MARKERS = dict(zip(BUILDERS, "soD^vP"))
 LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path", "triton": "Triton"}
 
 
-def draw(groups: dict[str, Any]) -> Figure:
+def groups(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the picture shows of the groups."""
+    shown = {row["name"]: row for row in record["rows"] if not row["name"].startswith(("nvrtc", "policies"))}
+    names = ("title", "sides")
+    return [
+        {name: shown[one][name] for name in names} | {"cores": record["runs"][shown[one]["run"]]["cores"]}
+        for one in GROUPS if one in shown
+    ]  # fmt: skip
+
+
+def draw(shown: list[dict[str, Any]]) -> Figure:
     """Dots of seconds and of bytes. The axes are logarithmic, on which bars would have no meaning."""
-    shown = [groups[name] for name in GROUPS if name in groups]
     figure, matrix = style.subplots(1, 0.72 * len(shown), 2, sharey=True, width_ratios=(3, 2))
     seconds, sizes = matrix[0]
     for position, group in enumerate(shown):
-        rows = [(builder, group["rows"][builder]) for builder in BUILDERS if builder in group["rows"]]
+        rows = [(builder, group["sides"][builder]) for builder in BUILDERS if builder in group["sides"]]
         for offset, (builder, row) in enumerate(rows):
             y = position + 0.19 * (offset - (len(rows) - 1) / 2)
             _dot(seconds, builder, row["seconds"], y, f"{row['seconds']:.1f} s")
             _dot(sizes, builder, row["cubin_bytes"] / 1e6, y, f"{row['cubin_bytes'] / 1e6:.2f} MB")
     seconds.set_yticks(range(len(shown)), [",\n".join(group["title"].rsplit(", ", 1)) for group in shown])
     seconds.set_ylim(len(shown) - 0.5, -0.5)
-    cores = sorted({group["machine"]["cores"] for group in shown})
+    cores = sorted({group["cores"] for group in shown})
     seconds.set_xlabel(f"seconds on {' or '.join(map(str, cores))} cores (logarithmic)", fontsize=style.NORMAL)
     sizes.set_xlabel("MB of cubins (logarithmic)", fontsize=style.NORMAL)
     for axes, room in ((seconds, 2.5), (sizes, 12)):

@@ -1,4 +1,4 @@
-"""Draws the results of ``gemm.py``: bars by shape with a mark at a limit, shares of cuBLAS's speed, or ratios."""
+"""Draws the results of ``gemm.py``: bars by shape, shares of cuBLAS's speed, or ratios."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.drawing import style
-from benchmarks.speed.ratios import geometric_mean, outlier
+from benchmarks.gemm import outlier
+from benchmarks.runner import geometric_mean
 
 Row = dict[str, Any]
 COLOURS = {"warp": style.WARP, "scalar": style.SCALAR, "tiles": style.OURS}
 LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path", "tiles": "warp_tiles"}
-LIMIT = "limit if each product moved A, B and C through shared memory; sums in registers can exceed it"
-_THREADS = {32: ("o", "-"), 64: ("s", "--"), 128: ("^", ":")}  # markers of dots, styles of lines
-_TYPES = {"fp32": style.LIBRARY, "fp64": style.OURS}
+_MARKERS = {32: "o", 64: "s", 128: "^"}  # by threads
 _FLAT = 0.015
 _PEER = "times the faster of\nWarp's two paths"
 
@@ -46,16 +45,11 @@ def _bars(axes: Any, rows: list[Row], types: str) -> None:
         places = [place + offsets[side] for place in range(len(rows))]
         heights = [float(row.get(side, {}).get("tflops", 0.0)) for row in rows]
         axes.bar(places, heights, width, color=COLOURS[side], label=LABELS[side])
-    marks = {place: row["bound"]["tflops"] for place, row in enumerate(rows) if "tflops" in row.get("bound", {})}
-    if marks:
-        left, right = [place - 0.45 for place in marks], [place + 0.45 for place in marks]
-        axes.hlines(list(marks.values()), left, right, color=style.MARK, label=LIMIT)
     axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
     for place, row in enumerate(rows):
         if "ratio" in row:
-            height = _above(row["tiles"]["tflops"], marks.get(place), 0.09 * axes.get_ylim()[1])
-            text = f"{row['ratio']:.1f}x"
-            axes.text(place + offsets["tiles"], height, text, ha="center", va="bottom", fontsize=style.SMALL)
+            at = place + offsets["tiles"], row["tiles"]["tflops"]
+            axes.text(*at, f"{row['ratio']:.1f}x", ha="center", va="bottom", fontsize=style.SMALL)
         low = row.get("warp", {}).get("tflops")
         if low is not None and low < _FLAT * axes.get_ylim()[1]:  # the bar can hardly be seen
             axes.text(place + offsets["warp"], low, f"{low:.1f}", ha="center", va="bottom", fontsize=style.SMALL)
@@ -76,11 +70,6 @@ def _name_bars(axes: Any, rows: list[Row]) -> None:
             axes.axvline(start - 0.5, color=style.INK, linewidth=0.6)
 
 
-def _above(height: float, mark: float | None, room: float) -> float:
-    """The height of a text over a bar. It goes over the mark if the mark would cross it."""
-    return mark if mark is not None and height <= mark < height + room else height
-
-
 def _finish(axes: Any, text: str, label: str) -> None:
     axes.set_title(text, fontsize=style.NORMAL, loc="left")
     axes.set_ylabel(label, fontsize=style.NORMAL)
@@ -92,8 +81,8 @@ def _subplots(kinds: Sequence[str], height: float) -> tuple[Figure, Any]:
     return figure, axes[:, 0]
 
 
-def _grid(part: Row) -> Figure:
-    rows = [row for row in part["rows"] if "tiles" in row]
+def _grid(found: Sequence[Row]) -> Figure:
+    rows = [row for row in found if "tiles" in row]
     kinds = list(dict.fromkeys(row["types"] for row in rows))
     figure, all_axes = _subplots(kinds, 2.0)
     for axes, types in zip(all_axes, kinds):
@@ -102,9 +91,9 @@ def _grid(part: Row) -> Figure:
     return figure
 
 
-def _shares(part: Row) -> Figure:
+def _shares(found: Sequence[Row]) -> Figure:
     """Draw the speed of each loop as a share of cuBLAS's: its time over that of Warp, and over ours."""
-    rows = [row for row in part["rows"] if "to_cublas" in row]
+    rows = [row for row in found if "to_cublas" in row]
     kinds = {types: [row for row in rows if row["types"] == types] for types in dict.fromkeys(r["types"] for r in rows)}
     heights = [len(members) + 1 for members in kinds.values()]
     figure, matrix = style.subplots(len(kinds), 0.2 * sum(heights) / len(kinds), sharex=True, height_ratios=heights)
@@ -128,15 +117,15 @@ def _shares(part: Row) -> Figure:
     return figure
 
 
-def _small(part: Row) -> Figure:
+def _small(found: Sequence[Row]) -> Figure:
     """Draw ratios by shape, one mark for each number of threads."""
-    rows = [row for row in part["rows"] if "ratio" in row]
+    rows = [row for row in found if "ratio" in row]
     kinds = list(dict.fromkeys(row["types"] for row in rows))
     figure, all_axes = _subplots(kinds, 2.4)
     for axes, types in zip(all_axes, kinds):
         selected = [row for row in rows if row["types"] == types]
         shapes = list(dict.fromkeys(map(_shape, selected)))
-        for number, (threads, (marker, _)) in enumerate(_THREADS.items()):
+        for number, (threads, marker) in enumerate(_MARKERS.items()):
             points = [row for row in selected if row["threads"] == threads]
             places = [shapes.index(_shape(row)) + 0.2 * (number - 1) for row in points]  # beside each other
             ratios = [row["ratio"] for row in points]
@@ -148,39 +137,20 @@ def _small(part: Row) -> Figure:
     return figure
 
 
-def _every_small(part: Row) -> Figure:
-    """Draw ratios in rising order, one line for each dtype and number of threads."""
-    rows = [row for row in part["rows"] if "ratio" in row]
-    figure, (axes,) = _subplots(["all"], 3.2)
-    for types, threads in itertools.product(dict.fromkeys(row["types"] for row in rows), _THREADS):
-        selected = [row for row in rows if row["types"] == types and row["name"].endswith(f" {threads}")]
-        ratios = sorted(row["ratio"] for row in selected)
-        places = [(place + 0.5) / len(ratios) for place in range(len(ratios))]
-        look = {"color": _TYPES.get(types), "linestyle": _THREADS[threads][1]}
-        axes.plot(places, ratios, label=f"{types}, {threads} threads", **look)
-    axes.axhline(1, color=style.MARK, linewidth=0.8, label="as fast as Warp")
-    axes.set_xlabel("share of the sizes, the least ratio first", fontsize=style.NORMAL)
-    axes.margins(x=0.01)
-    axes.set_ylim(bottom=0)
-    _finish(axes, "", _PEER)
-    return figure
-
-
-def draw(name: str, part: Row, run: Row) -> Figure:
+def draw(name: str, heading: str, rows: Sequence[Row], run: Row) -> Figure:
     """The picture of a part.
 
     Args:
         name: The part's name.
-        part: Its results.
+        heading: What it measures.
+        rows: Its rows.
         run: The run of its rows, with the GPU and Warp's version.
     """
-    if name == "every_small":
-        figure = _every_small(part)
-    elif name.endswith("small"):
-        figure = _small(part)
-    elif "loop" in name and any("to_cublas" in row for row in part["rows"]):
-        figure = _shares(part)
+    if name.endswith("small"):
+        figure = _small(rows)
+    elif any("to_cublas" in row for row in rows):
+        figure = _shares(rows)
     else:
-        figure = _grid(part)
-    style.legend(figure, f"{part['title']}; {run['gpu']}, Warp {run['warp']}")
+        figure = _grid(rows)
+    style.legend(figure, f"{heading}; {run['gpu']}, Warp {run['warp']}")
     return figure

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from benchmarks.speed.builds import Build
+from warp_tiles.gemm.problem import DTYPE_BYTES
 
 Form = Literal["resident", "loop", "loads", "update"]
 Side = Literal["tiles", "warp", "scalar"]
@@ -22,6 +22,8 @@ DTYPES: dict[Types, tuple[str, str]] = {  # dtype of A and B, and dtype of C
     "fp32": ("float32", "float32"),
     "fp64": ("float64", "float64"),
 }
+
+BYTES = {str(name): size for name, size in DTYPE_BYTES.items()}
 
 _HEADER = """import warp as wp
 
@@ -113,12 +115,14 @@ class Entry:
     """One row of a part: our cell and its peers.
 
     Attributes:
+        part: Name of the part.
         types: Name of the dtypes, as the tables group them.
         ours: The cell as warp_tiles builds it.
         peers: Names and builds of the peers; the fastest of them counts.
         floor: The kernel that only loads, if it is measured.
     """
 
+    part: str
     types: Types
     ours: Cell
     peers: tuple[tuple[str, Build[Cell]], ...]
@@ -128,7 +132,7 @@ class Entry:
     def name(self) -> str:
         """Name of the row."""
         cell = self.ours
-        return f"{self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}"
+        return f"{self.part} {self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}"
 
     @property
     def builds(self) -> dict[str, Build[Cell]]:
@@ -142,13 +146,12 @@ class Part:
     """A table.
 
     Attributes:
-        name: The name that ``--part`` takes.
+        name: Its name.
         title: Description of the measurements.
         entries: Its rows.
         calls: Products per block (resident).
         blocks: Blocks (resident).
         size: Edge of the square matrices (loop).
-        on_request: True if it is run only when ``--part`` names it, because Warp's builds of it take hours.
     """
 
     name: str
@@ -157,7 +160,6 @@ class Part:
     calls: int = 64
     blocks: int = 2112
     size: int = 4096
-    on_request: bool = False
 
     @property
     def whole(self) -> bool:
@@ -177,10 +179,10 @@ def _peer(cell: Cell) -> Cell:
     return cell
 
 
-def _entry(types: Types, cell: Cell, *sides: Side, floor: bool = False) -> Entry:
+def _entry(part: str, types: Types, cell: Cell, *sides: Side, floor: bool = False) -> Entry:
     peers = tuple((side, Build(_peer(cell), side)) for side in sides)
     loads = Build(replace(cell, form="loads", tf32=False), "warp") if floor else None
-    return Entry(types, cell, peers, loads)
+    return Entry(part, types, cell, peers, loads)
 
 
 _RESIDENT_SHAPES = (
@@ -200,7 +202,6 @@ _SMALL_SHAPES = (
     (24, 1, 24),
     (8, 32, 16),
 )
-_SMALL_SIZES = (4, 6, 8, 12, 16, 24, 32)
 _SMALL_TYPES: tuple[Types, ...] = ("fp32", "fp64")
 # few rows and columns, and a long sum
 _DEEP_SHAPES = ((16, 16, 128), (16, 16, 256), (16, 16, 512), (32, 16, 256), (32, 32, 128), (32, 32, 256))
@@ -261,71 +262,62 @@ _LOOP_BACKWARD_SHAPES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
 }
 
 
-def _resident(backward: bool) -> Iterator[Entry]:
+def _resident(part: str, backward: bool) -> Iterator[Entry]:
     for types in DTYPES:
         for m, n, k, threads in _RESIDENT_SHAPES:
             if types != "fp64" or (m, n) != (128, 128):  # fp64 tiles of 128x128 do not fit shared memory
-                yield _entry(types, _cell("resident", types, m, n, k, threads, backward), "warp")
+                yield _entry(part, types, _cell("resident", types, m, n, k, threads, backward), "warp")
 
 
 def _deep() -> Iterator[Entry]:
     for types, (m, n, k), threads in itertools.product(DTYPES, _DEEP_SHAPES, (64, 128, 256)):
-        yield _entry(types, _cell("resident", types, m, n, k, threads), "warp")
+        yield _entry("deep", types, _cell("resident", types, m, n, k, threads), "warp")
 
 
-def _small(shapes: Iterable[tuple[int, int, int]], backward: bool = False) -> Iterator[Entry]:
-    for types, (m, n, k), threads in itertools.product(_SMALL_TYPES, shapes, (32, 64, 128)):
-        yield _entry(types, _cell("resident", types, m, n, k, threads, backward), "warp", "scalar")
+def _small(part: str, backward: bool = False) -> Iterator[Entry]:
+    for types, (m, n, k), threads in itertools.product(_SMALL_TYPES, _SMALL_SHAPES, (32, 64, 128)):
+        yield _entry(part, types, _cell("resident", types, m, n, k, threads, backward), "warp", "scalar")
 
 
-def _every_small() -> list[Entry]:
-    """All small sizes, in one random order, so that the first rows are a fair sample."""
-    entries = list(_small(itertools.product(_SMALL_SIZES, _SMALL_SIZES, _SMALL_SIZES)))
-    random.Random(0).shuffle(entries)
-    return entries
-
-
-def _loop(shapes: dict[Types, tuple[tuple[int, int, int, int], ...]], backward: bool) -> Iterator[Entry]:
+def _loop(part: str, shapes: dict[Types, tuple[tuple[int, int, int, int], ...]], backward: bool) -> Iterator[Entry]:
     for types in DTYPES:
         for m, n, k, threads in shapes[types]:
-            yield _entry(types, _cell("loop", types, m, n, k, threads, backward), "warp", floor=not backward)
+            yield _entry(part, types, _cell("loop", types, m, n, k, threads, backward), "warp", floor=not backward)
 
 
 def _update() -> Iterator[Entry]:
     for types, (m, n, k), threads in itertools.product(_SMALL_TYPES, _UPDATE_SHAPES, (64, 128, 256)):
-        yield _entry(types, _cell("update", types, m, n, k, threads), "warp", "scalar")
+        yield _entry("update", types, _cell("update", types, m, n, k, threads), "warp", "scalar")
 
 
 PARTS: dict[str, Part] = {
     part.name: part
     for part in (
-        Part("resident", "64 products of tiles that stay in shared memory", tuple(_resident(False))),
-        Part("small", "small products of tiles that stay in shared memory", tuple(_small(_SMALL_SHAPES)), calls=1024),
-        Part(
-            "every_small",
-            "M, N and K each 4, 6, 8, 12, 16, 24 or 32: tiles that stay in shared memory",
-            tuple(_every_small()),
-            calls=1024,
-            on_request=True,
-        ),
+        Part("resident", "64 products of tiles that stay in shared memory", tuple(_resident("resident", False))),
+        Part("small", "small products of tiles that stay in shared memory", tuple(_small("small")), calls=1024),
         Part(
             "deep",
             "few rows and columns, long sums: 64 products of tiles that stay in shared memory",
             tuple(_deep()),
         ),
-        Part("loop", "4096 x 4096 x 4096: load, load, multiply", tuple(_loop(_LOOP_SHAPES, False))),
+        Part("loop", "4096 x 4096 x 4096: load, load, multiply", tuple(_loop("loop", _LOOP_SHAPES, False))),
         Part("update", "2048 x 2048 x 2048: load, load, subtract the product", tuple(_update()), size=2048),
-        Part("backward_resident", "64 products and their adjoints, replayed by Warp", tuple(_resident(True))),
+        Part(
+            "backward_resident",
+            "64 products and their adjoints, replayed by Warp",
+            tuple(_resident("backward_resident", True)),
+        ),
         Part(
             "backward_small",
             "small products and their adjoints, replayed by Warp",
-            tuple(_small(_SMALL_SHAPES, True)),
+            tuple(_small("backward_small", True)),
             calls=256,
         ),
         Part(
             "backward_loop",
             "adjoint of 4096 x 4096 x 4096: load, load, multiply",
-            tuple(_loop(_LOOP_BACKWARD_SHAPES, True)),
+            tuple(_loop("backward_loop", _LOOP_BACKWARD_SHAPES, True)),
         ),
     )
 }
+ENTRIES = tuple(entry for part in PARTS.values() for entry in part.entries)

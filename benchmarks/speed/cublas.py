@@ -12,11 +12,10 @@ from typing import Any
 import warp as wp
 
 from benchmarks.machine import find_torch, torch_versions
+from benchmarks.runner import Row, WrongResultError
 from benchmarks.speed.arrays import Matrix
 from benchmarks.speed.cells import Part
-from benchmarks.speed.sides import Side, WrongResultError, compare, sample
-
-Row = dict[str, Any]
+from benchmarks.speed.sides import Side, compare, sample
 
 TIMED = "timed through torch.matmul"
 _RESIDENT = "no counterpart: cuBLAS multiplies arrays in global memory; these tiles stay in shared memory"

@@ -17,15 +17,15 @@ from typing import Any
 
 import warp as wp
 
-from benchmarks.bounds import RATES
 from benchmarks.speed import timing
 from benchmarks.speed.builds import import_kernels
-from benchmarks.speed.sides import Launch
+from benchmarks.speed.timing import Launch
 from warp_tiles.gemm.hardware import LANES
 
 THREADS = 256
 BLOCKS = (1, 2, 4)  # of a multiprocessor
 _CLOCKS = 2_500_000  # of a launch, about
+_FLOPS_PER_CLOCK = {"tf32": 2048, "fp32": 256, "fp64": 256}  # of a multiprocessor of sm_90; 4096 of 16-bit types
 _MODULE = "mma_rates"
 
 _SNIPPET = """
@@ -206,7 +206,7 @@ def measured(device: str) -> dict[str, dict[str, dict[str, Any]]]:
         for loop in loops():
             for per_multiprocessor in BLOCKS:
                 blocks = per_multiprocessor * multiprocessors
-                target = _CLOCKS * multiprocessors * RATES.get(loop.instruction.types, RATES["fp16"])
+                target = _CLOCKS * multiprocessors * _FLOPS_PER_CLOCK.get(loop.instruction.types, 4096)
                 iterations = max(1, round(target / loop.flops(blocks, 1)))
                 key = f"{loop.name} {per_multiprocessor}"
                 command = wp.launch(

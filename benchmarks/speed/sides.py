@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,26 +12,16 @@ import numpy as np
 import warp as wp
 
 import warp_tiles
+from benchmarks.runner import WrongResultError
 from benchmarks.speed.arrays import Matrix, draw, to_device, to_host
 from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
 from benchmarks.speed.cells import Cell, Part
+from benchmarks.speed.timing import Launch
 from warp_tiles.gemm.problem import DTYPES
 
 # unit roundoff of the storage type; tf32 keeps ten bits of the mantissa
 ROUNDOFF = {**{str(name): info.roundoff for name, info in DTYPES.items()}, "tf32": 2.0**-11}
 _ALLOWED = 16.0  # largest difference between two correct results, in units of their roundings
-
-
-class WrongResultError(Exception):
-    """Two sides compute different results."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A timed call, and the untimed one before it."""
-
-    run: Callable[[], None]
-    prepare: Callable[[], None] | None = None
 
 
 def load_kernel(store: BuildStore, build: Build[Cell], device: str) -> Any:

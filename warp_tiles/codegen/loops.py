@@ -218,7 +218,7 @@ class _Decider:
 
 
 def _cost(instruction: str, forbidden: str) -> str:
-    """What it costs that a loop has no stages (``benchmarks/results/forced_provider.json``), and the remedy."""
+    """What it costs that a loop has no stages (``benchmarks/results/loops.json``), and the remedy."""
     share = _SPEED_WITHOUT_STAGES["fma" if instruction == "fma" else "tensor cores"]
     return (
         f"{forbidden}, so the loop has no stages, from which {instruction} could multiply. "

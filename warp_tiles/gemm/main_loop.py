@@ -149,7 +149,7 @@ class LoopQuestion:
         alone keeps the products of one iteration in flight instead, which takes one stage. So does a loop with few
         products in an iteration. If ``choice`` has a number of resident blocks, so many share all memory for their
         stages. On an H200, 128x64x32 tiles of fp32 were 1.11 times as fast with double buffers with 128 threads, and
-        1.43 times with 64 threads (``benchmarks/results/against_1acdb96.json``).
+        1.43 times with 64 threads (docs/experiments.md).
 
         Args:
             accumulators: Registers of a thread that hold accumulators of all products.
@@ -325,14 +325,14 @@ _OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leav
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _LEAST_MMA_WARPS = 4  # for 16-bit types and tf32, one for each scheduler; in fp64, two blocks of 4 warps were faster
 # beside solvers: with 8 resident warps, five of six blocked factorizations in fp64 took 1.13 to 1.56 times as long with
-# stages; with 20, those in fp32 took half as long or less (benchmarks/results/blocked_solvers.json)
+# stages; with 20, those in fp32 took half as long or less (benchmarks/results/solvers.json)
 _LEAST_WARPS_BESIDE_SOLVERS = 20
 _LEAST_FMA_ACCUMULATORS = 32  # of a thread
 # in extra memory, double buffers made loops with a start value of C 1.0 to 1.3 times as fast on an H200; with 4
 # accumulators of a thread, or with fewer blocks of few warps, they took up to 1.1 times as long (docs/experiments.md)
 _LEAST_BUFFERED_ACCUMULATORS, _LEAST_BUFFERED_WARPS = 8, 20
 # beside solvers, where B is contiguous along K: blocked factorizations took 1.08 to 1.23 times as long with stages if a
-# thread had 2, and half as long or less if it had 8 (benchmarks/results/blocked_solvers.json)
+# thread had 2, and half as long or less if it had 8 (benchmarks/results/solvers.json)
 _LEAST_ACCUMULATORS_BESIDE_SOLVERS = 4
 # with so many accumulators of a thread, two blocks were slower than double buffers
 _MANY_FMA_ACCUMULATORS, _LEAST_FMA_BLOCKS = 64, 3
