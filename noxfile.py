@@ -70,10 +70,8 @@ def clients(session: nox.Session) -> None:
     session.install("-e", ".[test]")
     names = ("mujoco_humanoid", "newton_kernels", "warp_nn_mlp")
     session.run("python", "benchmarks/clients.py", "--install", f"{folder}/env", "--only", *names)
-    where = ("--device", "cpu", "--worlds", "8", "--json", f"{folder}/rows.json", "--values", f"{folder}/values")
-    for side in ("warp", "tiles"):
-        command = (f"{folder}/env/bin/python", "-m", "benchmarks.client_scripts.newton_kernels", side)
-        session.run(*command, *where, external=True)
+    command = (f"{folder}/env/bin/python", "-m", "benchmarks.client_scripts.kernels")
+    session.run(*command, "--device", "cpu", "--worlds", "8", "--json", f"{folder}/rows.json", external=True)
 
 
 @nox.session

@@ -40,7 +40,7 @@ def client_kernels() -> dict[str, str]:
     """The kernels with tile functions in a step of MuJoCo Warp."""
 
     def rows(model: str) -> Iterator[list[str]]:
-        sides = [at(f"client_kernels/{model} {side}") for side in ("warp", "tiles", "own")]
+        sides = [at(f"client_kernels/{model}/sides/{side}") for side in ("warp", "tiles", "own")]
         for kernel, warp_us in sides[0]["kernels_us"].items():
             if kernel in sides[0]["tile_kernels"]:
                 times = [f"{side['kernels_us'][kernel]:.1f}" for side in sides]
@@ -48,7 +48,9 @@ def client_kernels() -> dict[str, str]:
                 yield [model, f"`{name.lstrip('_')}`", f"{warp_us / sides[0]['step_us']:.1%}", *times]
 
     def steps(model: str) -> str:
-        *first, last = (f"{at(f'client_kernels/{model} {side}/step_us'):,.0f}" for side in ("warp", "tiles", "own"))
+        *first, last = (
+            f"{at(f'client_kernels/{model}/sides/{side}/step_us'):,.0f}" for side in ("warp", "tiles", "own")
+        )
         return f"{', '.join(first)} and {last} µs for {model}"
 
     head = ["model", "kernel", "share of the step", "Warp, µs", "warp_tiles, µs", '`mathdx_opt_out="own"`, µs']
@@ -94,7 +96,7 @@ def newton_kernels() -> dict[str, str]:
         warp, *others = (found[name][side]["us"] for side in ("warp", "tiles", "own"))
         return [title, f"{warp:.1f}", *(f"{us:.1f}" for us in others), *(f"{warp / us:.2f}" for us in others)]
 
-    every = (row["sides"] for row in at("client_kernels/rows") if "sides" in row)
+    every = (row["sides"] for row in at("client_kernels/rows") if "step_us" not in row["sides"]["warp"])
     largest = max(max(sides[side]["difference"].values()) for sides in every for side in ("tiles", "own"))
     head = ["kernel", "Warp, µs", "warp_tiles, µs", '`"own"`, µs', "speed", 'speed, `"own"`']
     return {

@@ -147,18 +147,16 @@ def measure(case: Case, repeats: int) -> Row:
     return row | runner.ratio(seconds["dask"], seconds["own"])
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure all cases."""
-    if sys.argv[1:2] == ["--child"]:
-        side, built, state, folder = sys.argv[2:]
-        _child(side, built, state, Path(folder))
-        return 0
-    options = runner.parser(__doc__, repeats=5).parse_args(arguments)
-    run = {**cpu_record(), "distributed": importlib.metadata.version("distributed"), "workers": WORKERS}
-    record = runner.Record(options.json, run, [case.name for case in CASES])
-    cases = runner.select(CASES, options.only)
-    return runner.measure(cases, record, options, lambda case: measure(case, options.repeats))
+def conditions() -> Row:
+    """Of the run, with Dask's version."""
+    return {**cpu_record(), "distributed": importlib.metadata.version("distributed"), "workers": WORKERS}
+
+
+main = runner.command(__doc__, CASES, lambda case, options: measure(case, options.repeats), conditions, repeats=5)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--child"]:
+        _child(sys.argv[2], sys.argv[3], sys.argv[4], Path(sys.argv[5]))
+    else:
+        sys.exit(main(sys.argv[1:]))

@@ -139,16 +139,21 @@ def summary(rows: list[runner.Row]) -> runner.Row:
     return {"summary": {group: runner.summary(ratios) for group, ratios in groups.items()}}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure all rows, and write the file after each."""
-    options = runner.parser(__doc__, required=True).parse_args(arguments)
+def conditions() -> runner.Row:
+    """Of the run, with whether torch has MAGMA."""
     torch = torch_with_warp()
-    magma = bool(getattr(torch.cuda, "has_magma", False))
-    run = gpu_record() | torch_versions(torch) | {"magma": magma}
-    record = runner.Record(options.json, run, [row.name for row in ROWS], summary)
-    cases = runner.select(ROWS, options.only)
-    return runner.measure(cases, record, options, lambda row: measure(torch, row), lambda row: str(row["us"]))
+    return gpu_record() | torch_versions(torch) | {"magma": bool(getattr(torch.cuda, "has_magma", False))}
+
+
+main = runner.command(
+    __doc__,
+    ROWS,
+    lambda row, _: measure(torch_with_warp(), row),
+    conditions,
+    summarize=summary,
+    described=lambda row: str(row["us"]),
+)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -309,14 +309,14 @@ def call_of(torch: Any, row: Row) -> LoopCall:
     return LoopCall(a, given.T if row.b_columns else given, c, initial_c, launch, loop)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure all rows, and write the file after each."""
-    options = runner.parser(__doc__, required=True).parse_args(arguments)
-    torch = torch_with_warp()
-    record = runner.Record(options.json, gpu_record() | torch_versions(torch), [row.name for row in CASES])
-    cases = runner.select(CASES, options.only)
-    return runner.measure(cases, record, options, lambda row: row.measure(torch), lambda row: str(row["tflops"]))
+main = runner.command(
+    __doc__,
+    CASES,
+    lambda row, _: row.measure(torch_with_warp()),
+    lambda: gpu_record() | torch_versions(torch_with_warp()),
+    described=lambda row: str(row["tflops"]),
+)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -8,6 +8,7 @@ import importlib
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def torch_versions(torch: Any) -> dict[str, Any]:
     return {"torch": str(torch.__version__), "torch_cuda": torch.version.cuda}
 
 
+@cache
 def torch_with_warp() -> Any:
     """torch, with warp_tiles enabled and Warp's launches on torch's stream."""
     import warp as wp

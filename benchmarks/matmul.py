@@ -270,15 +270,15 @@ def summary(rows: list[runner.Row]) -> runner.Row:
     return {"geometric_means": {kind: runner.geometric_mean(found) for kind, found in ratios.items() if found}}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure all rows, and write the file after each."""
-    options = runner.parser(__doc__, required=True).parse_args(arguments)
-    torch = torch_with_warp()
-    run = gpu_record() | torch_versions(torch)
-    record = runner.Record(options.json, run, [row.name for row in ROWS], summary)
-    cases = runner.select(ROWS, options.only)
-    return runner.measure(cases, record, options, lambda row: measure(torch, row), lambda row: str(row["to_torch"]))
+main = runner.command(
+    __doc__,
+    ROWS,
+    lambda row, _: measure(torch_with_warp(), row),
+    lambda: gpu_record() | torch_versions(torch_with_warp()),
+    summarize=summary,
+    described=lambda row: str(row["to_torch"]),
+)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main(sys.argv[1:]))

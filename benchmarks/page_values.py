@@ -486,8 +486,6 @@ def recordings_and_tuning() -> dict[str, str]:
                           .format(**at("tuning/later")),
         "first launch": "{added_ms:.1f} ms more ({plain_ms:.1f} against {tuned_ms:.1f} ms)"
                         .format(**at("tuning/first")),
-        "search": "{serial:.1f} s one by one and in {side_by_side:.1f} s in parallel, {ratio:.1f} times faster"
-                  .format(**at("tuning/search/build_s")),
         "tuned gemm": table(["", "fp16", "tf32", "fp32"], [
             ["geometric mean", *tuned(lambda rows: f"{geometric_mean(found['ratio'] for found in rows):.2f}")],
             ["least", *tuned(lambda rows: f"{min(found['ratio'] for found in rows):.2f}")],

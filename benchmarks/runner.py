@@ -251,6 +251,33 @@ def measure(
     return int(wrong)
 
 
+def command(
+    description: str | None,
+    cases: Sequence[C],
+    measured: Callable[[C, argparse.Namespace], Row],
+    conditions: Callable[[], Row],
+    *,
+    repeats: int = 0,
+    summarize: Callable[[list[Row]], Row] = lambda rows: {},
+    described: Callable[[Row], str] = json.dumps,
+) -> Callable[[list[str] | None], int]:
+    """The entry point of a benchmark that has no options of its own.
+
+    Args:
+        description: The text of its help.
+        measured: Returns the row of a case, given the options.
+        conditions: Returns the conditions of a run, and prepares it.
+        repeats, summarize, described: See :func:`parser`, :class:`Record` and :func:`measure`.
+    """
+
+    def main(arguments: list[str] | None = None) -> int:
+        options = parser(description, repeats=repeats).parse_args(arguments)
+        record = Record(options.json, conditions(), [case.name for case in cases], summarize)
+        return measure(select(cases, options.only), record, options, lambda case: measured(case, options), described)
+
+    return main
+
+
 def chunks(cases: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Cases in parts of a size."""
     return (cases[start : start + size] for start in range(0, len(cases), size))

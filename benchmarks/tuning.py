@@ -1,21 +1,16 @@
-"""Measures the cost of tuned kernels: a search with and without parallel builds, and the look-up of a record.
+"""Measures the cost of the look-up of a tuning record.
 
     python benchmarks/tuning.py --json benchmarks/results/tuning.json
 
 Everything runs on Warp's CPU device, in separate processes with empty caches. `first` is the first launch of a process
-with a record beside the winner's kernel by itself, `later` the launches after it beside ``wp.launch_tiled``, and
-`search` 24 configurations whose builds run one by one or in parallel. `others` is the share of the cores that other
-processes took during a search.
+with a record beside the winner's kernel by itself, and `later` the launches after it beside ``wp.launch_tiled``.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +24,6 @@ from benchmarks.processes import environment, run_json
 from benchmarks.runner import Row
 
 SHAPE = (64, 64, 64)
-_CPU_TIMES = ("user", "system", "children_user", "children_system")
 _BEGIN = """
 import json, sys, time
 sys.path.insert(0, "examples")
@@ -88,40 +82,6 @@ def child(code: str, folder: Path, **values: Any) -> Row:
     return dict(run_json([sys.executable, "-c", text], environ))
 
 
-def busy_s() -> float:
-    """CPU time that all processes of the machine have taken; NaN on systems other than Linux."""
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    except OSError:
-        return math.nan
-    idle, waiting = 3, 4
-    ticks = sum(int(value) for place, value in enumerate(fields[:8]) if place not in (idle, waiting))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def search(jobs: int) -> Row:
-    """Search in a fresh process. Returns its counters, and the share of the cores that other processes took."""
-    start, busy, own = time.perf_counter(), busy_s(), os.times()
-    with tempfile.TemporaryDirectory() as folder:
-        found = child(_SEARCH, Path(folder), jobs=jobs)
-    assert (found["builds"], found["measurements"]) == (24, 24), found
-    after, wall_s = os.times(), time.perf_counter() - start
-    own_s = sum(getattr(after, name) - getattr(own, name) for name in _CPU_TIMES)
-    others = (busy_s() - busy - own_s) / wall_s / len(os.sched_getaffinity(0))
-    return {**found, "others": round(max(0.0, others), 3)}
-
-
-def measure_search(repeats: int) -> Row:
-    """Searches without a record: with builds one by one, and with one build per core."""
-    runs = runner.alternately({"serial": partial(search, 1), "side_by_side": partial(search, 0)}, repeats)
-    row: Row = {"configurations": 24, "most_of_others": max(one["others"] for found in runs.values() for one in found)}
-    for part in ("build_s", "total_s"):
-        times = {name: [one[part] for one in found] for name, found in runs.items()}
-        row[part] = {name: round(statistics.median(values), 2) for name, values in times.items()}
-        row[part] |= runner.ratio(times["serial"], times["side_by_side"], 2)
-    return row
-
-
 def measure_first(scratch: Path, repeats: int) -> Row:
     """The first launch of a process with a record, and of the winner's kernel by itself. Everything is built."""
     child(_SEARCH, scratch, jobs=0)
@@ -164,7 +124,6 @@ def main(arguments: list[str] | None = None) -> int:
         cases = [
             Case("first", partial(measure_first, scratch, options.repeats)),
             Case("later", partial(measure_later, scratch)),
-            Case("search", partial(measure_search, options.repeats)),
         ]
         record = runner.Record(options.json, cpu_record(), [case.name for case in cases])
         return runner.measure(runner.select(cases, options.only), record, options, lambda case: case.measured())

@@ -1,4 +1,4 @@
-"""Rows of newton_kernels.py: the DVI solver of Newton's SolverKamino.
+"""Rows of kernels.py: the DVI solver of Newton's SolverKamino.
 
 The lanes of a warp share the filling of tiles in `response`, `joint_blocks(..., "response")` and `effort_limits`. A
 block of the CPU device has one thread, so that their results there are not the solver's.

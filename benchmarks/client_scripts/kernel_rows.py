@@ -1,4 +1,4 @@
-"""Rows of newton_kernels.py: what a row is, the data of all, and the direct solvers of Newton's SolverKamino."""
+"""Rows of kernels.py: what a row is, the data of all, and the direct solvers of Newton's SolverKamino."""
 
 from __future__ import annotations
 

@@ -1,23 +1,26 @@
-"""Measures kernels with tile functions of Newton 1.8.0 and warp-nn one by one, and keeps their results.
+"""Measures kernels with tile functions of Newton 1.8.0, warp-nn and MuJoCo Warp one by one, and compares their results.
 
-    python -m benchmarks.client_scripts.newton_kernels warp|tiles|own --json FILE [--device cuda:0] [--only PATTERN ...]
-        [--values DIR] [--worlds 1024]
+    python -m benchmarks.client_scripts.kernels --json benchmarks/results/client_kernels.json
 
-`own` is `mathdx_opt_out="own"`. A row launches a package's kernel as the package does, on well-conditioned random data
-of a fixed seed. The file gets ``{"sides": {side: {"rows": [{"name", "us", "finite", ...}]}}}``; rows that are not run
-again stay. `us` is the median GPU time of a call, of the row's kernels only; it is null on the CPU device. With
-`--values`, `difference` is the largest one from Warp's result, relative to Warp's largest magnitude, for each output: a
-run with side `warp` has to come first. The exit status is 1 if a row failed, or differs by more than 1e-5.
+The sides are Warp, warp_tiles, and `own`, which sets `mathdx_opt_out="own"`; each runs in a process of its own. A row
+launches a package's kernel as the package does, on well-conditioned random data of a fixed seed. `us` is the median GPU
+time of a call, of the row's kernels only; it is null on the CPU device. `difference` is the largest one from Warp's
+result, relative to Warp's largest magnitude, for each output. The exit status is 1 if a row failed, or differs by more
+than 1e-5. The rows of MuJoCo Warp's models have the times of all kernels of a step, which runs as launches, not as a
+graph, after steps that are not counted. They need a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
+import re
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ import numpy as np
 import warp as wp
 
 import warp_tiles
+from benchmarks import runner
 from benchmarks.client_scripts.dvi_rows import effort_limits, gram, inverse, joint_blocks, response
 from benchmarks.client_scripts.kernel_rows import (
     Row,
@@ -44,10 +48,15 @@ from benchmarks.client_scripts.kernel_rows import (
     solve_inplace,
     traversal,
 )
+from benchmarks.client_speed import MODELS, package_folder
 from benchmarks.machine import cpu_record, gpu_record
 
 NEWTON = "newton._src"
-TIMED_CALLS = 30
+TIMED_CALLS, WARM_STEPS = 30, 30
+SIDES = ("warp", "tiles", "own")
+MUJOCO_ROWS = ("humanoid", "n_humanoid")
+_TILE_FUNCTION = re.compile(r"\btile_(?:matmul|cholesky\w*|(?:lower|upper)_solve\w*)\(")
+_KERNEL = re.compile(r"^(?:extern \"C\" )?__global__ void.*?\b(\w+)_cuda_kernel_forward\(", re.MULTILINE)
 LARGEST_DIFFERENCE = 1e-5  # of correct results, all float32
 
 
@@ -123,6 +132,43 @@ def network(rows: int, layer: str, backward: bool) -> Row:
     return Row((module._kernel,), call, {"input": x.grad, **gradients}, backward=True)
 
 
+# ---- MuJoCo Warp
+
+
+def with_tile_functions(folder: Path) -> list[str]:
+    """Kernels of the modules in a kernel cache whose source calls products, factorizations or solves."""
+    sources = [path.read_text() for path in folder.rglob("*.cu")]
+    return sorted({name for text in sources if _TILE_FUNCTION.search(text) for name in _KERNEL.findall(text)})
+
+
+def step_kernels(model: str) -> dict[str, Any]:
+    """The times of all kernels of a step of MuJoCo Warp, and which of them have tile functions."""
+    mujoco, mjw = import_module("mujoco"), import_module("mujoco_warp")
+    file, worlds, sizes = MODELS[model]
+    limits = {name: int(value) for name, _, value in (size.removeprefix("--").partition("=") for size in sizes)}
+    host = mujoco.MjModel.from_xml_path(str(package_folder("mujoco_warp") / "test_data" / file))
+    state = mujoco.MjData(host)
+    if host.nkey:
+        mujoco.mj_resetDataKeyframe(host, state, 0)
+    mujoco.mj_forward(host, state)
+    on_device, data = mjw.put_model(host), mjw.put_data(host, state, nworld=worlds, **limits)
+    for _ in range(WARM_STEPS):
+        mjw.step(on_device, data)
+    wp.timing_begin(wp.TIMING_KERNEL | wp.TIMING_KERNEL_BUILTIN)
+    for _ in range(TIMED_CALLS):
+        mjw.step(on_device, data)
+    times = Counter[str]()
+    for result in wp.timing_end():
+        name = result.name.removeprefix("forward kernel ")
+        times[name] += result.elapsed * 1e3 / TIMED_CALLS
+    return {
+        "worlds": worlds,
+        "step_us": round(sum(times.values()), 1),
+        "kernels_us": {name: round(value, 2) for name, value in times.most_common()},
+        "tile_kernels": with_tile_functions(Path(wp.config.kernel_cache_dir)),
+    }
+
+
 # ---- The measurement
 
 
@@ -185,57 +231,68 @@ def differences(values: dict[str, np.ndarray], peer: Path) -> dict[str, float]:
     return found
 
 
-def measured(name: str, side: str, worlds: int, folder: Path | None) -> dict[str, Any]:
-    """Run a row: its time and what is known of its results."""
+def measured(name: str, side: str, worlds: int, folder: Path) -> dict[str, Any]:
+    """Run a row: its time and what is known of its results, which a folder receives."""
+    if name in MUJOCO_ROWS:
+        return step_kernels(name)
     row = ROWS[name](worlds)
     row.call()
     values = {output: found.numpy() for output, found in row.outputs.items()}
-    record: dict[str, Any] = {"name": name, "us": None}
-    record["finite"] = all(bool(np.isfinite(value).all()) for value in values.values())
-    if folder is not None:
-        path, peer = folder / side / f"{name}.npz", folder / "warp" / f"{name}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **values)
-        if side != "warp":
-            record["difference"] = differences(values, peer)
-    if wp.get_device().is_cuda:
-        record["us"] = round(kernel_us(row), 2)
-    return record
+    record: dict[str, Any] = {"finite": all(bool(np.isfinite(value).all()) for value in values.values())}
+    path, peer = folder / side / f"{name}.npz", folder / "warp" / f"{name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **values)
+    if side != "warp":
+        record["difference"] = differences(values, peer)
+    return record | {"us": round(kernel_us(row), 2) if wp.get_device().is_cuda else None}
 
 
-def main() -> int:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("side", choices=("warp", "tiles", "own"))
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="rows, as of a shell")
-    parser.add_argument("--values", type=Path, metavar="DIR", help="folder for results")
-    parser.add_argument("--worlds", type=int, default=1024, help="worlds, or rows of a network's input")
-    arguments = parser.parse_args()
-    if arguments.side != "warp":
-        warp_tiles.configure(mathdx_opt_out="own" if arguments.side == "own" else "warp")
+def child(side: str, names: Sequence[str], device: str, worlds: int, folder: Path) -> None:
+    """Run rows on one side, and print each as a line of JSON."""
+    if side != "warp":
+        warp_tiles.configure(mathdx_opt_out="own" if side == "own" else "warp")
         warp_tiles.enable()
     wp.config.log_level = wp.LOG_WARNING
-    failed = False
-    with wp.ScopedDevice(arguments.device) as device:
-        if arguments.json.exists():
-            record = json.loads(arguments.json.read_text())
-        else:
-            record = gpu_record("auto") if device.is_cuda else cpu_record()
-        rows = record.setdefault("sides", {}).setdefault(arguments.side, {}).setdefault("rows", [])
-        for name in ROWS:
-            if not any(fnmatch.fnmatch(name, pattern) for pattern in arguments.only):
-                continue
+    with wp.ScopedDevice(device):
+        for name in names:
             try:
-                found = measured(name, arguments.side, arguments.worlds, arguments.values)
+                found = measured(name, side, worlds, folder)
             except Exception as error:  # the other rows are independent of it
-                found = {"name": name, "error": f"{type(error).__name__}: {error}"}
-            wrong = max(found.get("difference", {}).values(), default=0.0) > LARGEST_DIFFERENCE
-            failed = failed or wrong or "error" in found
-            print(json.dumps(found), flush=True)
-            rows[:] = [*(row for row in rows if row["name"] != name), found]
-            arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+                found = {"error": f"{type(error).__name__}: {error}"}
+            print(json.dumps({"name": name, **found}), flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run all sides. The exit status is 1 if a row failed or differs."""
+    parser = runner.parser(__doc__, required=True)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--worlds", type=int, default=1024, help="worlds, or rows of a network's input")
+    parser.add_argument("--child", nargs=2, metavar=("SIDE", "DIR"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    names = [name for name in (*MUJOCO_ROWS, *ROWS) if runner.is_wanted(name, options.only)]
+    names = [name for name in names if name in ROWS or options.device != "cpu"]
+    if options.child:
+        side, folder = options.child
+        child(side, names, options.device, options.worlds, Path(folder))
+        return 0
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    with tempfile.TemporaryDirectory() as scratch:
+        for side in SIDES:
+            words = [sys.executable, "-m", "benchmarks.client_scripts.kernels", *(arguments or sys.argv[1:])]
+            done = subprocess.run([*words, "--child", side, scratch], stdout=subprocess.PIPE, text=True, check=False)
+            for row in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{"))):
+                found[row.pop("name")][side] = row
+    record = runner.Record(
+        options.json, cpu_record() if options.device == "cpu" else gpu_record(), (*MUJOCO_ROWS, *ROWS)
+    )
+    failed = False
+    for name, sides in found.items():
+        record.put({"name": name, "worlds": options.worlds, "sides": sides})
+        differs = max((max(one.get("difference", {"": 0.0}).values()) for one in sides.values()), default=0.0)
+        failed = (
+            failed or differs > LARGEST_DIFFERENCE or any("error" in sides.get(side, {"error": ""}) for side in SIDES)
+        )
+        print(f"{name}: {json.dumps(sides)}", flush=True)
     return int(failed)
 
 
