@@ -7,7 +7,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from benchmarks.drawing.cold_start import FIRST_STEPS, first_steps
-from benchmarks.result_values import at, table
+from benchmarks.result_values import at, span, table
 
 
 def whole_starts() -> dict[str, str]:
@@ -126,7 +126,11 @@ def blocked_solvers() -> dict[str, str]:
         for function, title in titles.items()
         for types in ("fp32", "fp64")
     ]
-    return {"blocked solvers": table(["matrices", *(f"{batch:,}" for batch in batches)], lines)}
+    found = [one["ratio"] for row in rows for one in (row, *row["batches"].values()) if "ratio" in one]
+    return {
+        "blocked solvers": table(["matrices", *(f"{batch:,}" for batch in batches)], lines),
+        "slower blocked": f"{sum(one < 1 for one in found)} of {len(found)}",
+    }
 
 
 def opted_out() -> dict[str, str]:
@@ -181,7 +185,12 @@ def clients() -> dict[str, str]:
     ]
     own_start = {run["side"]: run["jit_s"] for run in at("client_speed/own humanoid/runs") if run["phase"] == "cold"}
     newton = cold_starts["Newton, Featherstone"]
+    warm = [run for run in at("client_speed/steps humanoid/runs") if run["phase"] == "warm"]
     return {
+        **{
+            f"warm starts {side}": span((run["jit_s"] for run in warm if run["side"] == side), ".2f")
+            for side in ("all", "warp")
+        },
         "clients": table(
             ["client", "modules; with functions", "LTO-IR builds by Warp: without, with warp_tiles",
              "CPU s: Warp; warp_tiles", "ratio", "ratio of modules with functions", "cubins, MB: Warp; warp_tiles"],

@@ -348,8 +348,11 @@ def dense_solves() -> dict[str, str]:
     def line(kind: str, dtype: str, sizes: Sequence[int], batch: int) -> list[str]:
         return [f"{kind}, {NAMES[dtype]}, batch of {batch:,}", *(found.get((kind, dtype, n, batch), "") for n in sizes)]
 
+    late = [min(r["us"]["torch"], r["us"]["cusolver"]) for r in at("dense_solves/rows")
+            if r["kind"] == "solve" and r["n"] <= 64]  # fmt: skip
     both = [(kind, dtype) for kind in ("factor", "solve") for dtype in ("float32", "float64")]
     return {
+        "late solves": span(late, ".0f"),
         "dense solves small": table(["", *map(str, small)], [line(*one, small, 1024) for one in both]),
         "dense solves large": table(
             ["", *map(str, large)],
@@ -451,6 +454,12 @@ def clusters_and_stores() -> dict[str, str]:
     }  # fmt: skip
 
 
+def own_tests(part: str, *words: str) -> str:
+    """How many of Warp's own tests pass with warp_tiles."""
+    chosen = [counts for name, counts in at(f"gpu_tests/{part}/counts").items() if any(word in name for word in words)]
+    return f"{sum(one['with']['passed'] for one in chosen)} of {sum(one['without']['passed'] for one in chosen)}"
+
+
 def recordings_and_tuning() -> dict[str, str]:
     def recorded(side: str, what: str) -> list[str]:
         times = at(f"recorded/{side}/{what}/us")
@@ -491,6 +500,8 @@ def recordings_and_tuning() -> dict[str, str]:
             ["least", *tuned(lambda rows: f"{min(found['ratio'] for found in rows):.2f}")],
             ["most", *tuned(lambda rows: f"{max(found['ratio'] for found in rows):.2f}")],
             ["seconds of search, ten shapes", *tuned(lambda rows: f"{sum(f['search_s'] for f in rows):.0f}")]]),
+        "own tests": own_tests("warp_own_tests", "matmul", "mlp"),
+        "own solver tests": own_tests("warp_own_solver_tests", ""),
         "random kernels refused": str(at("random_kernels/refused") + at("random_kernels/crashed")),
     }  # fmt: skip
 

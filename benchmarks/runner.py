@@ -196,7 +196,7 @@ class Record:
         """True if a row was measured under the conditions of this run, and without an error."""
         row = self._rows.get(name)
         then = self._runs[row["run"]] if row else {}
-        return bool(row) and all(then.get(field) == self._run.get(field) for field in _CONDITIONS)
+        return bool(row) and "wrong" not in (row or {}) and all(then.get(field) == self._run.get(field) for field in _CONDITIONS)
 
     def put(self, row: Row) -> Row:
         """Store a row in place of an older one of its name, and write the file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from benchmarks.result_values import at
 from benchmarks.speed.cells import BYTES, PARTS
 from tests.integration.helpers import load
 from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
+from warp_tiles.gemm import main_loop
 
 SHARED_MEMORY_BYTES = 227 * 1024  # the limit of a block on sm_90
 
@@ -123,3 +125,27 @@ def test_the_plan_quotes_the_least_share_without_stages() -> None:
             kind = "fma" if row["instruction"] == "fma" else "tensor cores"
             shares.setdefault(kind, []).append(row["share"])
     assert {kind: int(100 * min(found)) / 100 for kind, found in shares.items()} == _SPEED_WITHOUT_STAGES
+
+
+def test_the_loops_cite_the_measured_ranges() -> None:
+    """The comments of ``gemm/main_loop.py`` that name a file of results have its numbers."""
+    text = " ".join(Path(main_loop.__file__).read_text("utf-8").replace("#", " ").split())
+
+    def cited(ratios: list[float]) -> bool:
+        return f"{min(ratios):.2f} to {max(ratios):.2f} times" in text
+
+    blocked = [row for row in at("solvers/rows") if "tiles_us_by_main_loop" in row]
+    times = {row["name"]: row["tiles_us_by_main_loop"] for row in blocked}
+    slower = {name: us["auto"] / us["double_buffered"] for name, us in times.items()}
+    in_double = [ratio for name, ratio in slower.items() if "fp64" in name]
+    assert cited([ratio for ratio in in_double if ratio > 1])
+    assert [ratio > 1 for ratio in in_double].count(True) == len(in_double) - 1 == 5
+    assert cited([ratio for name, ratio in slower.items() if "cholesky fp32" in name and "block16" in name])
+    assert max(ratio for name, ratio in slower.items() if "cholesky fp32" in name and "block32" in name) < 0.505
+    rows = {row["name"]: row["us"]["tiles"] for row in at("loops/rows") if "tiles" in row["us"]}
+    pairs = [
+        (us, rows[name.replace("two_buffers", "auto")])
+        for name, us in rows.items()
+        if name.startswith("float32") and name.endswith("two_buffers")
+    ]
+    assert cited([buffers / stages for buffers, stages in pairs])

@@ -1,0 +1,107 @@
+"""The runner of benchmarks: repeats that alternate, ratios with intervals, files of results. A clock is a list."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import runner
+from benchmarks.runner import WrongResultError
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+
+
+CASES = [Case("loop a"), Case("loop b"), Case("small a")]
+
+
+def test_sides_alternate_in_both_orders_and_some_have_fewer_repeats() -> None:
+    calls: list[str] = []
+
+    def side(name: str) -> Any:
+        return lambda: calls.append(name) or len(calls)
+
+    found = runner.alternately({"a": side("a"), "b": side("b")}, 3, warm=1, most={"b": 2})
+    assert calls == ["b", "a", "a", "b", "b", "a", "a"]
+    assert found == {"a": [3, 6, 7], "b": [4, 5]}
+
+
+@pytest.mark.parametrize(("count", "cut"), [(1, 0), (3, 0), (5, 0), (6, 0), (9, 1), (12, 2), (24, 6), (100, 39)])
+def test_an_interval_has_the_median_with_95_percent(count: int, cut: int) -> None:
+    """The numbers of values that it leaves out at each end are those of the sign test's tables."""
+    assert runner.interval([float(value) for value in range(count)][::-1]) == (cut, count - 1 - cut)
+
+
+def test_a_ratio_is_that_of_medians() -> None:
+    assert runner.ratio([10.0, 30.0, 20.0], [5.0, 10.0, 20.0]) == {"ratio": 2.0, "interval": [1.0, 3.0]}
+    assert runner.summary([2.0, 8.0]) == {"ratios": 2, "geometric_mean": 4.0, "least": 2.0, "greatest": 8.0}
+    assert runner.summary([])["geometric_mean"] is None
+
+
+def test_a_difference_that_is_too_large_or_no_number_is_an_error() -> None:
+    assert runner.require_close(1e-3, 1e-2, "float64") == 1e-3
+    for found in (1e-1, float("nan")):
+        with pytest.raises(WrongResultError, match="differs from float64 by"):
+            runner.require_close(found, 1e-2, "float64")
+
+
+@pytest.mark.parametrize(
+    ("only", "names"),
+    [(["*"], ["loop a", "loop b", "small a"]), (["loop"], ["loop a", "loop b"]), (["*a"], ["loop a", "small a"])],
+)
+def test_only_takes_patterns_and_beginnings(only: list[str], names: list[str]) -> None:
+    assert [case.name for case in runner.select(CASES, only)] == names
+
+
+def run(path: Path, sources: str, *arguments: str, values: dict[str, Any]) -> int:
+    """A run in which a case has a value, or is an error."""
+
+    def measured(case: Case, options: Any) -> runner.Row:
+        if isinstance(values[case.name], Exception):
+            raise values[case.name]
+        return {"value": values[case.name]}
+
+    def total(rows: list[runner.Row]) -> runner.Row:
+        return {"total": sum(row.get("value", 0) for row in rows)}
+
+    main = runner.command("", CASES, measured, lambda: {"sources": sources}, summarize=total)
+    return main(["--json", str(path), *arguments])
+
+
+def test_a_file_keeps_the_rows_that_are_not_measured_again_and_the_runs_that_rows_name(tmp_path: Path) -> None:
+    path, values = tmp_path / "result.json", {"loop a": 1, "loop b": 2, "small a": 4}
+    assert run(path, "first", "--only", "small a", "loop a", values=values) == 0
+    assert run(path, "second", "--only", "loop b", values=values) == 0
+    data = json.loads(path.read_text())
+    assert [(row["name"], row["run"]) for row in data["rows"]] == [("loop a", 0), ("loop b", 1), ("small a", 0)]
+    assert (data["runs"], data["total"]) == ([{"sources": "first"}, {"sources": "second"}], 7)
+    values["loop b"] = 8
+    assert run(path, "second", "--missing", values=values) == 0
+    data = json.loads(path.read_text())
+    assert data["total"] == 7, "what the second sources had is not missing"
+    assert [run["sources"] for run in data["runs"]] == ["second", "second"], "no row names the first run any more"
+
+
+def test_a_wrong_result_is_kept_and_is_the_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, values = tmp_path / "result.json", {"loop a": WrongResultError("c differs"), "loop b": 2, "small a": 4}
+    assert run(path, "s", values=values) == 1
+    assert "loop a: WRONG RESULT: c differs" in capsys.readouterr().err
+    assert json.loads(path.read_text())["rows"][0] == {"name": "loop a", "wrong": "c differs", "run": 0}
+    assert run(path, "s", "--missing", values=values | {"loop a": 1}) == 0, "it counts as missing"
+    assert json.loads(path.read_text())["total"] == 7
+
+
+def test_a_run_ends_in_time_or_when_the_gpu_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = runner.parser("").parse_args(["--seconds", "-1"])
+    record = runner.Record(tmp_path / "result.json", {})
+    assert runner.measure(CASES, record, options, lambda case: {}) == 0
+    assert "out of time" in capsys.readouterr().err
+    options = runner.parser("").parse_args([])
+    assert runner.measure(CASES, record, options, lambda case: {}, is_usable=lambda: False) == 2
+    assert [row["name"] for row in record.rows] == ["loop a"]
