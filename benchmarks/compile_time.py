@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -326,14 +325,6 @@ def measure_hit() -> Row:
     return {"bytes": 5_000_000, "median_ms": round(statistics.median(times) * 1e3, 2)}
 
 
-@dataclass(frozen=True)
-class Case:
-    """A row."""
-
-    name: str
-    measured: Callable[[], Row]
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure the chosen rows."""
     parser = runner.parser(__doc__, repeats=3)
@@ -342,14 +333,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     has_triton = subprocess.run([options.triton, "-c", "import triton"], capture_output=True).returncode == 0
     cases = [
-        Case(name, partial(measure_group, group, options.repeats, options.quick, options.triton))
+        runner.Task(name, partial(measure_group, group, options.repeats, options.quick, options.triton))
         for name, group in GROUPS.items()
         if has_triton or "triton" not in group.builders
     ]
     cases += [
-        Case("variants", partial(measure_variants, 7)),
-        Case("startup", partial(measure_startup, 7)),
-        Case("hit", measure_hit),
+        runner.Task("variants", partial(measure_variants, 7)),
+        runner.Task("startup", partial(measure_startup, 7)),
+        runner.Task("hit", measure_hit),
     ]
     record = runner.Record(options.json, cpu_record(), [*GROUPS, "variants", "startup", "hit"])
     return runner.measure(runner.select(cases, options.only), record, options, lambda case: case.measured())

@@ -187,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
     store = BuildStore(options.builds, options.provider)
     entries = runner.select(ENTRIES, options.only)
     if options.alone:
-        entries = [replace(entry, peers=(), floor=None) for entry in entries]
+        entries = [replace(entry, peers=()) for entry in entries]
     store.fill([build for entry in entries for build in entry.builds.values()], options.workers, options.again)
     if options.build_only:
         return 0

@@ -9,10 +9,8 @@ anything failed.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -22,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.machine import driver_version, source_digest
+from benchmarks.machine import ROOT, gpu_record, source_digest
 from benchmarks.processes import environment
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(command: list[str], **environ: str) -> dict[str, Any]:
@@ -89,27 +85,8 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1, help="processes of pytest-xdist")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     arguments = parser.parse_args()
-    import warp as wp
-
-    import warp_tiles
-    from warp_tiles.compile.search import dotted, find_toolchain
-
-    toolchain = find_toolchain()
     known = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
-    record: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "gpu": wp.get_device("cuda:0").name,
-        "driver": driver_version(),
-        "python": platform.python_version(),
-        "versions": {
-            "warp_tiles": warp_tiles.__version__,
-            "warp-lang": wp.__version__,
-            "NVRTC": dotted(toolchain.nvrtc_version),
-            "nvJitLink": dotted(toolchain.nvjitlink_version),
-            "nvidia-mathdx": toolchain.mathdx_version,
-        },
-        **{part: known[part] for part in parts if part in known},
-    }
+    record: dict[str, Any] = {**gpu_record(), **{part: known[part] for part in parts if part in known}}
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         os.environ.update(WARP_CACHE_PATH=str(scratch / "warp"), WARP_TILES_CACHE_DIR=str(scratch / "tiles"))

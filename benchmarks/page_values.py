@@ -213,9 +213,6 @@ def loops() -> dict[str, str]:
         tile = f"{found['m']}x{found['n']}, {found['k']}, {found['threads']}{columns}"
         return [f"{kind}, {found['size']}", tile, used, f"{found['tflops']['tiles']:.0f}", f"{found['to_cublas']:.2f}"]
 
-    def counted(start: str, field: str = "tensor_pipe_percent") -> str:
-        return f"{row('counters', start)[field]:.0f} %"
-
     def stalls(ours: str, theirs: str, reason: str) -> str:
         return ratio(row("counters", ours)["stalls"][reason] / row("counters", theirs)["stalls"][reason])
 
@@ -246,16 +243,8 @@ def loops() -> dict[str, str]:
             [[NAMES.get(found["dtype"], found["dtype"]), f"{found['m']}x{found['n']}, {found['k']}, {found['threads']}",
               f"{found['to_cublas']:.2f}"] for found in from_c],
         ),
-        "tensor cores fp16": f"{counted('float16 4096 128x256x64')} of the cycles, and with cuBLAS in "
-                             f"{counted('cublas float16')}",
-        "tensor cores fp64": f"{counted(f64)} of the cycles with 128 threads, in "
-                             f"{counted('float64 4096 128x64x16 256')} with 256, and with cuBLAS in "
-                             f"{counted('cublas float64')}",
         "waits fp64": stalls(f64, "cublas float64", "short_scoreboard"),
-        "issue fp32": counted(f32, "issue_percent"),
-        "issue cublas fp32": counted("cublas float32", "issue_percent"),
         "dispatch": stalls(f32, "cublas float32", "dispatch_stall"),
-        "l2": counted("float16 4096 64x64x64 128", "l2_bytes_percent"),
         "reverse loops": table(
             ["operands, size, tile and step", "TFLOP/s", "times without stages", "of cuBLAS"],
             [[found["name"].removeprefix("reverse "), f"{found['tflops']['stages']:.0f}", f"{found['to_before']:.1f}",
@@ -307,8 +296,6 @@ def whole_products() -> dict[str, str]:
           for shape in ("64x4096x4096", "256x4096x4096")),
         ("layer with bias and GELU, fp16 (torch: the product alone)", "tensor cores", "layer float16"),
     ]  # fmt: skip
-    waits = [f"{row('counters', f'{side} product tf32')['stalls']['short_scoreboard']:.1f}"
-             for side in ("matmul", "torch")]  # fmt: skip
     return {
         "matmul": table(
             ["", "of torch"],
@@ -336,7 +323,6 @@ def whole_products() -> dict[str, str]:
             [[text, unit, *(f"{row('counters', f'{side} {name}')[units[unit]]:.0f}" for side in ("matmul", "torch"))]
              for text, unit, name in limits],
         ),
-        "waits tf32": f"{waits[0]} warps of a scheduler in each cycle in which it issues, and {waits[1]} with cuBLAS",
     }  # fmt: skip
 
 

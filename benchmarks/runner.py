@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import comb
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -35,6 +36,14 @@ class Case(Protocol):
 
 
 C = TypeVar("C", bound=Case)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A case that measures itself."""
+
+    name: str
+    measured: Callable[[], Row]
 
 
 class WrongResultError(Exception):
@@ -194,9 +203,9 @@ class Record:
 
     def has(self, name: str) -> bool:
         """True if a row was measured under the conditions of this run, and without an error."""
-        row = self._rows.get(name)
-        then = self._runs[row["run"]] if row else {}
-        return bool(row) and "wrong" not in (row or {}) and all(then.get(field) == self._run.get(field) for field in _CONDITIONS)
+        row = self._rows.get(name, {"wrong": "missing"})
+        then = self._runs[row["run"]] if "wrong" not in row else {}
+        return "wrong" not in row and all(then.get(field) == self._run.get(field) for field in _CONDITIONS)
 
     def put(self, row: Row) -> Row:
         """Store a row in place of an older one of its name, and write the file."""

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import functools
 import math
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.solvers import DTYPES, SIDES, Cell
-from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
+from benchmarks.speed.builds import Build, BuildStore, load_module
 
 FUNCTIONS = ("cholesky", "cholesky_solve", "lower_solve", "upper_solve")
 IN_PLACE = tuple(f"{function}_inplace" for function in FUNCTIONS)
@@ -217,12 +215,7 @@ def errors(values: Any, expected: Any) -> Any:
 
 @functools.lru_cache(maxsize=8)  # rows of two conditions have the same kernels
 def _load(store: BuildStore, build: Build[Cell], device: str) -> Any:
-    import warp as wp
-
-    with tempfile.TemporaryDirectory() as folder:
-        module = import_kernels(store.unpack(build, Path(folder)), build.module)
-        wp.load_aot_module(module, device=device, arch=ARCH, module_dir=folder, strip_hash=True)
-    return module.run
+    return load_module(store, build, device).run
 
 
 def compute(kernel: Any, inputs: Mapping[str, Any], results: Sequence[str], device: str) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.machine import ROOT, gpu_record
 from benchmarks.runner import Row
-from benchmarks.speed.builds import Build, BuildStore, import_kernels
+from benchmarks.speed.builds import Build, BuildStore, load_module
 from benchmarks.speed.timing import Launch, time_alternately, warm_up
 
 Side = Literal["tiles", "warp", "native"]
@@ -269,10 +268,7 @@ def _kernel_of(store: BuildStore, build: Build[Cell], device: str) -> Any:
     """The kernel of a finished build, loaded at the first call."""
     key = (build.side, build.text)
     if key not in _kernels:
-        with tempfile.TemporaryDirectory() as folder:
-            module = import_kernels(store.unpack(build, Path(folder)), build.module)
-            wp.load_aot_module(module, device=device, arch=90, module_dir=folder, strip_hash=True)
-        _kernels[key] = module.run
+        _kernels[key] = load_module(store, build, device).run
     return _kernels[key]
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,22 +106,14 @@ def measure_later(scratch: Path) -> Row:
     return {**row, "added_us": round(found["tuned"] - found["plain"], 2)}
 
 
-@dataclass(frozen=True)
-class Case:
-    """A row."""
-
-    name: str
-    measured: Callable[[], Row]
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure the chosen rows."""
     options = runner.parser(__doc__, repeats=5).parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="warp_tiles_tuning_") as folder:
         scratch = Path(folder)
         cases = [
-            Case("first", partial(measure_first, scratch, options.repeats)),
-            Case("later", partial(measure_later, scratch)),
+            runner.Task("first", partial(measure_first, scratch, options.repeats)),
+            runner.Task("later", partial(measure_later, scratch)),
         ]
         record = runner.Record(options.json, cpu_record(), [case.name for case in cases])
         return runner.measure(runner.select(cases, options.only), record, options, lambda case: case.measured())

@@ -80,18 +80,9 @@ def featherstone() -> None:
 
 
 def inverse_kinematics() -> None:
-    """One iteration of ``newton.ik.IKSolver`` (Levenberg-Marquardt, analytic Jacobian): three objectives."""
-    wp, ik = import_module("warp"), import_module("newton.ik")
-    model = _quadruped_model()
-    problems, link = 2, model.body_count - 1
-    objectives = [
-        ik.IKObjectivePosition(link, wp.vec3(), wp.zeros(problems, dtype=wp.vec3)),
-        ik.IKObjectiveRotation(link, wp.quat_identity(), wp.zeros(problems, dtype=wp.vec4)),
-        ik.IKObjectiveJointLimit(model.joint_limit_lower, model.joint_limit_upper, weight=10.0),
-    ]
-    solver = ik.IKSolver(model, problems, objectives, lambda_initial=0.1, jacobian_mode=ik.IKJacobianType.ANALYTIC)
-    joint_q = wp.zeros((problems, model.joint_coord_count), dtype=wp.float32)
-    solver.step(joint_q, joint_q, iterations=1)
+    """A solve of ``newton.ik.IKSolver`` (Levenberg-Marquardt, analytic Jacobian) with three objectives."""
+    scenes = import_module("benchmarks.client_scripts.newton_speed")  # which imports this module
+    scenes.InverseKinematics(quadruped(), DEVICE, worlds=2).advance()
 
 
 def kamino() -> None:

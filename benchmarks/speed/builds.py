@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -195,6 +196,14 @@ class BuildStore:
             elif path.suffix == ".meta":
                 shutil.copy(path, target)
         return source / f"{build.module}.py"
+
+
+def load_module(store: BuildStore, build: Build[Cell], device: str) -> ModuleType:
+    """The Python module of a finished build, whose kernels are loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        module = import_kernels(store.unpack(build, Path(folder)), build.module)
+        wp.load_aot_module(module, device=device, arch=ARCH, module_dir=folder, strip_hash=True)
+    return module
 
 
 def _write(folder: Path, record: dict[str, Any]) -> None:

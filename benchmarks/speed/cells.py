@@ -11,7 +11,7 @@ from typing import Literal
 from benchmarks.speed.builds import Build
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
-Form = Literal["resident", "loop", "loads", "update"]
+Form = Literal["resident", "loop", "update"]
 Side = Literal["tiles", "warp", "scalar"]
 Types = Literal["fp16", "bf16", "tf32", "fp32", "fp64"]
 
@@ -58,8 +58,8 @@ class Cell:
 
     Attributes:
         form: ``resident``: A and B stay in shared memory and are multiplied ``calls`` times; ``loop``: tiles of two
-            large matrices are loaded and multiplied; ``loads``: the same without the product; ``update``: the loop of a
-            blocked factorization, which loads a tile of C and subtracts the products.
+            large matrices are loaded and multiplied; ``update``: the loop of a blocked factorization, which loads a
+            tile of C and subtracts the products.
         a, b, c: Dtypes.
         m, n, k: Sizes of the tiles.
         threads: Threads of a block.
@@ -102,7 +102,7 @@ class Cell:
             parameters.append("calls: int")
         precision = ', precision="tf32"' if self.tf32 else ""
         products = {"loop": f"wp.tile_matmul(a, b, c{precision})", "update": "c -= wp.tile_matmul(a, b)"}
-        product = f"        {products[self.form]}\n" if self.form in products else ""
+        product = f"        {products.get(self.form, '')}\n"
         body = _RESIDENT if self.form == "resident" else _LOOP
         body = body.replace("{start}", _LOADED if self.form == "update" else _ZEROS)
         return _HEADER.format(options=options, parameters=", ".join(parameters)) + body.format(
@@ -119,14 +119,12 @@ class Entry:
         types: Name of the dtypes, as the tables group them.
         ours: The cell as warp_tiles builds it.
         peers: Names and builds of the peers; the fastest of them counts.
-        floor: The kernel that only loads, if it is measured.
     """
 
     part: str
     types: Types
     ours: Cell
     peers: tuple[tuple[str, Build[Cell]], ...]
-    floor: Build[Cell] | None = None
 
     @property
     def name(self) -> str:
@@ -137,8 +135,7 @@ class Entry:
     @property
     def builds(self) -> dict[str, Build[Cell]]:
         """Everything that is built for the row, by the name that the record gives it."""
-        floor = {"loads": self.floor} if self.floor else {}
-        return {"tiles": Build(self.ours, "tiles"), **dict(self.peers), **floor}
+        return {"tiles": Build(self.ours, "tiles"), **dict(self.peers)}
 
 
 @dataclass(frozen=True)
@@ -179,10 +176,9 @@ def _peer(cell: Cell) -> Cell:
     return cell
 
 
-def _entry(part: str, types: Types, cell: Cell, *sides: Side, floor: bool = False) -> Entry:
+def _entry(part: str, types: Types, cell: Cell, *sides: Side) -> Entry:
     peers = tuple((side, Build(_peer(cell), side)) for side in sides)
-    loads = Build(replace(cell, form="loads", tf32=False), "warp") if floor else None
-    return Entry(part, types, cell, peers, loads)
+    return Entry(part, types, cell, peers)
 
 
 _RESIDENT_SHAPES = (
@@ -282,7 +278,7 @@ def _small(part: str, backward: bool = False) -> Iterator[Entry]:
 def _loop(part: str, shapes: dict[Types, tuple[tuple[int, int, int, int], ...]], backward: bool) -> Iterator[Entry]:
     for types in DTYPES:
         for m, n, k, threads in shapes[types]:
-            yield _entry(part, types, _cell("loop", types, m, n, k, threads, backward), "warp", floor=not backward)
+            yield _entry(part, types, _cell("loop", types, m, n, k, threads, backward), "warp")
 
 
 def _update() -> Iterator[Entry]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +12,7 @@ import warp as wp
 import warp_tiles
 from benchmarks.runner import WrongResultError
 from benchmarks.speed.arrays import Matrix, draw, to_device, to_host
-from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
+from benchmarks.speed.builds import Build, BuildStore, load_module
 from benchmarks.speed.cells import Cell, Part
 from benchmarks.speed.timing import Launch
 from warp_tiles.gemm.problem import DTYPES
@@ -26,10 +24,7 @@ _ALLOWED = 16.0  # largest difference between two correct results, in units of t
 
 def load_kernel(store: BuildStore, build: Build[Cell], device: str) -> Any:
     """Load the kernel of a finished build."""
-    with tempfile.TemporaryDirectory() as folder:
-        module = import_kernels(store.unpack(build, Path(folder)), build.module)
-        wp.load_aot_module(module, device=device, arch=ARCH, module_dir=folder, strip_hash=True)
-    return module.gemm
+    return load_module(store, build, device).gemm
 
 
 @functools.lru_cache(maxsize=8)  # neighbouring rows have the same operands
