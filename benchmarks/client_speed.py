@@ -169,15 +169,12 @@ def differences(runs: Iterable[Row], digest: str) -> dict[str, dict[str, float]]
 def compared(runs: Sequence[Row]) -> Row:
     """Ratios to unmodified Warp of cold and of warm runs, and differences of results after the first and the last step.
 
-    First runs and failed ones do not count. Cold runs with ``together`` above 1 ran beside others, so they are rough.
+    First runs and failed ones do not count.
     """
     warm = [run for run in runs if run["phase"] == "warm"]
     cold = [run for run in runs if run["phase"] == "cold"]
-    alone = medians((run for run in cold if run.get("together", 1) == 1), "jit_s")
-    beside = medians((run for run in cold if run.get("together", 1) > 1), "jit_s")
     found = {
-        "jit_to_warp": ratios(alone, 3),
-        "rough_jit_to_warp": ratios(beside, 3),
+        "jit_to_warp": ratios(medians(cold, "jit_s"), 3),
         "cubins_to_warp": ratios(medians(cold, "cubin_bytes"), 3),
         "steps_to_warp": ratios(medians(warm, "steps_per_second"), 4),
         "tile_kernel_to_warp": ratios(medians(warm, "tile_kernel_us"), 3),

@@ -3,7 +3,7 @@
     python benchmarks/dense_solves.py --json benchmarks/results/dense_solves.json
 
 torch calls cuSOLVER or MAGMA. `torch` is its own choice, and `cusolver` a preference for cuSOLVER, whose batched
-routines it then calls for a batch; `kernels` names what ran. The faster of the two counts. All sides have the same
+routines it then calls for a batch. The faster of the two counts. All sides have the same
 arrays, row by row. Calls alternate. Times are medians by CUDA events: `us` of the GPU alone, behind a kernel that spins
 until the call is queued, and `call_us` of a call on an idle GPU. A call that waits for the GPU, as MAGMA's do, contains
 the host in both. Results are compared with float64. The kinds of rows, with one right-hand
@@ -82,16 +82,6 @@ def peers(torch: Any, row: Row, a: Any, b: Any) -> dict[str, Callable[[], object
     return {name: partial(call, library) for name, library in LIBRARIES.items()}
 
 
-def kernels_of(torch: Any, run: Callable[[], Any]) -> list[str]:
-    """The names of the kernels of a call, without arguments."""
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        run()
-        torch.cuda.synchronize()
-    names = [event.key.replace("void ", "").split("(")[0].split("<")[0] for event in profile.key_averages()]
-    return sorted({name for name in names if not name.startswith(("cuda", "cu", "Mem", "Activity"))} or set(names))
-
-
 def measure(torch: Any, row: Row) -> dict[str, Any]:
     """The times of a row and its difference from float64."""
     import warp as wp
@@ -119,7 +109,6 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
         raise runner.WrongResultError("matrices are said not to be positive definite")
     runs = peers(torch, row, a, b)
     found = {**asdict(row), "first_call_s": round(first, 2), "difference": difference}
-    found["kernels"] = {name: kernels_of(torch, other) for name, other in runs.items()}
     runs = {"tiles": run, **runs}
     timed = time_calls(torch, runs)
     times = timed.us

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
-from benchmarks.machine import ROOT, gpu_record
+from benchmarks.machine import ROOT, find_torch, gpu_record, torch_versions
 from benchmarks.runner import Row, geometric_mean
 from benchmarks.speed import cublas, timing
 from benchmarks.speed.builds import BuildStore
@@ -165,7 +165,7 @@ def parts(rows: list[Row]) -> Row:
     for name, part in PARTS.items():
         if selected := [row for row in rows if row.get("part") == name]:
             settings = {"title": part.title, "calls": part.calls, "blocks": part.blocks, "size": part.size}
-            found[name] = {**settings, "cublas": cublas.note_of(part), "summary": summary(selected, part.whole)}
+            found[name] = {**settings, "summary": summary(selected, part.whole)}
     return {"parts": found}
 
 
@@ -192,10 +192,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.build_only:
         return 0
     device = "cuda:0"
-    torch, reason = cublas.find((PARTS[entry.part] for entry in entries), options.alone)
+    torch, reason = None, "no row of this run is compared with it"
+    if not options.alone and any(PARTS[entry.part].whole for entry in entries):
+        torch, reason = find_torch()
     if torch is None:
         print(f"cuBLAS: {reason}", file=sys.stderr)
-    run = {**gpu_record(options.provider), **cublas.facts(torch, reason)}
+    run = gpu_record(options.provider) | (torch_versions(torch) if torch else {"cublas": reason})
     record = runner.Record(options.json, run, [entry.name for entry in ENTRIES], parts)
     timing.warm_up(device)
     return runner.measure(

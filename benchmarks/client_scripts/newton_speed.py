@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import warp as wp
@@ -31,7 +31,7 @@ IK_ITERATIONS = 24  # as in Newton's example_ik_franka
 TIMED_CALLS = 10  # of the times of kernels
 
 
-class Scene(Protocol):
+class Scene:
     """A solver, its model and its state.
 
     Attributes:
@@ -47,9 +47,11 @@ class Scene(Protocol):
 
     def advance(self) -> None:
         """Launch the kernels of `steps_per_call` steps."""
+        raise NotImplementedError
 
     def digest(self) -> dict[str, Any]:
         """Numbers by which the results of two runs are compared."""
+        raise NotImplementedError
 
 
 def summary(joint_q: np.ndarray) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def summary(joint_q: np.ndarray) -> dict[str, Any]:
     }
 
 
-class Stepped:
+class Stepped(Scene):
     """A solver of Newton whose two states change places, so that a graph of two steps can be replayed.
 
     Args:
@@ -126,7 +128,7 @@ class Featherstone(Stepped):
         return summary(self._states[0].joint_q.numpy().reshape(self._worlds, -1))
 
 
-class InverseKinematics:
+class InverseKinematics(Scene):
     """``newton.ik.IKSolver`` with the objectives of steps.py. A target pose of the last link is drawn for each problem.
 
     Each solve starts from the robot's initial pose and makes ``IK_ITERATIONS`` iterations.
@@ -160,9 +162,6 @@ class InverseKinematics:
         seeds = np.tile(model.joint_q.numpy(), (worlds, 1))
         self._seeds = wp.array(seeds, dtype=wp.float32, device=device)
         self._joint_q = wp.clone(self._seeds)
-
-    def restart(self) -> None:
-        """Does nothing, because `advance` begins with the initial pose."""
 
     def advance(self) -> None:
         """One solve of each problem."""

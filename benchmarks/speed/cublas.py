@@ -1,55 +1,19 @@
 """The cuBLAS column: the product of a row, or its two gradients, by ``torch.matmul``, which calls cuBLAS.
 
-torch is optional. A run without it records the reason, and its rows lack the column.
+Only products of whole arrays have it: tiles that stay in shared memory have no counterpart. A result has the dtype of
+the operands. Of gradients, two products count, while those of the other sides also count the one that is replayed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import warp as wp
 
-from benchmarks.machine import find_torch, torch_versions
 from benchmarks.runner import Row, WrongResultError
 from benchmarks.speed.arrays import Matrix
-from benchmarks.speed.cells import Part
 from benchmarks.speed.sides import Side, compare, sample
-
-TIMED = "timed through torch.matmul"
-_RESIDENT = "no counterpart: cuBLAS multiplies arrays in global memory; these tiles stay in shared memory"
-_PRODUCT = "torch.matmul of the same A and B; its result has their dtype"
-_GRADIENTS = (
-    "two torch.matmul, for the gradients of the same A and B; the gradient of C and the results have their dtype. Its "
-    "TFLOP/s count two products, those of the other sides also the product that is replayed"
-)
-
-
-def note_of(part: Part) -> str:
-    """What the column compares in a part, or why the part has none."""
-    if not part.whole:
-        return _RESIDENT
-    return _GRADIENTS if any(entry.ours.backward for entry in part.entries) else _PRODUCT
-
-
-def find(parts: Iterable[Part], alone: bool) -> tuple[Any, str]:
-    """Returns torch, or None and the reason why a run has no column.
-
-    Args:
-        parts: The parts of the run.
-        alone: True if the run times no peers.
-    """
-    if alone:
-        return None, "not timed, because --alone leaves out peers"
-    if not any(part.whole for part in parts):
-        return None, "not timed, because no part of this run has a counterpart"
-    return find_torch()
-
-
-def facts(torch: Any, reason: str) -> dict[str, Any]:
-    """What the record of a run says about the column: the versions, or the reason why there is none."""
-    return {"cublas": reason} if torch is None else {"cublas": TIMED, **torch_versions(torch)}
 
 
 class Cublas:
