@@ -101,7 +101,6 @@ def summary(rows: list[Row]) -> Row:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point."""
     parser = runner.parser(__doc__, repeats=24, required=True)
     parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
     parser.add_argument("--before", required=True, help="digest of the other state's sources")

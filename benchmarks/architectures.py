@@ -42,7 +42,6 @@ def factor(A: wp.array2d(dtype=wp.{dtype}), L: wp.array2d(dtype=wp.{dtype})):
 
 
 def modules() -> dict[str, str]:
-    """The texts of the modules by name."""
     found = {}
     types = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32", "fp32": "float32", "fp64": "float64"}
     for name, dtype in types.items():
@@ -62,7 +61,6 @@ class Case:
 
 
 def compiled(text: str, arch: int) -> Row:
-    """One cold build."""
     with tempfile.TemporaryDirectory() as folder:
         warp, tiles, out = (f"{folder}/{name}" for name in ("warp", "tiles", "out"))
         settings = (("WARP_TILES_PROVIDER", "mma"),)
@@ -98,7 +96,6 @@ def summary(rows: list[Row]) -> Row:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure all modules. Returns the exit status."""
     options = runner.parser(__doc__, repeats=2).parse_args(arguments)
     cases = [Case(*one) for one in modules().items()]
     record = runner.Record(options.json, cpu_record(), [case.name for case in cases], summary)

@@ -87,14 +87,12 @@ class Client:
     packages: tuple[str, ...]
 
     def conditions(self) -> Row:
-        """The versions and the sizes, as JSON values."""
         words = [Path(word).name if word.endswith(".xml") else word for word in (*self.arguments, *self.warm)]
         packages = {name: metadata.version(name) for name in self.packages}
         return {"packages": packages, "arguments": " ".join(words)}
 
 
 def package_folder(package: str) -> Path:
-    """The folder of an installed package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise SystemExit(f"{package} is not installed: pip install mujoco-warp==4.0.0 newton==1.8.0")
@@ -102,7 +100,6 @@ def package_folder(package: str) -> Path:
 
 
 def newton(name: str, options: argparse.Namespace) -> Client:
-    """A client of newton_speed.py."""
     package_folder("newton")
     return Client(
         name,
@@ -115,7 +112,6 @@ def newton(name: str, options: argparse.Namespace) -> Client:
 
 
 def mujoco(name: str, options: argparse.Namespace) -> Client:
-    """A client of MuJoCo Warp's testspeed.py."""
     if options.device == "cpu":
         raise SystemExit(f"{name}: testspeed.py of MuJoCo Warp needs a GPU; use --only {' '.join(NEWTON)}")
     folder = package_folder("mujoco_warp")
@@ -208,7 +204,6 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Its name in results."""
         return f"{self.kind} {self.client.name}"
 
     def caches(self, side: str) -> Path:
@@ -273,7 +268,6 @@ class Case:
         print(f"{self.name}, {side}, {phase}: {json.dumps(run)}", file=sys.stderr, flush=True)
 
     def measured(self, sides: Sequence[str], repeats: int) -> Row:
-        """All runs, and the sides compared."""
         if self.kind == "starts":
             if "store" in sides:
                 self.run("store", "first", self.caches("store"))
@@ -288,7 +282,6 @@ class Case:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the clients."""
     names = [f"{kind} {client}" for kind in SIDES for client in (*MODELS, *NEWTON)]
     parser = runner.parser(__doc__, repeats=2, required=True)
     parser.add_argument("--sides", nargs="+", choices=SETTINGS, help="the usual ones of each row if omitted")

@@ -237,7 +237,6 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Its name in results."""
         return f"starts {self.client}" if self.starts else self.client
 
     def measured(self, python: Path, versions: Mapping[str, str], limit_s: float) -> runner.Row:
@@ -264,7 +263,6 @@ def line_of(row: runner.Row) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the clients."""
     parser = runner.parser(__doc__)
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="interpreter with the clients")
     parser.add_argument("--install", type=Path, metavar="DIR", help="create a virtual environment there and use it")

@@ -45,7 +45,6 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Its name in results."""
         return f"{self.built}, {self.state}"
 
 
@@ -148,7 +147,6 @@ def measure(case: Case, repeats: int) -> Row:
 
 
 def conditions() -> Row:
-    """Of the run, with Dask's version."""
     return {**cpu_record(), "distributed": importlib.metadata.version("distributed"), "workers": WORKERS}
 
 

@@ -326,7 +326,6 @@ def measure_hit() -> Row:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the chosen rows."""
     parser = runner.parser(__doc__, repeats=3)
     parser.add_argument("--quick", action="store_true", help="leave out builders that take minutes")
     parser.add_argument("--triton", default=sys.executable, metavar="PYTHON", help="an interpreter that has Triton")

@@ -169,7 +169,6 @@ def _number(text: str) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Count all rows and write the file."""
     parser = runner.parser(__doc__)
     parser.add_argument("--run", action="store_true", help="make the calls; ncu starts this script so")
     options = parser.parse_args(arguments)

@@ -61,7 +61,6 @@ ROWS = (
 
 
 def operands(torch: Any, row: Row) -> tuple[Any, Any]:
-    """Positive definite matrices and right-hand sides."""
     torch.manual_seed(0)
     dtype = getattr(torch, row.dtype)
     factors = torch.randn((row.batch, row.n, row.n), device="cuda", dtype=dtype)
@@ -129,7 +128,6 @@ def summary(rows: list[runner.Row]) -> runner.Row:
 
 
 def conditions() -> runner.Row:
-    """Of the run, with whether torch has MAGMA."""
     torch = torch_with_warp()
     return gpu_record() | torch_versions(torch) | {"magma": bool(getattr(torch.cuda, "has_magma", False))}
 

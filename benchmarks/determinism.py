@@ -57,7 +57,6 @@ def multiply(a: wp.array2d(dtype=wp.{dtype}), b: wp.array2d(dtype=wp.{dtype}), c
 
 
 def drawn(seed: int, *shape: int, dtype: str = "float32", gradient: bool = True) -> Any:
-    """An array of normal values."""
     values = np.random.default_rng(seed).normal(size=shape).astype(dtype)
     return wp.array(values, dtype=getattr(wp, dtype), device=DEVICE, requires_grad=gradient)
 
@@ -83,7 +82,6 @@ class WholeProduct:
                             block_dim=128, device=DEVICE)  # fmt: skip
 
     def backward(self) -> None:
-        """Add the gradients."""
         wp.copy(self._c.grad, self._gradient)
         self._tape.backward()
 
@@ -130,7 +128,6 @@ class Solution:
         self._b = drawn(9, 512, 8, gradient=False)
 
     def results(self) -> list[Any]:
-        """The solution."""
         return [warp_tiles.solve(self._matrix, self._b)]
 
 
@@ -208,7 +205,6 @@ def equal(rows: list[runner.Row]) -> runner.Row:
 
 
 def main() -> int:
-    """Entry point."""
     options = runner.parser(__doc__, required=True).parse_args()
     warp_tiles.enable()
     run = gpu_record()

@@ -97,7 +97,6 @@ def outdated(results: Path = RESULTS, folder: Path = DOCS) -> list[Picture]:
 
 
 def main() -> int:
-    """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="draw nothing, and name what would be drawn")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results")

@@ -170,7 +170,6 @@ def parts(rows: list[Row]) -> Row:
 
 
 def line_of(row: Row) -> str:
-    """Returns one line for the terminal."""
     sides = [name for name in ("warp", "scalar", "tiles", "cublas") if name in row]
     shown = [f"{name} {row[name].get('tflops') or 'failed: ' + row[name].get('error', '')[:70]}" for name in sides]
     beside = f", {row['to_cublas']:.2f} of cuBLAS's speed" if "to_cublas" in row else ""
@@ -178,7 +177,6 @@ def line_of(row: Row) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point."""
     parser = runner.parser(__doc__)
     runner.add_build_options(parser, ROOT / "build" / "benchmarks")
     parser.add_argument("--provider", default="auto", help="provider of our products")

@@ -78,7 +78,6 @@ def warp_own_tests(scratch: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Entry point."""
     parts = ("pytest", "warp_own_tests", "examples")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)

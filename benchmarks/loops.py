@@ -51,28 +51,23 @@ class Row:
 
     @property
     def stored(self) -> str:
-        """The type of A and B."""
         return "float32" if self.dtype == "tf32" else self.dtype
 
     @property
     def total(self) -> str:
-        """The type of C."""
         return "float64" if self.dtype == "float64" else "float32"
 
     @property
     def precision(self) -> str:
-        """The argument of ``wp.tile_matmul``."""
         return "tf32" if self.dtype == "tf32" else "default"
 
     @property
     def name(self) -> str:
-        """Its name in results."""
         forms = ", B columns" * self.b_columns + ", C added" * self.c_added
         return f"{self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads, {self.main_loop}{forms}"
 
     @property
     def source(self) -> str:
-        """The source of its kernel."""
         loaded, right = f"({self.k}, {self.n}), offset=(step, j * {self.n})", "b"
         if self.b_columns:
             loaded, right = f"({self.n}, {self.k}), offset=(j * {self.n}, step)", "wp.tile_transpose(b)"
@@ -110,7 +105,6 @@ class ForcedRow(Row):
 
     @property
     def name(self) -> str:
-        """Its name in results."""
         return f"cublasdx {super().name}"
 
     def measure(self, torch: Any) -> runner.Row:
@@ -134,12 +128,10 @@ class ReverseRow(Row):
 
     @property
     def name(self) -> str:
-        """Its name in results."""
         return f"reverse {self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads"
 
     @property
     def source(self) -> str:
-        """The source of its kernel."""
         sizes = {"m": self.m, "n": self.n, "k": self.k}
         return REVERSE.format(**sizes, stored=self.stored, total=self.total, precision=self.precision)
 
@@ -262,7 +254,6 @@ def layer(
 
 
 def kernel_of(row: Row) -> Any:
-    """The kernel of a row."""
     return load(row.source, block_dim=row.threads).gemm
 
 

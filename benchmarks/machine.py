@@ -21,7 +21,6 @@ def _nvidia_smi(field: str) -> str:
 
 
 def driver_version() -> str:
-    """Version of the GPU driver."""
     return _nvidia_smi("driver_version")
 
 
@@ -65,7 +64,6 @@ def torch_with_warp() -> Any:
 
 
 def cpu_record() -> dict[str, Any]:
-    """Date, processor and versions, as JSON values."""
     import warp as wp
 
     import warp_tiles
@@ -88,7 +86,6 @@ def cpu_record() -> dict[str, Any]:
 
 
 def gpu_record(provider: str = "auto") -> dict[str, Any]:
-    """Date, GPU, driver and versions, as JSON values."""
     import warp as wp
 
     from warp_tiles.compile.search import dotted

@@ -54,7 +54,6 @@ class Row:
 
     @property
     def stored(self) -> str:
-        """The type of the arrays."""
         return "float32" if self.dtype == "tf32" else self.dtype
 
     @property
@@ -65,7 +64,6 @@ class Row:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions."""
         return (4 if self.kind == "backward" else 2) * self.m * self.n * self.k * self.batch
 
 
@@ -136,7 +134,6 @@ def config_of(a: Any, b: Any, out: Any, **options: Any) -> dict[str, int]:
 
 
 def operands(torch: Any, row: Row) -> tuple[Any, Any, Any]:
-    """Torch's A, B and C."""
     torch.manual_seed(0)
     batch = (row.batch,) if row.batch > 1 else ()
     dtype = getattr(torch, row.stored)
@@ -149,7 +146,6 @@ def operands(torch: Any, row: Row) -> tuple[Any, Any, Any]:
 
 
 def product(torch: Any, row: Row) -> Sides:
-    """One product, or a batch."""
     import warp as wp
 
     import warp_tiles
@@ -205,7 +201,6 @@ def backward(torch: Any, row: Row) -> Sides:
 
 
 def layer(torch: Any, row: Row) -> Sides:
-    """gelu(linear(x, w, bias))."""
     import warp as wp
 
     import warp_tiles

@@ -24,8 +24,6 @@ def gemm_{name}(A: wp.array2d(dtype=wp.{a}), B: wp.array2d(dtype=wp.{a}), C: wp.
 
 @dataclass(frozen=True)
 class Kernel:
-    """One tiled GEMM kernel."""
-
     m: int
     n: int
     k: int

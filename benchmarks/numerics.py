@@ -58,7 +58,6 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The name that ``--only`` matches."""
         return f"{self.types}, {self.reduced}" + (f" x {self.calls}" if self.calls > 1 else "")
 
     def cells(self) -> Iterator[tuple[Cell, tuple[str, ...]]]:
@@ -159,7 +158,6 @@ def measure(row: Row, store: BuildStore, device: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the rows of products and of solvers."""
     parser = runner.parser(__doc__, required=True)
     runner.add_build_options(parser, ROOT / "build" / "benchmarks")
     options = parser.parse_args(arguments)

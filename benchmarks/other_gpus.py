@@ -78,21 +78,17 @@ class Row:
 
     @property
     def build(self) -> Build[Cell]:
-        """Its build."""
         return Build(self.cell, "tiles", self.arch)
 
     def with_main_loop(self, main_loop: str) -> Row:
-        """The same kernel with another setting ``main_loop``."""
         return replace(self, cell=replace(self.cell, main_loop=main_loop))
 
     @property
     def part(self) -> Part:
-        """Sizes and number of its launches."""
         return PARTS[self.cell.form]
 
     @property
     def name(self) -> str:
-        """Its name in results."""
         cell = self.cell
         return f"sm_{self.arch} {cell.form} {self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}, {cell.main_loop}"
 
@@ -207,7 +203,6 @@ def instruction_of(row: Row, instruction: str) -> str:
 
 
 def flops_of(row: Row) -> int:
-    """Floating-point operations of one launch."""
     cell, part = row.cell, row.part
     return 2 * part.size**3 if cell.form == "loop" else 2 * cell.m * cell.n * cell.k * part.calls * part.blocks
 
@@ -245,7 +240,6 @@ def measure(row: Row, store: BuildStore, rates: Found, torch: Any, device: str) 
 
 
 def line_of(found: Found) -> str:
-    """One line for the terminal."""
     if "share" not in found:
         return str(found["error"][:200])
     beside = f", {found['to_cublas']:.2f} of cuBLAS" if "to_cublas" in found else ""
@@ -269,7 +263,6 @@ def measurable(rows: Sequence[Row], store: BuildStore, workers: int) -> list[Row
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the rows."""
     parser = runner.parser(__doc__)
     runner.add_build_options(parser, ROOT / "build" / "benchmarks")
     parser.add_argument("--archs", type=int, nargs="+", choices=ARCHS, default=DEFAULT_ARCHS, help="whose limits count")

@@ -45,7 +45,6 @@ def filled(text: str, found: dict[str, str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fill the pages. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages")
     parser.add_argument("--check", action="store_true", help="write nothing, and fail if a page differs")
     check, found, differ = parser.parse_args(arguments).check, values(), False

@@ -61,7 +61,6 @@ def measure(case: Case, sides: dict[str, dict[str, str]], repeats: int) -> Row:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure all cases."""
     options = runner.parser(__doc__, repeats=5).parse_args(arguments)
     cases = runner.select(CASES, options.only)
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:

@@ -13,7 +13,6 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 @cache
 def result(name: str) -> Any:
-    """The content of ``benchmarks/results/<name>.json``."""
     return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
 
 

@@ -40,8 +40,6 @@ C = TypeVar("C", bound=Case)
 
 @dataclass(frozen=True)
 class Task:
-    """A case that measures itself."""
-
     name: str
     measured: Callable[[], Row]
 
@@ -85,7 +83,6 @@ def is_wanted(name: str, only: Sequence[str]) -> bool:
 
 
 def select(cases: Iterable[C], only: Sequence[str]) -> list[C]:
-    """The cases that ``--only`` names."""
     return [case for case in cases if is_wanted(case.name, only)]
 
 
@@ -198,7 +195,6 @@ class Record:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows."""
         return list(self._rows.values())
 
     def has(self, name: str) -> bool:
@@ -288,5 +284,4 @@ def command(
 
 
 def chunks(cases: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Cases in parts of a size."""
     return (cases[start : start + size] for start in range(0, len(cases), size))

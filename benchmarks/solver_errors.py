@@ -60,7 +60,6 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The name that ``--only`` matches."""
         return f"{self.function} {self.types}, {self.n}, condition {power(self.condition)}"
 
     @property

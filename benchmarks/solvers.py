@@ -190,7 +190,6 @@ class Cell:
 
     @property
     def is_factor(self) -> bool:
-        """True if X is a factor of A."""
         return "cholesky" in self.function and "cholesky_solve" not in self.function
 
     @property
@@ -203,7 +202,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Its name as a file."""
         return self.label.replace(" ", "_")
 
     @property
@@ -244,7 +242,6 @@ class Case:
 
 
 def cells() -> list[Cell]:
-    """Every cell."""
     found = []
     for types, n, threads in itertools.product(DTYPES, SIZES, THREADS):
         found += [Cell(function, types, n, 0, threads) for function in _BODIES]
@@ -324,7 +321,6 @@ class Loaded:
         return found
 
     def run(self) -> None:
-        """Launch it."""
         self._command.launch()
 
     def prepare(self) -> None:
@@ -406,13 +402,11 @@ def summary(rows: list[Row]) -> Row:
 
 
 def line_of(row: Row) -> str:
-    """One line for the terminal."""
     times = ", ".join(f"{side} {row[side].get('median_us', row[side].get('error', '')[:60])}" for side in SIDES)
     return f"{times} us, ratio {row.get('ratio')}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point."""
     parser = runner.parser(__doc__)
     runner.add_build_options(parser, ROOT / "build" / "solvers")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="sides to build")

@@ -127,7 +127,6 @@ def measure(case: Case, states: dict[str, Path], repeats: int) -> Row:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure all rows."""
     parser = runner.parser(__doc__, repeats=5)
     parser.add_argument("--before", type=Path, help="a worktree of the other state")
     options = parser.parse_args(arguments)

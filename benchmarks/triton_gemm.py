@@ -34,7 +34,6 @@ def gemm(  # type: ignore[no-untyped-def]
 
 
 def main() -> None:
-    """Entry point."""
     types = ["*fp16", "*fp16", "*fp32", "i32", "i32", "i32", "i32", "constexpr", "constexpr", "constexpr"]
     signature = dict(zip(gemm.arg_names, types))
     vectors = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types) if kind != "constexpr"}

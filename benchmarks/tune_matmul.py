@@ -50,7 +50,6 @@ TYPES: tuple[tuple[DType, bool], ...] = (  # and whether they are rounded to tf3
 
 
 def problems() -> Iterator[MatmulProblem]:
-    """One problem of each bucket."""
     sizes = [(size, size, size) for size in (256, 512, 1024, 2048, 4096, 8192)]
     for side in (16, 32, 64, 128, 256):
         for k in (1024, 2048, 4096, 8192, 16384):
@@ -148,7 +147,6 @@ class Bench:
             list(pool.map(lambda kernel: cubin_of(hooks.engine, kernel, current()), kernels))
 
     def build(self, config: Config) -> Product:
-        """A configuration's product; its kernel is compiled."""
         from warp_tiles.array_products.prepared import prepare
 
         prepared = prepare(self._call, self.device, self._config(config))
@@ -202,7 +200,6 @@ def shipped(records: Sequence[Record]) -> list[Record]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure all buckets, and store each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, required=True, help="folder of the records")
     parser.add_argument("--json", type=Path, help="file for the records that the package ships")

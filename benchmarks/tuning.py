@@ -107,7 +107,6 @@ def measure_later(scratch: Path) -> Row:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the chosen rows."""
     options = runner.parser(__doc__, repeats=5).parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="warp_tiles_tuning_") as folder:
         scratch = Path(folder)

@@ -140,7 +140,6 @@ def load_at_launches(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the installed packages that matter."""
     names = (
         "warp-lang",
         "mujoco-warp",
@@ -232,7 +231,6 @@ def started(step: Callable[[], None], enabling: dict[str, float], setup: Meter) 
 
 
 def main() -> None:
-    """Entry point."""
     client, side, folder, *record = sys.argv[1:]
     with contextlib.redirect_stdout(sys.stderr):
         result = measure(STEPS[client], side, Path(folder), *map(Path, record))

@@ -81,7 +81,6 @@ class Stepped(Scene):
         self._control = model.control()
 
     def advance(self) -> None:
-        """Two steps."""
         for before, after in (self._states, self._states[::-1]):
             before.clear_forces()
             self._solver.step(before, after, self._control, None, TIME_STEP_S)
@@ -118,13 +117,11 @@ class Featherstone(Stepped):
         self.restart()
 
     def restart(self) -> None:
-        """Return to the initial state."""
         first = self._states[0]
         wp.copy(first.joint_q, self._joint_q)
         wp.copy(first.joint_qd, self._joint_qd)
 
     def digest(self) -> dict[str, Any]:
-        """Of the joint coordinates."""
         return summary(self._states[0].joint_q.numpy().reshape(self._worlds, -1))
 
 
@@ -164,7 +161,6 @@ class InverseKinematics(Scene):
         self._joint_q = wp.clone(self._seeds)
 
     def advance(self) -> None:
-        """One solve of each problem."""
         wp.copy(self._joint_q, self._seeds)
         self._solver.step(self._joint_q, self._joint_q, iterations=IK_ITERATIONS)
 
@@ -211,12 +207,10 @@ class Kamino(Stepped):
         self._body_q, self._body_qd = wp.clone(model.body_q), wp.clone(model.body_qd)
 
     def restart(self) -> None:
-        """Return to the initial state."""
         wp.copy(self._states[0].body_q, self._body_q)
         wp.copy(self._states[0].body_qd, self._body_qd)
 
     def digest(self) -> dict[str, Any]:
-        """Of the poses of the bodies."""
         return summary(self._states[0].body_q.numpy().reshape(self._worlds, -1))
 
 
@@ -228,7 +222,6 @@ SCENES: dict[str, tuple[Callable[[], Any], Callable[[Any, str, int], Scene]]] = 
 
 
 def emit(**values: Any) -> None:
-    """Print values as a line of JSON."""
     print(json.dumps(values), flush=True)
 
 
@@ -266,7 +259,6 @@ def rates(scene: Scene, worlds: int, steps: int, rounds: int) -> list[float]:
 
 
 def main() -> None:
-    """Entry point."""
     start = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scene", choices=SCENES)

@@ -21,7 +21,6 @@ DEVICE = "cpu"
 
 
 def _folder(package: str) -> Path:
-    """The folder of an installed package."""
     spec = importlib.util.find_spec(package)
     assert spec is not None, package
     assert spec.origin is not None, package

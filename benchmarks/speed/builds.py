@@ -94,7 +94,6 @@ class Build(Generic[C]):
 
     @property
     def text(self) -> str:
-        """Source of that module."""
         return self.cell.text(self.side)
 
 
@@ -116,7 +115,6 @@ class BuildStore:
         return self.root / (self._tiles if side == "tiles" else f"{side}-{wp.__version__}")
 
     def folder(self, build: Build[Cell]) -> Path:
-        """Folder of one build."""
         return self.side(build.side) / build.label
 
     def record(self, build: Build[Cell]) -> dict[str, Any] | None:

@@ -128,7 +128,6 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Name of the row."""
         cell = self.ours
         return f"{self.part} {self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}"
 

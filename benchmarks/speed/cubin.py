@@ -29,7 +29,6 @@ def string_at(data: bytes, start: int) -> str:
 
 
 def registers(cubin: bytes) -> dict[str, int]:
-    """Registers of a thread, by function."""
     return _attribute(cubin, REGISTERS_OF)
 
 

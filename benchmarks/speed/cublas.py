@@ -45,11 +45,9 @@ class Cublas:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one run."""
         return int(len(self._products) * 2 * self.part.size**3)
 
     def run(self) -> None:
-        """Multiply once, on Warp's stream."""
         self._torch.backends.cuda.matmul.allow_tf32 = self.cell.tf32
         with self._torch.cuda.stream(self._stream):
             for left, right, out in self._products:

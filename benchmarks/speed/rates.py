@@ -159,7 +159,6 @@ class Loop:
 
     @property
     def name(self) -> str:
-        """Its name in C++."""
         return f"{self.instruction.types}_{self.instruction.name}_{self.rows}x{self.columns}"
 
     @property
@@ -169,14 +168,12 @@ class Loop:
 
     @property
     def source(self) -> str:
-        """Its kernel."""
         one = self.instruction
         fields = {field: getattr(one, field) for field in ("a", "b", "c", "scalar", "total", "drawn", "multiply")}
         snippet = _SNIPPET.format(rows=self.rows, columns=self.columns, again=self.again, **fields)
         return _KERNEL.format(name=self.name, snippet=snippet.replace("\\", "\\\\"))
 
     def flops(self, blocks: int, iterations: int) -> float:
-        """Floating-point operations of a launch."""
         each = self.instruction.flops_of_thread * self.rows * self.columns * self.again
         return each * iterations * blocks * THREADS
 
@@ -189,7 +186,6 @@ def loops() -> Iterator[Loop]:
 
 
 def module_text() -> str:
-    """The Python module with all kernels."""
     options = {"enable_backward": False, "block_dim": THREADS}
     return f"import warp as wp\n\nwp.set_module_options({options})\n" + "".join(loop.source for loop in loops())
 

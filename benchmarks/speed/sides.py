@@ -23,7 +23,6 @@ _ALLOWED = 16.0  # largest difference between two correct results, in units of t
 
 
 def load_kernel(store: BuildStore, build: Build[Cell], device: str) -> Any:
-    """Load the kernel of a finished build."""
     return load_module(store, build, device).gemm
 
 
