@@ -9,10 +9,9 @@ take minutes.
 
 The builder `warp` is unmodified Warp with cuBLASDx and cuSolverDx, and `scalar` is unmodified Warp with the module
 options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `mma`, `cublasdx` and `cublasdx, one process` are
-warp_tiles with that provider, and `fast`, `auto`, `off` and `locked` with that policy. `triton` is Triton; `--triton
-PYTHON` names an interpreter that has it, and without it its groups are left out. Their time begins when each side is
-imported. The builders without NVRTC are warp_tiles on a machine that has neither NVRTC nor nvJitLink: with the
-functions of `mma` in the module's source, or with libmathdx.
+warp_tiles with that provider. `triton` is Triton; `--triton PYTHON` names an interpreter that has it, and without it
+its groups are left out. Their time begins when each side is imported. The builders without NVRTC are warp_tiles on a
+machine that has neither NVRTC nor nvJitLink: with the functions of `mma` in the module's source, or with libmathdx.
 
 More rows: `variants` has NVRTC's time for single functions, `startup` what warp_tiles adds to the first load of a
 cached module and to a launch, and `hit` the time of a cache hit.
@@ -95,10 +94,7 @@ BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None f
     "triton": None,
     "mma, no NVRTC": {},
     "libmathdx, no NVRTC": {"WARP_TILES_PROVIDER": "libmathdx"},
-    **{policy: {"WARP_TILES_POLICY": policy} for policy in ("off", "fast", "auto", "locked")},
 }
-FIRST = {"locked": BUILDERS["auto"]}  # the settings of a first build, if they are others
-SLOW = ("warp", "off")  # builders that take minutes
 TYPES = {
     "fp16": ("float16", "float32", "default"),
     "bf16": ("bfloat16", "float32", "default"),
@@ -177,9 +173,6 @@ GROUPS = {
             ("blocked", "blocked 16x16 kernel", SOLVERS["blocked"]),
         )
     },
-    "policies": Group("policies, cold", (ONE.source(None),), ("off", "fast", "auto"), slow_repeats=1),
-    "policies_odd": Group("policies, 48 threads, cold", (ONE.source(None),), ("fast", "auto"), threads=48),
-    "policies_locked": Group("locked, LTO-IR cached by auto", (ONE.source(None),), ("locked",), again=True),
 }
 
 
@@ -190,13 +183,8 @@ def build_once(group: Group, builder: str, triton: str = sys.executable) -> Row:
         if builder == "triton":
             return dict(run_json([triton, "benchmarks/triton_gemm.py"], environment(TRITON_CACHE_DIR=folder)))
         settings = BUILDERS[builder]
-        first = FIRST.get(builder, settings) or {}
-        runs: list[tuple[tuple[str, ...], str, dict[str, str]]] = [
-            ((text,), f"before{number}", first) for number, text in enumerate(group.before) if settings is not None
-        ]
-        runs.append((group.modules, "first", first))
-        runs += [(group.modules, "second", settings or {})] if group.again else []
-        for modules, out, given in runs:
+        runs = [((text,), f"before{number}") for number, text in enumerate(group.before) if settings is not None]
+        for modules, out in [*runs, (group.modules, "first"), *([(group.modules, "second")] if group.again else [])]:
             job = Job(
                 modules,
                 settings is not None,
@@ -205,7 +193,7 @@ def build_once(group: Group, builder: str, triton: str = sys.executable) -> Row:
                 str(folder / ("warp" if settings is None else f"warp_{out}")),
                 str(folder / "tiles"),
                 str(folder / out),
-                tuple(given.items()),
+                tuple((settings or {}).items()),
                 scalar=builder == "scalar",
                 imported="triton" in group.builders,
                 compiler=not builder.endswith("no NVRTC"),
@@ -216,9 +204,9 @@ def build_once(group: Group, builder: str, triton: str = sys.executable) -> Row:
 
 def measure_group(group: Group, repeats: int, quick: bool, triton: str) -> Row:
     """The median builds of a group by all builders."""
-    builders = [builder for builder in group.builders if not (quick and builder in SLOW)]
+    builders = [builder for builder in group.builders if not (quick and builder == "warp")]
     sides = {builder: partial(build_once, group, builder, triton) for builder in builders}
-    found = runner.alternately(sides, repeats, most=dict.fromkeys(SLOW, group.slow_repeats))
+    found = runner.alternately(sides, repeats, most={"warp": group.slow_repeats})
     medians = {
         side: sorted(rows, key=lambda row: float(row["seconds"]))[len(rows) // 2] for side, rows in found.items()
     }

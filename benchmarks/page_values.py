@@ -11,11 +11,10 @@ from benchmarks import client_values, solver_errors, tile_values
 from benchmarks.result_values import at, ratio, row, span, table
 
 TYPES = ("fp16", "bf16", "tf32", "fp32", "fp64")
-DASK_LIMIT = 1.25  # of its time to that of own processes, for workers that were used before
 NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 
 
-# ---- compile times and policies
+# ---- compile times
 
 
 def compile_times() -> dict[str, str]:
@@ -56,9 +55,7 @@ def compile_times() -> dict[str, str]:
     built = [found["warp"] for name, found in sides.items() if name != "cached" and "warp" in found]
     built = [found for found in built if found.get("lto_builds")]
     waits = [found["seconds"] / found["lto_builds"] for found in built]
-    waits.append(sides["policies"]["off"]["seconds"] / 3)  # of the three functions of "one"
     nvrtc = [name for name in rows if name.startswith("nvrtc_")]
-    locked = sides["policies_locked"]["locked"]["seconds"] / sides["policies"]["auto"]["seconds"]
     launch = at("compile_time/startup/launch_us")
     newton, blocked = (at(f"clients/{name}") for name in ("newton_featherstone", "tile_block_cholesky"))
     return {
@@ -93,15 +90,6 @@ def compile_times() -> dict[str, str]:
         "nvrtc": f"{span((found['milliseconds'] for found in rows['variants']['variants']), '.0f')} ms",
         "lto": f"{span((found['lto_bytes'] / 1e3 for found in rows['variants']['variants']), '.0f')} KB",
         "launch us": f"{launch['tiles']:.1f} against {launch['warp']:.1f} µs",
-        "policies": table(
-            ["policy", "128 threads", "48 threads, which `mma` does not serve", "functions of 48 threads"],
-            [["`off`", "as unmodified Warp", "", ""],
-             ["`scalar`", "as Warp's scalar path", "", ""],
-             ["`fast`", "as warp_tiles (`mma`)", seconds("policies_odd", "fast"), "scalar path"],
-             ["`auto`", "as `fast`, with the same work", seconds("policies_odd", "auto"), "`cublasdx`"],
-             ["`locked`, LTO-IR cached", f"{locked:.2f} of `auto`", "", ""],
-             ["`max`", "as `auto`, and seconds of measurements per loop or function, once, on the GPU", "", ""]],
-        ),
         "without nvrtc": table(
             ["", "with NVRTC", "in the module's source", "libmathdx"],
             [[rows[name]["title"].partition(", ")[0], *without_nvrtc(name)] for name in nvrtc],
@@ -409,31 +397,15 @@ def _error(found: Any, figure: str) -> str:
     return "not finite" if "not finite" in found["error"] else "refused"
 
 
-# ---- clusters, stores, recordings and tuning
+# ---- stores, recordings and tuning
 
 
-def clusters_and_stores() -> dict[str, str]:
-    sets = {
-        "functions, used": "16 GEMM functions",
-        "modules, used": "eight modules with their functions",
-        "functions, fresh": "16 functions, fresh processes and workers",
-        "modules, fresh": "eight modules, fresh processes and workers",
-    }
-    fresh = at("cluster/functions, fresh/medians")
+def stores() -> dict[str, str]:
     one, eight = cases = at("remote/rows")
     spread = max(max(case["all_seconds"]["local"]) - min(case["all_seconds"]["local"]) for case in cases)
     away = max(max(case["away_s"].values()) for case in cases)
 
-    def line(name: str, text: str) -> list[str]:
-        found = at(f"cluster/{name}")
-        above = ", above the limit" if found["ratio"] > DASK_LIMIT else ""
-        times = (f"{found['medians'][side]:.2f} s" for side in ("own", "dask"))
-        return [text, *times, f"{found['ratio']:.2f}{above}"]
-
     return {
-        "cluster": table(["set", "own processes", "Dask", "ratio"], [line(*one_set) for one_set in sets.items()]),
-        "cluster limit": str(DASK_LIMIT),
-        "fresh workers": f"{fresh['dask'] - fresh['own']:.1f} s",
         "remote": f"{one['ratio']:.2f} of the time of a local build for one differentiable fp16 64x64x64 module, and "
                   f"{eight['ratio']:.2f} for eight modules",
         "store away": f"{away:.1f} s at most, and builds without one by {spread:.1f} s",
@@ -477,10 +449,6 @@ def recordings_and_tuning() -> dict[str, str]:
             ["training step", *step("gpu"), f"{graph:.1f}"]]),
         "recorded share": f"{least} to {most}",
         "recorded set": f"{at('recorded/cpu/set_us/recorded set(), forward and adjoint'):.0f} µs",
-        "later launches": "{added_us:.1f} us more ({plain_us:.1f} against {tuned_us:.1f} us)"
-                          .format(**at("tuning/later")),
-        "first launch": "{added_ms:.1f} ms more ({plain_ms:.1f} against {tuned_ms:.1f} ms)"
-                        .format(**at("tuning/first")),
         "tuned gemm": table(["", "fp16", "tf32", "fp32"], [
             ["geometric mean", *tuned(lambda rows: f"{geometric_mean(found['ratio'] for found in rows):.2f}")],
             ["least", *tuned(lambda rows: f"{min(found['ratio'] for found in rows):.2f}")],
@@ -493,7 +461,7 @@ def recordings_and_tuning() -> dict[str, str]:
 
 
 PARTS: tuple[Callable[[], dict[str, str]], ...] = (
-    compile_times, products, loops, whole_products, dense_solves, errors, clusters_and_stores, recordings_and_tuning,
+    compile_times, products, loops, whole_products, dense_solves, errors, stores, recordings_and_tuning,
     *client_values.PARTS, *tile_values.PARTS,
 )  # fmt: skip
 

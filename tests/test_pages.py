@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.page_values import DASK_LIMIT, values
+from benchmarks.page_values import values
 from benchmarks.pages import MARK, ROOT, filled, pages
 from benchmarks.result_values import RESULTS, at, table
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
@@ -94,7 +94,3 @@ def test_a_cold_start_with_a_store_keeps_its_limits() -> None:
     found = {case["name"]: case["ratio"] for case in at("remote/rows")}
     assert {name for name, ratio in found.items() if ratio > REMOTE_LIMITS[name]} == set()
     assert set(found) == set(REMOTE_LIMITS)
-
-
-def test_dask_keeps_its_limit_on_workers_that_have_built_before() -> None:
-    assert not [row for row in at("cluster/rows") if row["name"].endswith("used") and row["ratio"] > DASK_LIMIT]

@@ -16,7 +16,7 @@ LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path", "triton": "
 
 def groups(record: dict[str, Any]) -> list[dict[str, Any]]:
     """What the picture shows of the groups."""
-    shown = {row["name"]: row for row in record["rows"] if not row["name"].startswith(("nvrtc", "policies"))}
+    shown = {row["name"]: row for row in record["rows"] if not row["name"].startswith("nvrtc")}
     names = ("title", "sides")
     return [
         {name: shown[one][name] for name in names} | {"cores": record["runs"][shown[one]["run"]]["cores"]}

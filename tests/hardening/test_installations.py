@@ -162,7 +162,7 @@ def compiled(text: str, folder: Path, **options: Any) -> Path:
     ("block_dim", "instead", "cost"),
     [
         (64, IN_SOURCE_TITLE, "which Warp compiles with the module, without a limit of registers"),
-        (48, LIBMATHDX_TITLE, "which takes 5 to 20 s and 1 to 7 MB of LTO-IR for each function"),
+        (48, LIBMATHDX_TITLE, "which takes 5 to 18 s and 1 to 7 MB of LTO-IR for each function"),
     ],
 )
 def test_compile_warns_of_what_replaces_nvrtc_and_its_cost(

@@ -95,7 +95,7 @@ def test_the_scalar_provider_builds_nothing(cold: Path, tmp_path: Path) -> None:
 
 
 SOURCES = {"mma": "gemm/block_gemm.cuh", "cublasdx": "cublasdx/gemm.cuh"}
-LIBMATHDX = "Warp's libmathdx, which takes 5 to 20 s and 1 to 7 MB of LTO-IR for each function"
+LIBMATHDX = "Warp's libmathdx, which takes 5 to 18 s and 1 to 7 MB of LTO-IR for each function"
 
 
 def using(warning: str) -> str:

@@ -17,7 +17,7 @@ IN_SOURCE_TITLE = "mma in the module's source"
 # docs/measured.md has the times; the own templates take 30 ms and 30 KB
 COSTS = {
     IN_SOURCE_TITLE: "which Warp compiles with the module, without a limit of registers",
-    LIBMATHDX_TITLE: "which takes 5 to 20 s and 1 to 7 MB of LTO-IR for each function",
+    LIBMATHDX_TITLE: "which takes 5 to 18 s and 1 to 7 MB of LTO-IR for each function",
     SCALAR_TITLE: "which uses no tensor cores",
 }
 
