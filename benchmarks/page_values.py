@@ -419,14 +419,14 @@ def own_tests(part: str, *words: str) -> str:
 
 
 def recordings_and_tuning() -> dict[str, str]:
-    def recorded(side: str, what: str) -> list[str]:
-        times = at(f"recorded/{side}/{what}/us")
+    def recorded(what: str) -> list[str]:
+        times = at(f"recorded/cpu/{what}/us")
         replay = times["recorded"]
         return [what, *(f"{times[name]:.1f}" for name in ("wp.launch", "Launch.launch()")),
                 f"{replay:.{1 if replay >= 1 else 2}f}", f"{replay / times['wp.launch']:.2g}"]  # fmt: skip
 
-    def step(side: str) -> list[str]:
-        times = at(f"recorded/{side}/training_step_us")
+    def step() -> list[str]:
+        times = at("recorded/cpu/training_step_us")
         tape, pairs = times["wp.launch + Tape"], times["recorded pairs"]
         return [f"{tape:.0f} (with `wp.Tape`)", "", f"{pairs:.1f}", f"{pairs / tape:.2g}"]
 
@@ -434,19 +434,15 @@ def recordings_and_tuning() -> dict[str, str]:
         rows = at("autotune_gemm/rows")
         return [value([found for found in rows if found["precision"] == kind]) for kind in ("fp16", "tf32", "fp32")]
 
-    graph = at("recorded/gpu/training_step_us/CUDA graph of recorded pairs")
-    share = [at(f"recorded/{side}/{what}/us") for side, what in (("cpu", "adjoint"), ("gpu", "forward"))]
+    share = [at(f"recorded/cpu/{what}/us") for what in ("adjoint", "forward")]
     least, most = (f"{times['recorded'] / times['wp.launch']:.1g}" for times in share)
     head = ["`wp.launch`", "`Launch.launch()`", "recorded", "ratio to `wp.launch`"]
     return {
         "contributed": "{questions} products and loops {geometric_mean:.2f} times as fast as the package's choices "
                        "(geometric mean; the least {least:.2f})".format(**at("contributed/summary")),
         "recorded cpu": table(["µs", *head], [
-            recorded("cpu", "forward"), recorded("cpu", "adjoint"),
-            ["training step: two kernels, their adjoints, two updates", *step("cpu")]]),
-        "recorded gpu": table(["µs of host time", *head, "CUDA graph of recorded pairs"], [
-            [*recorded("gpu", "forward"), ""], [*recorded("gpu", "adjoint"), ""],
-            ["training step", *step("gpu"), f"{graph:.1f}"]]),
+            recorded("forward"), recorded("adjoint"),
+            ["training step: two kernels, their adjoints, two updates", *step()]]),
         "recorded share": f"{least} to {most}",
         "recorded set": f"{at('recorded/cpu/set_us/recorded set(), forward and adjoint'):.0f} µs",
         "tuned gemm": table(["", "fp16", "tf32", "fp32"], [

@@ -91,10 +91,12 @@ def test_recorded_launches_are_noted_once(noted: Noted, add: Any) -> None:
     x = wp.zeros(4, dtype=float, device="cpu", requires_grad=True)
     recorded = warp_tiles.record(add, 4, [x, 1.0], device="cpu")
     count = len(noted)
-    for _ in range(3):
-        recorded.forward()
-        recorded.adjoint()
-    assert len(noted) == count == 2
+    with wp.Tape() as tape:
+        for _ in range(3):
+            recorded.forward()
+            recorded.adjoint()
+    assert (len(noted), tape.launches) == (count, [])
+    assert count == 2
     assert x.numpy().tolist() == [0.0] * 4
 
 

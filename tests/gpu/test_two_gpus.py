@@ -11,7 +11,7 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import integers, on, values_of
-from tests.launch.recorded_kernels import blend
+from tests.launch.recorded_kernels import arguments_on, arrays_of, weighted
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import record
 
@@ -150,18 +150,14 @@ def test_gpus_of_different_architectures(gpus: tuple[Any, Any], monkeypatch: pyt
 def test_a_recorded_launch_on_the_second_gpu(gpus: tuple[Any, Any]) -> None:
     found = []
     for device in gpus:
-        x, y, z, out = (
-            wp.array(np.random.default_rng(seed).normal(size=SIZE), dtype=float, device=device, requires_grad=True)
-            for seed in range(4)
-        )
-        pair = record(blend, SIZE, [x, y, z, 2.0, 0.5, out], device=device)
-        out.grad.fill_(1.0)
+        arguments = arguments_on(device, SIZE)
+        pair = record(weighted, SIZE, arguments, device=device)
+        arguments[3].grad.fill_(1.0)
         with wp.ScopedDevice(gpus[0]):
             pair.forward()
             pair.adjoint()
-        found.append([part.numpy() for array in (x, y, z, out) for part in (array, array.grad)])
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
+        found.append(arrays_of(arguments))
+    assert found[0] == found[1]
 
 
 def test_both_gpus_measure_and_one_record_serves_them(gpus: tuple[Any, Any]) -> None:

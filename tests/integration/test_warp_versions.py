@@ -62,7 +62,7 @@ scaled.module.mark_modified()
 pair.forward()
 out.grad.fill_(1.0)
 pair.adjoint()
-print("result", wp.__version__, *found, out.numpy()[1], other.grad.numpy()[0], type(pair._packed._forward).__name__)
+print("result", wp.__version__, *found, out.numpy()[1], other.grad.numpy()[0], type(pair._forward).__name__)
 """
 LOOPS = """
 import json

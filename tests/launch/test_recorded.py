@@ -1,354 +1,316 @@
-"""Recorded launches: packing, replay, gradients and lifetime."""
+"""Recorded launches on the CPU: replays, changed arguments, edited kernels, and tapes."""
 
 from __future__ import annotations
 
 import gc
+import itertools
+import sys
 import timeit
 import weakref
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import warp as wp
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.launch.recorded_kernels import (
-    CPU,
-    array,
-    blend,
-    blend_arguments,
-    expected_blend,
-    forward_only,
-    gathered,
-    gradients,
-    launch_adjoint,
-    nothing,
-    random,
-    struct_arguments,
-    summed,
-    twice,
-    weighted,
-)
+import warp_tiles
+from tests.launch.recorded_kernels import arguments_on, arrays_of, launched_by_warp, weighted
 from warp_tiles import RecordingError, RecordingTarget, record
 
-# ---- results of a replay
+CPU = "cpu"
 
 
-@settings(deadline=None)
-@given(size=st.integers(1, 40), s=st.floats(-4, 4, width=32), t=st.floats(-4, 4, width=32))
-def test_forward_and_adjoint_equal_those_of_warp_bit_for_bit(size: int, s: float, t: float) -> None:
-    ours, theirs = blend_arguments(size), blend_arguments(size)
-    ours[3:5] = theirs[3:5] = [s, t]
-    pair = record(blend, size, ours[:5], ours[5:], device=CPU)
-    seed = np.arange(1, size + 1, dtype=np.float32)
-    for _ in range(2):
-        ours[5].grad.assign(seed)
-        theirs[5].grad.assign(seed)
-        pair.forward()
-        pair.adjoint()
-        wp.launch(blend, dim=size, inputs=theirs, device=CPU)
-        launch_adjoint(blend, size, theirs)
-        np.testing.assert_array_equal(ours[5].numpy(), theirs[5].numpy())
-    for got, want in zip(gradients(ours), gradients(theirs)):
-        np.testing.assert_array_equal(got, want)
-    assert np.any(ours[0].grad.numpy()) or s == 0 or abs(s) < 1e-30
+@wp.kernel
+def twice(x: wp.array(dtype=Any), out: wp.array(dtype=Any)):
+    i = wp.tid()
+    out[i] = x[i] + x[i]
 
 
-def test_recording_launches_nothing() -> None:
-    arguments = blend_arguments()
-    before = arguments[5].numpy().copy()
-    record(blend, 5, arguments, device=CPU)
-    np.testing.assert_array_equal(arguments[5].numpy(), before)
+@wp.kernel
+def summed(x: wp.array2d(dtype=wp.float32), out: wp.array(dtype=wp.float32)):
+    wp.tile_atomic_add(out, wp.tile_sum(wp.tile_load(x, shape=(1, 16), offset=(wp.tid(), 0))))
 
 
-@pytest.mark.parametrize("dim", [(5,), [5], np.int64(5), np.array([5])], ids=repr)
-def test_dimensions_have_any_form_that_warp_accepts(dim: Any) -> None:
-    arguments = blend_arguments()
-    record(blend, dim, arguments, device=CPU).forward()
-    np.testing.assert_allclose(arguments[5].numpy(), expected_blend(arguments), rtol=1e-6)
+def array(values: Any, dtype: Any = wp.float32) -> Any:
+    return wp.array(values, dtype=dtype, device=CPU, requires_grad=True)
 
 
-@pytest.mark.parametrize("dim", [0, (0,), (3, 0)], ids=repr)
-def test_a_dimension_of_zero_launches_nothing(dim: Any) -> None:
-    arguments = blend_arguments()
-    pair = record(blend, dim, arguments, device=CPU)
-    before = arguments[5].numpy().copy()
-    pair.forward()
-    pair.adjoint()
-    pair.set("a", random(5, 77))
-    with wp.Tape() as tape:
-        pair.forward()
-    tape.backward(grads={arguments[5]: random(5)})
-    np.testing.assert_array_equal(arguments[5].numpy(), before)
-    assert not np.any(arguments[0].grad.numpy())
-    with pytest.raises(RecordingError, match="'zz'"):
-        pair.set("zz", 1)
-
-
-def test_a_kernel_without_arguments() -> None:
-    pair = record(nothing, 2, device=CPU)
-    pair.forward()
-    pair.adjoint()
-    assert pair.names == ()
-
-
-@pytest.mark.parametrize("dtype", [wp.float32, wp.float64, wp.vec3])
-def test_a_generic_kernel_is_recorded_for_its_arguments(dtype: Any) -> None:
-    rows = np.arange(12.0).reshape(4, 3) if dtype is wp.vec3 else np.arange(4.0)
-    x, out = array(rows, dtype=dtype), array(np.zeros_like(rows), dtype=dtype)
-    pair = record(twice, 4, [x], [out], device=CPU)
-    pair.forward()
-    np.testing.assert_array_equal(out.numpy(), 2 * rows)
-    out.grad.fill_(1.0)
-    pair.adjoint()
-    np.testing.assert_array_equal(x.grad.numpy(), np.full_like(rows, 2.0))
-    with pytest.raises(RecordingError, match="dtype"):
-        pair.set("x", array(np.zeros(4), dtype=wp.float16))
-
-
-def test_tiles_are_launched_as_with_launch_tiled() -> None:
-    x = array(np.arange(64.0).reshape(4, 16))
-    ours, theirs = array([0.0]), array([0.0])
-    pair = record(summed, 4, [x], [ours], block_dim=32, tiled=True, device=CPU)
-    wp.launch_tiled(summed, dim=[4], inputs=[x, theirs], block_dim=32, device=CPU)
-    pair.forward()
-    np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
-    ours.grad.fill_(1.0)
-    pair.adjoint()
-    np.testing.assert_array_equal(x.grad.numpy(), np.ones((4, 16)))
-
-
-def test_structs_and_vectors_and_their_gradients() -> None:
-    weights, arguments = struct_arguments()
-    pair = record(weighted, 4, arguments, device=CPU)
-    pair.forward()
-    x, out = arguments[0], arguments[3]
-    np.testing.assert_allclose(out.numpy(), x.numpy() * weights.values.numpy() * 2 + 1.25, rtol=1e-6)
-    out.grad.fill_(1.0)
-    pair.adjoint()
-    np.testing.assert_allclose(x.grad.numpy(), weights.values.numpy() * 2, rtol=1e-6)
-    np.testing.assert_allclose(weights.values.grad.numpy(), x.numpy() * 2, rtol=1e-6)
-
-
-def test_changes_of_values_have_no_effect_until_they_are_set() -> None:
-    weights, arguments = struct_arguments()
-    pair = record(weighted, 4, arguments, device=CPU)
-    pair.forward()
-    before = arguments[3].numpy().copy()
-    weights.scale = 100.0
-    weights.inner.offset = wp.vec3(7.0, 7.0, 7.0)
-    arguments[2][1] = 9.0
-    pair.forward()
-    np.testing.assert_array_equal(arguments[3].numpy(), before)
-    pair.set("w", weights)
-    pair.set("shift", arguments[2])
-    pair.forward()
-    want = arguments[0].numpy() * weights.values.numpy() * 100 + 16
-    np.testing.assert_allclose(arguments[3].numpy(), want, rtol=1e-6)
-
-
-def test_vectors_from_lists_and_numpy() -> None:
-    _, arguments = struct_arguments()
-    pair = record(weighted, 4, [*arguments[:2], [0.0, 0.25, 0.0], arguments[3]], device=CPU)
-    pair.forward()
-    before = arguments[3].numpy().copy()
-    pair.set("shift", np.array([0.0, 1.25, 0.0]))
-    pair.forward()
-    np.testing.assert_allclose(arguments[3].numpy(), before + 1, rtol=1e-6)
-
-
-def test_numpy_arrays_work_as_with_warp() -> None:
-    x, out = np.arange(3, dtype=np.float32), np.zeros(3, dtype=np.float32)
-    pair = record(forward_only, 3, [x], [out], device=CPU)
-    pair.forward()
-    np.testing.assert_array_equal(out, 3 * x)
-    with pytest.raises(RecordingError, match=r"shape \(4,\)"):
-        pair.set("x", np.zeros(4, dtype=np.float32))
-
-
-def test_indexed_arrays() -> None:
-    base = random(6, 4)
-
-    def view(indices: list[int]) -> Any:
-        return wp.indexedarray(base, [wp.array(indices, dtype=int, device=CPU)])
-
-    out = array(np.zeros(3))
-    pair = record(gathered, 3, [view([0, 2, 4])], [out], device=CPU)
-    pair.forward()
-    np.testing.assert_array_equal(out.numpy(), base.numpy()[[0, 2, 4]])
-    pair.set("x", view([5, 3, 1]))
-    pair.forward()
-    np.testing.assert_array_equal(out.numpy(), base.numpy()[[5, 3, 1]])
-    with pytest.raises(RecordingError, match=r"shape \(2,\)"):
-        pair.set("x", view([5, 3]))
-
-
-# ---- gradients
-
-
-def test_given_gradients_are_used() -> None:
-    arguments = blend_arguments()
-    passed = [random(5, 40 + index, grad=False) for index in range(4)]
-    for gradient in passed[:3]:
-        gradient.zero_()
-    pair = record(blend, 5, arguments[:5], arguments[5:], [*passed[:3], None, None], [passed[3]], device=CPU)
-    pair.adjoint()
-    np.testing.assert_allclose(passed[2].numpy(), 0.5 * passed[3].numpy(), rtol=1e-6)
-    assert not np.any(arguments[2].grad.numpy())
-
-
-def test_an_array_without_a_gradient_gets_none() -> None:
-    arguments = blend_arguments()
-    arguments[1] = random(5, 2, grad=False)
-    pair = record(blend, 5, arguments, device=CPU)
-    arguments[5].grad.fill_(1.0)
-    pair.adjoint()
-    np.testing.assert_allclose(arguments[0].grad.numpy(), 2.0 * arguments[1].numpy(), rtol=1e-6)
-
-
-def test_a_replaced_gradient_is_used() -> None:
-    arguments = blend_arguments()
-    pair = record(blend, 5, arguments, device=CPU)
-    old = arguments[2].grad
-    arguments[2].grad = wp.zeros_like(old)
-    arguments[5].grad = random(5, 3, grad=False)
-    pair.adjoint()
-    assert not np.any(old.numpy())
-    assert np.any(arguments[2].grad.numpy())
-
-
-def test_a_gradient_that_appears_later_is_used() -> None:
-    arguments = blend_arguments(grad=False)
-    pair = record(blend, 5, arguments, device=CPU)
-    for value in arguments:
-        if isinstance(value, wp.array):
-            value.requires_grad = True
-    arguments[5].grad.fill_(1.0)
-    pair.adjoint()
-    np.testing.assert_array_equal(arguments[2].grad.numpy(), np.full(5, 0.5, dtype=np.float32))
-
-
-def test_a_replaced_gradient_in_a_struct_is_used() -> None:
-    weights, arguments = struct_arguments()
-    pair = record(weighted, 4, arguments, device=CPU)
-    old = weights.values.grad
-    weights.values.grad = wp.zeros_like(old)
+def test_both_directions_equal_those_of_warp() -> None:
+    arguments = arguments_on(CPU)
+    pair = record(weighted, 2, arguments[:3], arguments[3:], device=CPU)
+    assert not np.any(arguments[3].numpy()), "nothing is launched yet"
     arguments[3].grad.fill_(1.0)
+    pair.forward()
     pair.adjoint()
-    assert not np.any(old.numpy())
-    np.testing.assert_allclose(weights.values.grad.numpy(), arguments[0].numpy() * 2, rtol=1e-6)
+    assert arrays_of(arguments) == launched_by_warp(CPU)
+    assert (pair.names, pair.kernel, pair.has_adjoint) == (("x", "scale", "shift", "out"), weighted, True)
 
 
-def test_gradients_of_numbers_are_accepted_and_ignored() -> None:
-    arguments = blend_arguments()
-    pair = record(blend, 5, arguments, adj_inputs=[None, None, None, 0.0, 0.0, None], device=CPU)
+@pytest.mark.parametrize("dim", [0, (3, 0)], ids=repr)
+def test_a_dimension_of_zero_launches_nothing(dim: Any) -> None:
+    arguments = arguments_on(CPU)
+    pair, before = record(weighted, dim, arguments, device=CPU), arrays_of(arguments)
     with wp.Tape() as tape:
         pair.forward()
-    tape.backward(grads={arguments[5]: random(5, 4, grad=False)})
-    assert set(tape.gradients) == {value for value in arguments if isinstance(value, wp.array)}
-    tape.zero()
+    pair.adjoint()
+    assert (tape.launches, arrays_of(arguments)) == ([], before)
+    with pytest.raises(RecordingError, match="shape"):
+        pair.set("x", array([1.0]))
 
 
-def test_a_recording_still_works_after_a_failed_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = blend_arguments()
-    pair = record(blend, 5, arguments, device=CPU)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("the compiler is missing")
-
-    for change in (blend.module.mark_modified, lambda: setattr(arguments[0], "requires_grad", True)):
-        change()
-        with monkeypatch.context() as patch:
-            patch.setattr(wp, "launch", fail)
-            with pytest.raises(RuntimeError, match="the compiler is missing"):
-                pair.adjoint()
-        arguments[5].zero_()
+def test_a_graph_of_a_generic_kernel() -> None:
+    x, out = array([1.0, 2.0], wp.float64), array([0.0, 0.0], wp.float64)
+    pair = record(twice, 2, [x], [out], device=CPU)
+    with wp.ScopedCapture(device=CPU) as capture:
         pair.forward()
-        np.testing.assert_allclose(arguments[5].numpy(), expected_blend(arguments), rtol=1e-6)
-
-
-def test_a_kernel_without_an_adjoint_runs_forward_only() -> None:
-    x, out = random(3), random(3)
-    pair = record(forward_only, 3, [x], [out], device=CPU)
-    assert not pair.has_adjoint
-    pair.forward()
-    np.testing.assert_array_equal(out.numpy(), 3 * x.numpy())
-    for call in (pair.adjoint, lambda: pair.set("x", x.grad, adjoint=True)):
-        with pytest.raises(RecordingError, match="forward_only has no adjoint") as caught:
-            call()
-        assert "enable_backward" in caught.value.remedy
-    pair.set("x", random(3, 8))
-    with pytest.raises(RecordingError, match="has no adjoint"):
-        record(forward_only, 3, [x], [out], [x.grad], device=CPU)
-
-
-# ---- tuned kernels
+    x.fill_(10.0)
+    wp.capture_launch(capture.graph)
+    assert out.numpy().tolist() == [20.0, 20.0]
 
 
 class Tuned:
-    """A tuned kernel with only the method that recordings use."""
-
     def recording_target(self, args: list[Any], device: Any, outputs: int) -> RecordingTarget:
-        assert device.is_cpu
+        assert (device.is_cpu, outputs) == (True, 1)
         return RecordingTarget(summed, dim=args[0].shape[0], block_dim=32, tiled=True)
 
 
-def test_a_tuned_kernel_decides_its_launch() -> None:
+@pytest.mark.parametrize("launch", [{"kernel": summed, "dim": 4, "block_dim": 32, "tiled": True}, {"kernel": Tuned()}])
+def test_tiles_and_tuned_kernels(launch: dict[str, Any]) -> None:
     x, out = array(np.ones((4, 16))), array([0.0])
-    pair = record(Tuned(), inputs=[x], outputs=[out], device=CPU)
-    pair.forward()
-    assert out.numpy()[0] == 64
+    with wp.Tape() as tape:
+        record(inputs=[x], outputs=[out], device=CPU, **launch).forward()
+    tape.backward(out)
+    assert (out.numpy()[0], x.grad.numpy().sum(), tape.launches[0][1]) == (64, 64, (4, 1))
     with pytest.raises(RecordingError, match="tuned kernel was given launch dimensions"):
         record(Tuned(), 4, [x], [out], device=CPU)
 
 
-# ---- lifetime and cost
-
-
-def test_arrays_stay_alive_with_the_recording() -> None:
-    arguments = blend_arguments()
-    seen = [weakref.ref(value) for value in arguments if isinstance(value, wp.array)]
-    expected = expected_blend(arguments)
-    pair = record(blend, 5, arguments, device=CPU)
+def test_arrays_live_as_long_as_they_are_recorded() -> None:
+    arguments = arguments_on(CPU)
+    seen = [weakref.ref(arguments[0]), weakref.ref(arguments[3])]
+    pair = record(weighted, 2, arguments, device=CPU)
     del arguments
+    pair.set("x", array([1.0, 2.0]))
     gc.collect()
-    assert all(reference() is not None for reference in seen)
+    assert [reference() is None for reference in seen] == [True, False]
+
+
+def test_a_replay_takes_less_host_time_than_a_launch() -> None:
+    arguments = arguments_on(CPU)
+    pair = record(weighted, 2, arguments, device=CPU)
+    calls = (pair.forward, pair.adjoint, lambda: wp.launch(weighted, 2, inputs=arguments, device=CPU))
+    times = [[timeit.timeit(call, number=200) for call in calls] for _ in range(15)]
+    forward, adjoint, launch = map(min, zip(*times))
+    assert max(forward, adjoint) < 0.5 * launch
+
+
+def test_arguments_are_kept_until_they_are_set_and_bring_their_gradients() -> None:
+    x, scale, shift, out = arguments = arguments_on(CPU)
+    pair, new = record(weighted, 2, arguments, device=CPU), array([1.0, 2.0])
+    scale.factor, shift[1] = 100.0, 9.0
+    weighted.module.mark_modified()
     pair.forward()
-    out = seen[-1]()
-    assert out is not None
-    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6)
-    old = seen[0]
-    pair.set("a", random(5, 60))
-    gc.collect()
-    assert old() is None, "a replaced argument is released"
-    del out, pair
-    gc.collect()
-    assert not any(reference() for reference in seen)
+    assert out.numpy()[0] == 30.5
+    for name, value in (("x", new), ("scale", scale), ("shift", [0.0, 1.0, 0.0])):
+        pair.set(name, value)
+    out.grad.fill_(1.0)
+    pair.forward()
+    pair.adjoint()
+    assert out.numpy().tolist() == [501.0, 1001.0]
+    assert (new.grad.numpy()[0], x.grad.numpy()[0]) == (500.0, 0.0)
 
 
-def test_repr_and_properties() -> None:
-    pair = record(blend, 5, blend_arguments(), device=CPU)
-    assert repr(pair) == "RecordedLaunch(blend(a, b, c, s, t, out), dim=(5,), device=cpu)"
-    assert pair.names == ("a", "b", "c", "s", "t", "out")
-    assert pair.kernel is blend
-    assert pair.has_adjoint
+BAD: list[tuple[str, Callable[[], Any], str]] = [
+    ("x", lambda: array([1.0]), r"argument 'x' has shape \(1,\), and was recorded with \(2,\)"),
+    ("x", lambda: np.zeros(4, dtype=np.float32), r"argument 'x' has shape \(4,\)"),
+    ("x", lambda: array([1.0, 2.0], wp.float64), "'x' of kernel weighted does not fit: .*dtype"),
+    ("x", lambda: array([[1.0, 2.0]]), "'x' of kernel weighted does not fit: .*dimension"),
+    ("shift", lambda: "x", "'shift' of kernel weighted does not fit"),
+    ("scale", lambda: 1.0, "'scale' of kernel weighted is 1.0"),
+    ("scale", lambda: arguments_on(CPU, 1)[1], r"'scale.weights' has shape \(1,\), and was recorded with \(2,\)"),
+    ("zz", lambda: 1.0, "kernel weighted has no argument 'zz'"),
+]
 
 
-def fastest_us(call: Callable[[], Any]) -> float:
-    return min(timeit.repeat(call, number=500, repeat=15)) / 500 * 1e6
+@pytest.mark.parametrize(("name", "value", "message"), BAD)
+def test_a_value_that_does_not_fit_changes_nothing(name: str, value: Callable[[], Any], message: str) -> None:
+    arguments = arguments_on(CPU)
+    pair = record(weighted, 2, arguments, device=CPU)
+    with pytest.raises(RecordingError, match=message):
+        pair.set(name, value())
+    arguments[3].grad.fill_(1.0)
+    pair.forward()
+    pair.adjoint()
+    assert arrays_of(arguments) == launched_by_warp(CPU)
 
 
-def test_a_replay_is_fast() -> None:
-    arguments = blend_arguments(1)
-    pair = record(blend, 1, arguments, device=CPU)
-    own = [value.grad if isinstance(value, wp.array) else None for value in arguments]
-    keywords = {"dim": 1, "inputs": arguments, "device": CPU}
-    launch_us = fastest_us(lambda: wp.launch(blend, **keywords))
-    forward = wp.launch(blend, **keywords, record_cmd=True)
-    adjoint = wp.launch(blend, **keywords, adj_inputs=own, adjoint=True, record_cmd=True)
-    for replay, theirs in ((pair.forward, forward.launch), (pair.adjoint, adjoint.launch)):
-        replay_us = fastest_us(replay)
-        assert replay_us <= fastest_us(theirs) + 0.5
-        assert replay_us <= 0.35 * launch_us
+BAD_LAUNCHES = [(weighted, 2, 3, "3 arguments were given"), (weighted, None, 4, "dim is None"), (print, 2, 4, "<built")]
+
+
+@pytest.mark.parametrize(("kernel", "dim", "count", "message"), BAD_LAUNCHES)
+def test_a_launch_that_cannot_be_recorded(kernel: Any, dim: Any, count: int, message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        record(kernel, dim, arguments_on(CPU)[:count], device=CPU)
+
+
+def test_gradients_that_are_replaced_are_used() -> None:
+    arguments = arguments_on(CPU)
+    changed = arguments[0], arguments[1].weights, arguments[3]
+    pair, old = record(weighted, 2, arguments, device=CPU), [each.grad for each in changed]
+    for each in changed:
+        each.grad = wp.zeros_like(each.grad)
+    arguments[3].grad.fill_(1.0)
+    pair.forward()
+    pair.adjoint()
+    assert arrays_of(arguments) == launched_by_warp(CPU)
+    assert not any(np.any(gradient.numpy()) for gradient in old)
+
+
+def test_assigned_strides_are_used_and_an_assigned_shape_is_refused() -> None:
+    x, out = array([1.0, 2.0, 3.0, 4.0])[:2], array([0.0, 0.0])
+    pair = record(twice, 2, [x], [out], device=CPU)
+    x.strides = (8,)
+    pair.forward()
+    assert out.numpy().tolist() == [2.0, 6.0]
+    x.shape = (1,)
+    for _ in range(2):
+        with pytest.raises(RecordingError, match=r"'x' has shape \(1,\), and was recorded with \(2,\)"):
+            pair.forward()
+
+
+TEXT = """
+import warp as wp
+
+@wp.func
+def shape(x: wp.float32):
+    return x * 2.0
+
+@wp.kernel
+def scaled(x: wp.array(dtype=wp.float32), out: wp.array(dtype=wp.float32)):
+    a = wp.tile_ones(shape=(4, 4), dtype=wp.float32)
+    out[0] = shape(x[0]) * wp.tile_extract(wp.tile_matmul(a, a), 1, 1) + 0.0
+"""
+FACTORY = """
+import warp as wp
+
+kernels = []
+for factor in (2.0, 3.0):
+    @wp.kernel
+    def looped(x: wp.array(dtype=wp.float32), out: wp.array(dtype=wp.float32)):
+        out[0] = x[0] * wp.static(factor)
+    kernels.append(looped)
+"""
+_numbers = itertools.count()
+Load = Callable[..., ModuleType]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Runs texts in one Python module, as reloads of it or as cells of a notebook."""
+    module = ModuleType(f"recorded_source_{next(_numbers)}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def load(text: str, *, is_cell: bool = False) -> ModuleType:
+        path = tmp_path / f"text_{next(_numbers)}.py"
+        path.write_text(text)
+        module.__loader__ = module.__loader__ if is_cell else object()  # type: ignore[assignment]
+        exec(compile(text, str(path), "exec"), vars(module))
+        return module
+
+    return load
+
+
+class Launched:
+    """A recording of a kernel of x and out, and its results: the value and its slope."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.x, self.out = array([1.0]), array([0.0])
+        self.pair = record(kernel, 1, [self.x], [self.out], device=CPU)
+
+    def results(self) -> tuple[float, float]:
+        self.x.grad.zero_()
+        self.out.grad.fill_(1.0)
+        self.pair.adjoint()
+        self.pair.forward()
+        return float(self.out.numpy()[0]), float(self.x.grad.numpy()[0])
+
+
+def test_an_edited_kernel_or_function_is_followed(load: Load) -> None:
+    launched = Launched(load(TEXT).scaled)
+    before = launched.pair._forward
+    assert (launched.results(), launched.pair._forward) == ((8.0, 8.0), before)
+    edited = TEXT.replace("2.0", "30.0").replace("+ 0.0", "+ 1.0")
+    module, (_, function, kernel) = load(edited), edited.split("\n\n")
+    assert (launched.results(), launched.pair.kernel) == ((121.0, 120.0), module.scaled)
+    shifted, scaled = kernel.replace("+ 1.0", "+ 5.0"), function.replace("30.0", "3.0")
+    for cell, value in ((kernel, 121.0), (shifted, 125.0), (scaled, 17.0)):
+        load(cell, is_cell=True)
+        assert launched.results()[0] == value
+
+
+def test_an_edited_kernel_with_other_arguments_is_refused(load: Load) -> None:
+    launched = Launched(load(TEXT).scaled)
+    for old, new in (("32), out", "32), s: float, out"), ("(x: wp.array", "(y: wp.array")):
+        load(TEXT.replace(old, new).replace("x[0]", "out[0]"))
+        for call in (launched.pair.forward, launched.pair.adjoint, lambda: launched.pair.set("x", launched.x)):
+            with pytest.raises(RecordingError, match=r"scaled takes (x, s|y), out, and 2 arguments were given"):
+                call()
+
+
+def test_kernels_of_one_name_are_not_mistaken_for_edits(load: Load) -> None:
+    launched = [Launched(kernel) for kernel in load(FACTORY).kernels]
+    load(FACTORY.replace("2.0, 3.0", "4.0, 5.0"), is_cell=True)
+    assert [each.results() for each in launched] == [(2.0, 2.0), (3.0, 3.0)]
+
+
+def test_a_changed_module_is_recorded_again_with_the_present_arguments(load: Load) -> None:
+    module = load(TEXT)
+    launched, builds = Launched(module.scaled), []
+    launched.x = array([3.0])
+    launched.pair.set("x", launched.x)
+
+    def run(of: Callable[[], object]) -> None:
+        of()
+        assert launched.results() == (24.0, 8.0)
+        builds.append(launched.pair._adjoint.launch.module_exec)
+
+    run(module.scaled.module.mark_modified)
+    run(module.scaled.module.unload)
+    with warp_tiles.enabled():
+        run(lambda: None)
+        with warp_tiles.override(provider="scalar"):
+            run(lambda: None)
+    wp.set_module_options({"enable_backward": False}, module=module)
+    with pytest.raises(RecordingError, match="scaled has no adjoint: enable_backward is off"):
+        launched.results()
+    run(lambda: wp.set_module_options({"enable_backward": True}, module=module))
+    assert (len({build.module_hash for build in builds}), builds[0] is builds[1]) == (3, False)
+
+
+def test_a_tape_records_replays_as_it_records_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr(wp.config, "verify_autograd_array_access", True)
+    monkeypatch.setattr(wp.Tape, "_check_kernel_array_access", lambda tape, kernel, args: checked.append(kernel.key))
+    x, scale, shift, y = arguments_on(CPU)
+    z, other, found = array([0.0, 0.0]), array([7.0, 7.0]), []
+    pair = record(weighted, 2, [x, scale, shift], [y], device=CPU)
+    for recorded in (False, True):
+        with wp.Tape() as tape:
+            if recorded:
+                pair.forward()
+                pair.set("x", y)
+                pair.set("out", z)
+                pair.forward()
+                pair.set("x", other)  # a tape keeps the arguments of its forward pass
+            else:
+                wp.launch(weighted, 2, inputs=[x, scale, shift], outputs=[y], device=CPU)
+                wp.launch(weighted, 2, inputs=[y, scale, shift], outputs=[z], device=CPU)
+        tape.backward(grads={z: wp.ones_like(z)})
+        assert {x, y, z, scale.weights} <= set(tape.gradients)
+        found.append([value.grad.numpy().tolist() for value in (x, scale.weights)])
+        tape.zero()
+    assert found[0] == found[1] != [[0.0, 0.0]] * 2
+    assert (checked, np.any(other.grad.numpy())) == (["weighted"] * 4, False)

@@ -7,10 +7,9 @@ import ctypes
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
 
-import numpy as np
 import warp
 
 from warp_tiles._warp.internals import find, missing, require
@@ -29,10 +28,10 @@ _REQUIRED = {
     "context.Launch.launch": "stream",
     "context.Launch.set_param_at_index": "index value adjoint",
     "context.Module.mark_modified": "",
-    "context.can_access": "device resource",
     "context.init": "",
     "context.launch": "record_cmd record_tape adj_inputs max_blocks block_dim",
     "context.pack_arg": "kernel arg_type arg_name value device adjoint",
+    "tape.Tape.record_launch": "kernel dim max_blocks inputs outputs device block_dim",
 }
 _NATIVE_PARAMETERS = 11  # parameters of wp_cuda_launch_kernel
 
@@ -49,23 +48,6 @@ def runtime() -> Any:
     if len(found.core.wp_cuda_launch_kernel.argtypes or ()) != _NATIVE_PARAMETERS:
         raise missing(f"wp_cuda_launch_kernel with {_NATIVE_PARAMETERS} parameters")
     return found
-
-
-def device_of(device: Any, stream: Any) -> Any:
-    """Returns Warp's device for a launch: the stream's device if a stream is given.
-
-    Raises:
-        RecordingError: ``stream`` is not a stream, or belongs to another device.
-    """
-    if stream is None:
-        return warp.get_device(device)
-    if not isinstance(stream, warp.Stream):
-        raise RecordingError(f"stream is {stream!r}", remedy="pass a wp.Stream, or None")
-    if device is not None and warp.get_device(device) != stream.device:
-        raise RecordingError(
-            f"device is {device}, but the stream belongs to {stream.device}", remedy="pass only one of the two"
-        )
-    return stream.device
 
 
 # ---- kernels and their arguments
@@ -102,47 +84,40 @@ def has_adjoint(kernel: Any) -> bool:
     return bool(kernel.module.options["enable_backward"] if option is None else option)
 
 
-def snapshot(kernel: Any, index: int, value: Any) -> Any:
-    """Returns an array or immutable value itself, and a private copy of any other value."""
+def snapshot(value: Any) -> Any:
+    """Returns a private copy of a struct, vector or list, and any other value itself."""
     if warp.types.is_struct(value):
         instance = value._cls()
         instance.assign(value)
         return instance
-    if warp.types.is_array(kernel.adj.args[index].type):
-        return value
-    if isinstance(value, ctypes.Array):
-        return type(value).from_buffer_copy(value)
-    return copy.deepcopy(value) if isinstance(value, (list, np.ndarray)) else value
+    return copy.deepcopy(value) if isinstance(value, (ctypes.Array, list)) else value
 
 
-def pack(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, anywhere: bool = False) -> Any:
-    """Converts a value to the C structure or number that the kernel takes.
+def arrays_in(variable: Any, value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each array of an argument with its name, e.g. ``weights.inner.values``; None for one that is not set."""
+    name = prefix + variable.label
+    if warp.types.is_array(variable.type):
+        yield name, value
+    elif warp.types.is_struct(value):
+        for member in value._cls.vars.values():
+            yield from arrays_in(member, getattr(value, member.label), f"{name}.")
 
-    Args:
-        value: The argument's value, or its gradient if ``adjoint``.
-        anywhere: Accept arrays that the device cannot access.
+
+def pack(kernel: Any, index: int, value: Any, device: Any) -> Any:
+    """Converts an argument to the C structure or number that the kernel takes.
 
     Raises:
-        RecordingError: The value does not match the argument's type, dtype or number of dimensions, or the device
-            cannot access one of its arrays.
+        RecordingError: The value does not match the argument's type, dtype or number of dimensions.
     """
     argument = kernel.adj.args[index]
-    role = "the gradient of " if adjoint else ""
-    what = f"{role}argument '{argument.label}' of kernel {kernel.key}"
+    what = f"argument '{argument.label}' of kernel {kernel.key}"
     expected = argument.type
     if isinstance(expected, find("codegen.Struct")):
         given = getattr(value, "_cls", None)
         if given is None or given.hash != expected.hash:
             raise RecordingError(f"{what} is {value!r}", remedy=f"pass an instance of {expected.key}")
-    for name, array in () if anywhere else arrays_in(argument.label, value):
-        owner = getattr(array, "device", None)
-        if array is not None and owner != device and not warp.can_access(device, array):
-            raise RecordingError(
-                f"{role}argument '{name}' of kernel {kernel.key} is on {owner}, which {device} cannot access",
-                remedy=f"move it to {device}",
-            )
     try:
-        return find("context.pack_arg")(kernel, expected, argument.label, value, device, adjoint)
+        return find("context.pack_arg")(kernel, expected, argument.label, value, device, False)
     except (TypeError, RuntimeError, ValueError) as error:
         raise_if_signalled(error)
         raise RecordingError(f"{what} does not fit: {error}") from error
@@ -157,21 +132,13 @@ def check_arguments(kernel: Any, values: Sequence[Any], device: Any) -> None:
     concrete = overload_for(kernel, values)
     for index, value in enumerate(values):
         owner = value.device if isinstance(value, warp.array) else device
-        pack(concrete, index, value, owner, adjoint=False, anywhere=True)
+        pack(concrete, index, value, owner)
 
 
-def can_have_gradient(value: Any) -> bool:
-    """True if a tape keeps a gradient of this argument."""
-    return isinstance(value, warp.array) or bool(warp.types.is_struct(value))
-
-
-def own_gradient(
-    value: Any, found: dict[Any, Any] | None = None, of: Callable[[Any], Any] = lambda array: array.grad
-) -> Any:
+def own_gradient(value: Any, of: Callable[[Any], Any] = lambda array: array.grad) -> Any:
     """Returns the gradient that ``wp.Tape`` would use for an argument.
 
     Args:
-        found: Receives each array that has a gradient, mapped to that gradient.
         of: Returns the gradient of an array, or None.
 
     Returns:
@@ -180,20 +147,11 @@ def own_gradient(
     if warp.types.is_struct(value):
         mirror = value._cls()
         for name in value._cls.vars:
-            gradient = own_gradient(getattr(value, name), found, of)
+            gradient = own_gradient(getattr(value, name), of)
             if gradient is not None:
                 setattr(mirror, name, gradient)
         return mirror
-    gradient = of(value) if isinstance(value, warp.array) else None
-    if gradient is not None and found is not None:
-        found[value] = gradient
-    return gradient
-
-
-def check_array_access(tape: Any, kernel: Any, values: Sequence[Any]) -> None:
-    """Runs Warp's check for arrays that are overwritten before the backward pass reads them, if it is enabled."""
-    if warp.config.verify_autograd_array_access:
-        tape._check_kernel_array_access(kernel, values)
+    return of(value) if isinstance(value, warp.array) else None
 
 
 # ---- launches
@@ -237,19 +195,12 @@ class PackedLaunch:
         """Launches the kernel."""
         self.launch.launch(self.stream)
 
-    def set(self, index: int, value: Any, *, adjoint: bool) -> None:
-        """Changes an argument, or the gradient of one."""
-        self.launch.set_param_at_index(index, value, adjoint)
-
-    def copy(self) -> PackedLaunch:
-        """Returns the same launch with its own copy of the arguments."""
-        launch = copy.copy(self.launch)
-        launch.params = list(launch.params)
-        launch.fwd_args = list(launch.fwd_args)
-        launch.adj_args = None if launch.adj_args is None else list(launch.adj_args)
-        if launch.params_addr is not None:
-            launch.params_addr = type(launch.params_addr)(*launch.params_addr)
-        return type(self)(launch, self.stream, self._definition)
+    def set(self, index: int, value: Any) -> None:
+        """Changes an argument, and in a launch of the adjoint its gradient to its own."""
+        self.launch.set_param_at_index(index, value)
+        if self.launch.adjoint:
+            self.launch.set_param_at_index(index, own_gradient(value), True)
+        self._pack()
 
     def is_current(self) -> bool:
         """True if the kernel's module is unmodified since it was packed."""
@@ -308,14 +259,6 @@ class _CpuLaunch(PackedLaunch):
         ]
         self._function = launch.hooks.backward if launch.adjoint else launch.hooks.forward
         self._arguments = tuple(ctypes.byref(structure) for structure in (launch.bounds, *self._structures))
-
-    def set(self, index: int, value: Any, *, adjoint: bool) -> None:
-        super().set(index, value, adjoint=adjoint)
-        packed = self.launch.params[1 + index + (len(self._names) if adjoint else 0)]
-        try:
-            setattr(self._structures[adjoint], self._names[index], packed)
-        except TypeError:  # the gradient of an indexed array is a plain array
-            self._pack()
 
     def _point(self, pointers: Sequence[int | None], scalars: Sequence[float]) -> None:
         super()._point(pointers, scalars)
@@ -410,14 +353,6 @@ def _class_of(launch: Any) -> type[PackedLaunch]:
     return _CpuLaunch if launch.block_dim == 1 else PackedLaunch
 
 
-def array_structures(values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yields each array with its C structure. An array gets a new structure when its gradient is replaced."""
-    for _, found in (named for value in values for named in arrays_in("", value)):
-        array = found.data if isinstance(found, warp.indexedarray) else found
-        if isinstance(array, warp.array):
-            yield array, array.ctype
-
-
 # ---- edited kernels
 
 
@@ -448,55 +383,10 @@ class Definition:
         )
 
     def newest(self) -> Any:
-        """Returns the edited kernel if the name now refers to one, else the recorded kernel.
-
-        Raises:
-            RecordingError: The edited kernel has other arguments.
-        """
-        candidate: Any = self._globals.get(self._name)
-        if not (self.is_named and is_kernel(candidate)) or candidate.adj.source == self._kernel.adj.source:
-            return self._kernel
-        old, new = argument_names(self._kernel), argument_names(candidate)
-        if old != new:
-            raise RecordingError(
-                f"kernel {self._kernel.key} was redefined with the arguments {', '.join(new)} "
-                f"in place of {', '.join(old)}",
-                remedy="record it again",
-            )
-        return candidate
-
-
-# ---- the arrays of an argument: itself, or the array members of a struct and of nested structs
-
-
-def arrays_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields each array with its name, e.g. ``weights.inner.values``, and None for an array member that is not set."""
-    if warp.types.is_struct(value):
-        for label, variable in value._cls.vars.items():
-            member = getattr(value, label)
-            if member is None and warp.types.is_array(variable.type):
-                yield f"{name}.{label}", None
-            else:
-                yield from arrays_in(f"{name}.{label}", member)
-    elif warp.types.is_array(value):
-        yield name, value
-
-
-def array_shapes(kernel: Any, index: int, value: Any, structure: Any) -> dict[str, tuple[int, ...] | None]:
-    """The shapes of the arrays in a kernel's argument, by name; None for an array that is not set.
-
-    Args:
-        value: The argument's value, as the user passed it.
-        structure: The packed value. It has a shape for everything that Warp accepts as an array.
-    """
-    argument = kernel.adj.args[index]
-    if not warp.types.is_array(argument.type):
-        found = arrays_in(argument.label, value)
-        return {name: None if array is None else tuple(array.shape) for name, array in found}
-    dense = structure.data if hasattr(structure, "indices") else structure
-    if value is None or not hasattr(dense, "ndim"):
-        return {argument.label: None}
-    return {argument.label: tuple(structure.shape[: dense.ndim])}
+        """Returns the edited kernel if the name now refers to one, else the recorded kernel."""
+        bound: Any = self._globals.get(self._name)
+        is_edit = self.is_named and is_kernel(bound) and bound.adj.source != self._kernel.adj.source
+        return bound if is_edit else self._kernel
 
 
 # ---- kernels that Warp did not generate
