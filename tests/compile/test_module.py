@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from warp_tiles.compile.module import (
     KNOWN_KEYWORDS,
     ModuleSource,
     module_flags,
+    reason_without_key,
     warp_link_reason,
 )
 from warp_tiles.compile.search import Toolchain
@@ -280,3 +282,59 @@ def test_a_module_and_a_function_are_linked(output: str, magic: bytes) -> None:
     assert linked.compiler.startswith("nvJitLink ")
     with pytest.raises(LinkError):
         run(LinkRequest("m", (kernel.payload,), arch, "cubin"))
+
+
+# ---- sources that others may have written
+
+
+@pytest.mark.parametrize(
+    ("code", "may_read"),
+    [
+        ('# /* a */ include "x"', True),
+        ("#\n\tembed", True),
+        ("%:include", True),
+        ("??=include", True),
+        ("#/**//**/import", True),
+        ("/* # include */", True),  # nobody knows that it is in a comment
+        ("#if __has_include(x)", True),
+        ('#include "builtin.h"\n#include "other.h"', True),
+        ('#include "builtin.h"', False),
+        ("#define include", False),
+        ("#/* */ x */include", False),
+        ("#/* open include", False),
+        ("// #include x", False),
+    ],
+)
+def test_code_that_may_read_files_has_no_key(code: str, may_read: bool, tmp_path: Path) -> None:
+    (tmp_path / "builtin.h").touch()
+    module = ModuleSource("m.cu", 90, "cubin", str(tmp_path), {})
+    assert bool(reason_without_key(module, code)) == may_read
+
+
+HOSTILE = {
+    "comments": lambda n: "#" + "/**/" * n,
+    "blank lines": lambda n: "\n" * n,
+    "comments that do not end": lambda n: "#/*" * n,
+    "one end": lambda n: "#/*" * n + "*/",
+    "comments with directives": lambda n: "/*#/*x*/" * n,
+    "directives": lambda n: "# " * n,
+    "lines that go on": lambda n: "\\ " * n,
+    "a name": lambda n: '#include "' + "a.h" * n,
+    "line comments": lambda n: "// x\n" * n,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_time_for_a_source_grows_as_its_length(name: str) -> None:
+    module = ModuleSource("m.cu", 90, "cubin", "/nowhere", {})
+
+    def seconds(text: str) -> float:
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            reason_without_key(module, text)
+            times.append(time.process_time() - start)
+        return min(times)
+
+    short, long = (seconds(HOSTILE[name](n)) for n in (4_000, 64_000))
+    assert long < 80 * short + 0.01, "16 times the length; the square of it would take 256 times as long"

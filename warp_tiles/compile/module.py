@@ -12,6 +12,7 @@ arguments.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import functools
 import importlib.util
@@ -46,10 +47,13 @@ _ARGUMENTS: Any = [
     *(ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)),
     *(ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)),
 ]
-_COMMENT = re.compile(r"^\s*//(?!.*\*/).*$", re.MULTILINE)
+# sources can come from a start record that others wrote, so no pattern may take longer than its input is long
+_COMMENT = re.compile(r"^[ \t\r\f\v]*//(?!.*\*/).*$", re.MULTILINE)
 _CONTINUED = re.compile(r"\\[ \t\r\f\v]*\n")  # a line that goes on, also for compilers that ignore spaces there
 _INCLUDE = re.compile(r'^#include "([\w.]+\.h)"$', re.MULTILINE)  # all of Warp's files that keys cover
-_READS_FILES = re.compile(r"(?:#|%:|\?\?=)(?:\s|/\*.*?\*/)*(?:include|import|embed)|__has_(?:include|embed)", re.DOTALL)
+_DIRECTIVE = re.compile(r"#|%:|\?\?=")
+_SPACE, _CLOSE = re.compile(r"\s*"), re.compile(r"\*/")
+_READING = ("include", "import", "embed")  # directives
 
 
 @dataclass(frozen=True)
@@ -246,9 +250,32 @@ def reason_without_key(module: ModuleSource, source: str) -> str:
         return "" if Path(module.native_dir, found[1]).is_file() else found[0]
 
     code = _COMMENT.sub("", _CONTINUED.sub("", source))
-    if _READS_FILES.search(_INCLUDE.sub(is_covered, code)):
+    if _reads_files(_INCLUDE.sub(is_covered, code)):
         return "their code may include files that no key covers"
     return ""
+
+
+def _reads_files(code: str) -> bool:
+    """True if code may include files, or ask for them, in a time that grows as its length."""
+    if "__has_include" in code or "__has_embed" in code:
+        return True
+    closed = [found.end() for found in _CLOSE.finditer(code)]  # comments
+    known: dict[int, int] = {}  # where the spaces and comments end that begin at a position
+
+    def end_of_spaces(start: int) -> int:
+        passed = []
+        while start not in known:
+            passed.append(start)
+            start = _SPACE.match(code, start).end()  # type: ignore[union-attr]  # it matches everywhere
+            if not code.startswith("/*", start):
+                break
+            close = bisect.bisect_left(closed, start + 4)
+            start = closed[close] if close < len(closed) else len(code)
+        start = known.get(start, start)
+        known.update(dict.fromkeys(passed, start))
+        return start
+
+    return any(code.startswith(_READING, end_of_spaces(found.end())) for found in _DIRECTIVE.finditer(code))
 
 
 def compile_with_warp(request: WarpCompileRequest) -> Compiled:
