@@ -222,12 +222,6 @@ def _read_signed(folder: Path) -> Any:
         return ABSENT if found is None else (found.payload, found.manifest.key, facts.payload)
 
 
-def _write_counts(folder: Path) -> Path:
-    with _put(folder).building():
-        pass
-    return folder / "cache/stats/counts.json"
-
-
 SUBJECTS: dict[str, Subject] = {
     "payload": Subject(_write_payload, _read_entry),
     "manifest": Subject(_write_manifest, _read_entry),
@@ -247,8 +241,5 @@ SUBJECTS: dict[str, Subject] = {
     "bundle": Subject(_write_bundle, _read_bundle, repaired=False, every_time=True),
     "export of records": Subject(_write_export, _read_export, repaired=False, every_time=True),
     "signed bundle": Subject(_write_signed, _read_signed, repaired=False, every_time=True),
-    "counts": Subject(
-        _write_counts, lambda folder: Cache(folder / "cache").statistics(), repaired=False, every_time=True
-    ),
     "trusted keys": Subject(_write_trusted, _read_signed, repaired=False, every_time=True),
 }

@@ -78,11 +78,10 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
     "inner caches": use_inner_caches,
     "failed": reproduce,
-    "counts": lambda root: Cache(root).statistics(reset=True),
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }
 PLACES = (
-    "v1", "v1/keys", "v1/objects", "v1/locks", "asked", "stats", "toolchain",
+    "v1", "v1/keys", "v1/objects", "v1/locks", "asked", "toolchain",
     "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm", "failed",
     *(f"{cache}{inner}" for cache in (MODULES, HEADERS) for inner in ("", "/v1", "/v1/keys")),
 )  # fmt: skip

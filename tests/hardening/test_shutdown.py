@@ -12,7 +12,6 @@ from warp_tiles.build.progress import BuildProgress
 from warp_tiles.compile.compiler import Compiled, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import LinkError
-from warp_tiles.store.cache import Cache
 from warp_tiles.util.threads import DaemonThreads, side_by_side
 
 SCRIPT = """
@@ -48,7 +47,6 @@ def test_launches_and_builds_at_the_end_of_the_interpreter(when: str, tmp_path: 
     assert "built by mma" in done.stdout, done.stderr
     assert "Traceback" not in done.stderr
     assert list((tmp_path / "out").glob("*.cubin"))
-    assert Cache(tmp_path / "cache").statistics()[1]["modules built"] == 1
 
 
 @pytest.fixture

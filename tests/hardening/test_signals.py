@@ -141,12 +141,6 @@ def for_a_removal(root: Path) -> None:
     behind(store._own.changing, RecordStore(root, folder="tuning").remove)
 
 
-def building(root: Path) -> None:
-    root.mkdir()
-    with Cache(root).building():
-        pass
-
-
 class Anything:
     def portable(self, request: Any) -> Any:
         return request, ()
@@ -187,7 +181,6 @@ WAITS: dict[str, Callable[[Path], object]] = {
         RecordFolder, "files", lambda: RecordStore(root, folder="tuning").records()
     ),
     "a document": lambda root: in_a_read(TrustedFolder, "read", lambda: Documents(root, "facts").read("toolchain")),
-    "the counts of a cache": lambda root: in_a_read(TrustedFolder, "read", lambda: building(root)),
     "the compiler's library": lambda _: for_a_library("open_nvrtc"),
     "the linker's library": lambda _: for_a_library("open_nvjitlink"),
     "a remote answer": for_a_remote_answer,

@@ -43,7 +43,7 @@ def test_gc_also_collects_the_caches_beside_the_store(tmp_path: Path, number: in
         cache.put(key(name), payload(name), {})
     (cache.root / cache._folder.key_name(key("payload without a key").digest)).unlink()
     files = TrustedFolder(cache.root)
-    for name in (key("killed").digest, "stats"):
+    for name in (key("killed").digest, "starts"):
         files.write(f"v1/locks/{name}.holder", b"1 elsewhere")
     assert Cache(root).gc().payloads == 1
     assert unowned(root) == []
@@ -66,7 +66,6 @@ def test_killed_writers_leave_the_cache_sound(tmp_path: Path, killed: int) -> No
         if found is not None:
             assert found.payload == payload(found.manifest.info["n"])
     assert RecordStore(root, folder="tuning").load(record_key("gemm")) is not None
-    assert cache.statistics()[1]["functions built"] > 0
     cache.gc()
     assert unowned(root) == []
     assert get_or_build(cache, key("after"), lambda: (b"after", {}))[1] is False

@@ -111,30 +111,11 @@ def test_cache_gc_and_clear(filled_cache: Path, tmp_path: Path) -> None:
     assert "total size" in text
     assert " kB" in text
     assert json_of(command("cache", "clear", cache=cache))["total_bytes"] > 0
-    assert json_of(command("cache", "stats", cache=cache))["functions"]["built"] == 3, "clearing keeps the counts"
+    (cache / "stats").mkdir(0o700)
+    (cache / "stats/counts.json").write_text("of an earlier release")
     assert json_of(command("cache", "clear", "--all", cache=cache))["total_bytes"] == 0
+    assert not (cache / "stats/counts.json").exists()
     assert json_of(command("cache", "info", cache=cache))["entries"] == 0
-
-
-def test_cache_stats(filled_cache: Path, tmp_path: Path) -> None:
-    cache = copy_of(filled_cache, tmp_path)
-    before = json_of(command("cache", "stats", cache=cache))
-    assert (before["functions"]["built"], before["modules"]["built"]) == (3, 1)
-    assert 0 < before["functions"]["size_bytes"] < before["functions"]["max_bytes"]
-    json_of(command("compile", "-o", tmp_path / "out", filled_cache / "main.py", filled_cache, cache=cache))
-    after = json_of(command("cache", "stats", cache=cache))
-    assert (after["functions"]["found"], after["functions"]["built"]) == (before["functions"]["found"] + 3, 3)
-    assert (after["modules"]["built"], after["since_ns"]) == (2, before["since_ns"])
-    text = command("cache", "stats", cache=cache, as_json=False).stdout
-    for part in ("counted since 20", "fetched", "50%", " s ", "4.3 GB"):
-        assert part in text
-    text = command("cache", "stats", "--zero", cache=cache, as_json=False).stdout
-    assert "50%" not in text
-    zeroed = json_of(command("cache", "stats", cache=cache))
-    assert zeroed["since_ns"] > after["since_ns"]
-    assert not any(zeroed["functions"][name] for name in ("found", "built", "build_seconds"))
-    assert "nothing is counted yet" in command("cache", "stats", cache=tmp_path / "none", as_json=False).stdout
-    assert not (tmp_path / "none").exists()
 
 
 def test_cache_gc_with_an_invalid_size(tmp_path: Path) -> None:

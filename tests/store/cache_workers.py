@@ -47,9 +47,9 @@ def key_file_of(cache: Cache, entry: Entry) -> Path:
 
 
 def files(root: Path) -> list[str]:
-    """Sorted relative names of all files except locks and the counts."""
+    """Sorted relative names of all files except locks."""
     found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-    return sorted(name for name in found if "/locks/" not in name and name != "stats/counts.json")
+    return sorted(name for name in found if "/locks/" not in name)
 
 
 def flip(path: Path, bit: int, *, keep_times: bool) -> None:

@@ -92,12 +92,12 @@ class Resources:
         return self.once(lambda: DaemonThreads(count, "warp_tiles_wait"), "waiters")
 
     def close(self) -> None:
-        """End the compiler processes, and add what was counted to the caches."""
+        """End the compiler processes and the connections."""
         with self._lock:
             self.closed = True
             made, self._made = self._made, {}
         for (kind, *_), what in made.items():
-            if kind in ("waiters", "pool", "remote", "bundle", "cache") and what is not None:
+            if kind in ("waiters", "pool", "remote", "bundle") and what is not None:
                 what.close()
 
     def after_fork(self) -> None:

@@ -211,8 +211,7 @@ class ModuleBuild:
         if kept and all(functions.values()):  # the source calls the planned functions
             key = _linked_key(self._context, module, text, functions, self.plan.register_limit)
         if key is None:
-            with self._context.modules.building():
-                yield None
+            yield None
             return
         with self._context.leased_module(key, self._phases, started) as lease:
             yield lease

@@ -38,7 +38,6 @@ EXAMPLES = {
     "settings": "WARP_TILES_POLICY=fast warp-tiles settings",
     "doctor": "warp-tiles doctor --json",
     "cache": "warp-tiles cache info",
-    "cache stats": "warp-tiles cache stats",
     "cache info": "warp-tiles cache info --json",
     "cache list": "warp-tiles cache list",
     "cache verify": "warp-tiles cache verify",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -23,7 +22,6 @@ from warp_tiles.store import LTOIR, MODULE, RECORDS
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.explain import MissedKeys, explain_among
 from warp_tiles.store.keys import signer_if_any, trusted_by
-from warp_tiles.store.statistics import BUILD_SECONDS, BUILT, COUNTED, FAILED, FETCHED, FOUND
 from warp_tiles.tuning import store as records
 from warp_tiles.util.urls import without_password
 
@@ -71,36 +69,6 @@ def cache() -> None:
 def info(as_json: bool) -> None:
     """Print the folder, the number of functions, and the size of everything in it."""
     _report(_context().cache.info(), as_json)
-
-
-@cache.command()
-@click.option("--zero", is_flag=True, help="Begin to count anew.")
-@json_option
-def stats(zero: bool, as_json: bool) -> None:
-    """Print what all processes have asked of this cache, and its size.
-
-    A process adds its counts after each build and when it ends.
-    """
-    context = _context()
-    since_ns, counts = context.cache.statistics(reset=zero)
-    data: dict[str, Any] = {"since_ns": since_ns}
-    columns = []
-    for kind, store in {"functions": context.cache, "modules": context.modules}.items():
-        known, size = {name: counts.get(f"{kind} {name}", 0) for name in COUNTED}, store.info().size_bytes
-        hits = known[FOUND] + known[FETCHED]
-        lookups = hits + known[BUILT] + known[FAILED]
-        data[kind] = {**known, "size_bytes": size, "max_bytes": store.max_bytes}
-        columns.append((
-            *(known[name] for name in COUNTED[:-1]),
-            f"{hits / lookups:.0%}" if lookups else "",
-            f"{known[BUILD_SECONDS]:.1f} s",
-            decimal(size),
-            decimal(store.max_bytes),
-        ))  # fmt: skip
-    names = (*COUNTED[:-1], "hits", "build time", "size", "largest size")
-    since = datetime.datetime.fromtimestamp(since_ns / 1e9).isoformat(" ", "seconds")
-    title = f"counted since {since}" if since_ns else "nothing is counted yet"
-    print_rows(as_json, data, ("what", "functions", "modules"), list(zip(names, *columns)), title)
 
 
 @cache.command("list")
@@ -162,12 +130,12 @@ def gc(max_size: str | None, as_json: bool) -> None:
 
 
 @cache.command()
-@click.option("--all", "everything", is_flag=True, help="Also precompiled headers, facts, transcripts and counts.")
+@click.option("--all", "everything", is_flag=True, help="Also precompiled headers, facts and transcripts.")
 @json_option
 def clear(everything: bool, as_json: bool) -> None:
     """Remove every function and every linked module.
 
-    Tuning records stay, which `tune clear` removes, and the counts of `stats`.
+    Tuning records stay, which `tune clear` removes.
     """
     _report(_context().cache.clear(everything=everything), as_json)
 

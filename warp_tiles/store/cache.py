@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
-from warp_tiles.store.statistics import EVICTED, FETCHED, FOUND, WAIT_AT_END_S, Statistics
 from warp_tiles.util.processes import described, temporary_name, this_process
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
@@ -92,7 +91,6 @@ class Cache:
         # a later chdir() must not move the cache
         self._folder = Folder(absolute(root), allow_shared, self._problems, suffix, folder)
         self.root = self._folder.root
-        self._statistics = Statistics(self._folder.files.root, folder or "functions", shared=allow_shared)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -196,9 +194,7 @@ class Cache:
             return
         used = self._folder.size_bytes()
         if used > self.max_bytes:
-            report = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key)
-            self._statistics.count(EVICTED, len(report.evicted))
-            used = report.size_bytes
+            used = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key).size_bytes
         self._unmeasured_bytes = (self.max_bytes - used) * UNMEASURED
 
     @contextmanager
@@ -207,7 +203,7 @@ class Cache:
 
         Args:
             upstream: Asks another place if the entry is not stored here.
-            builds: False for a lookup after which the caller builds under another key: a miss counts for that key.
+            builds: False if the caller builds under another key. Then no process waits for this one.
         """
         push: Callable[[Entry], object] | None = None
 
@@ -224,7 +220,7 @@ class Cache:
             text = "waiting for %s, which builds the same; it is built here too after %g s"
             logger.warning(text, holder, self._build_wait_s)
 
-        found, result = self.get(key), FOUND
+        found = self.get(key)
         with ExitStack() as stack:
             if found is None and builds:
                 try:
@@ -238,11 +234,7 @@ class Cache:
                 found = self.get(key)
             if found is None and upstream is not None:
                 other = upstream()
-                found, push, result = other.found and self.add(other.found), other.push, FETCHED
-            if found is not None:
-                self._statistics.count(result)
-            elif builds:
-                stack.enter_context(self.building())
+                found, push = other.found and self.add(other.found), other.push
             yield BuildLease(found, keep)
 
     def is_locked(self, key: CacheKey) -> bool:
@@ -253,14 +245,6 @@ class Cache:
         except OSError as error:  # without locks, nobody holds it
             raise_if_signalled(error)
             return isinstance(error, TimeoutError)
-
-    def building(self) -> AbstractContextManager[None]:
-        """Count a block as a build of :meth:`statistics`. A :meth:`lease` does that itself."""
-        return self._statistics.building()
-
-    def close(self) -> None:
-        """Add what this process has counted to :meth:`statistics`."""
-        self._statistics.save(WAIT_AT_END_S)
 
     def _unusable(self, error: OSError) -> None:
         raise_if_signalled(error)
@@ -309,20 +293,6 @@ class Cache:
                 total_bytes=sum(parts.values()),
             )
 
-    def statistics(self, *, reset: bool = False) -> tuple[int, dict[str, float]]:
-        """The counts of all processes, see :meth:`Statistics.read`.
-
-        Args:
-            reset: Begin to count anew.
-
-        Raises:
-            CacheError: The folder is refused or unreadable, or the counts are damaged.
-        """
-        with self._command("statistics"):
-            if reset:
-                self._statistics.reset()
-            return self._statistics.read()
-
     def entries(self) -> tuple[maintain.EntryInfo, ...]:
         """The entries with a sound manifest, the most recently used first. Payloads are not read."""
         items = []
@@ -354,7 +324,7 @@ class Cache:
         """Remove every entry and every linked module. The folder and its locks stay.
 
         Args:
-            everything: Remove also precompiled headers, facts, transcripts, counts and start records of scripts:
+            everything: Remove also precompiled headers, facts, transcripts and start records of scripts:
                 all but the tuning records.
         """
         with self._command("clear", change=True):

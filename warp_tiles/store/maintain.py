@@ -26,7 +26,6 @@ from warp_tiles.store.paths import (
     MODULES,
     MODULES_SUFFIX,
     STARTS,
-    STATISTICS,
 )
 from warp_tiles.store.sealed import DamagedError, Documents
 from warp_tiles.util.processes import DAY_S, TEMP_PREFIX, is_leftover
@@ -40,7 +39,7 @@ PARTS = {
     "linked_modules": (MODULES,),
     "precompiled_headers": (HEADERS,),
     "tuning_records": ("tuning",),
-    "facts": (FACTS := ("toolchain", "asked", "failed", STATISTICS, STARTS)),
+    "facts": (FACTS := ("toolchain", "asked", "failed", "stats", STARTS)),
 }
 LOCKS_OF_SEARCHES = "tuning/.locks"
 

@@ -18,8 +18,8 @@ MODULES, MODULES_SUFFIX = "modules", ".cubin"
 HEADERS, HEADERS_SUFFIX = "cuda_headers", ".pch"
 #: The folder that names the headers that a module needed and that are not precompiled yet.
 ASKED_HEADERS = "asked/headers"
-#: The folders of start records and of counts below the root.
-STARTS, STATISTICS = "starts", "stats"
+#: The folder of start records below the root.
+STARTS = "starts"
 _NO_FOLDER = Path(os.devnull) / "warp_tiles"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
