@@ -11,8 +11,8 @@ replayed as a graph. Sides alternate, and medians are compared.
 Rows "speed" have cold runs, which start with empty caches, and warm runs of Warp, of warp_tiles, and of `own`, which
 sets `mathdx_opt_out=own`. The first run of each side is not counted, because it also reads the machine's libraries from
 disk; warm runs use its caches. Rows "starts" have cold runs alone, with `modules=all`: `all` is a first start, which
-writes a start record; `rehearsed` a first start with `--rehearse`; `record` a start with the record of `all`; `store` a
-start with a store, a folder behind Python's HTTP server, which a run that is not counted has filled.
+writes a start record; `record` a start with the record of `all`; `store` a start with a store, a folder behind Python's
+HTTP server, which a run that is not counted has filled.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ SETTINGS: dict[str, dict[str, str] | None] = {
     "tiles": {},
     "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"},
     "all": ALL,
-    "rehearsed": ALL,
     "record": ALL,
     "store": ALL,
 }
@@ -62,7 +61,7 @@ OF_WARM_RUNS = ("steps_per_second", "rounds", "kernels_us", "tile_kernel_us")  #
 SHOWN_LINES = 25  # of a failed program's output
 
 
-SIDES = {"speed": ("warp", "tiles", "own"), "starts": ("warp", "all", "rehearsed", "record", "store")}
+SIDES = {"speed": ("warp", "tiles", "own"), "starts": ("warp", "all", "record", "store")}
 PEER = "warp"
 
 
@@ -223,8 +222,6 @@ class Case:
             if side == "all":
                 file.unlink(missing_ok=True)
             return ["--start", str(file)], {}
-        if side == "rehearsed":
-            return ["--rehearse", "--start", str(caches / "start.json")], {}
         if side != "store":
             return [], {}
         trust, push = trust_and_push(self.scratch)

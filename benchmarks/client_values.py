@@ -22,13 +22,13 @@ def whole_starts() -> dict[str, str]:
         client = at(f"client_speed/starts {name}")
         warp_s = next(run["jit_s"] for run in client["runs"] if (run["side"], run["phase"]) == ("warp", "cold"))
         ratios = client["compared"]["jit_to_warp"]
-        return line(titles[name], warp_s, [ratios.get(side) for side in ("all", "rehearsed", "record", "store")])
+        return line(titles[name], warp_s, [ratios.get(side) for side in ("all", "record", "store")])
 
     def on_two_cores(client: dict[str, Any]) -> list[str]:
-        ratios = [client["ratios"].get(side) for side in ("first", "rehearsed", "record", "store")]
+        ratios = [client["ratios"].get(side) for side in ("first", "record", "store")]
         return line(client["title"], client["seconds"]["warp"], ratios)
 
-    head = ["client", "Warp, s", "first start", "with `--rehearse`", "with a start record", "with a store"]
+    head = ["client", "Warp, s", "first start", "with a start record", "with a store"]
     starts = [row for row in at("clients/rows") if row["name"].startswith("starts ")]
     return {
         "whole starts": table(head, map(on_gpu, titles)),

@@ -9,8 +9,7 @@ takes the branches that it takes on Warp's CPU device. CPU seconds include compi
 the building of models, which are recorded apart.
 
 `--starts` measures whole starts with the setting modules="all", in which launches load their modules for a fake GPU, as
-rows "starts CLIENT": Warp; a first
-start, which writes a start record; a first start beside its rehearsal; a start with that record; a start with a store,
+rows "starts CLIENT": Warp; a first start, which writes a start record; a start with that record; a start with a store,
 which a run that does not count has filled, behind Python's HTTP server. All caches are empty. Compilations ahead of a
 launch also run while the client is imported and its model is built, so if that phase takes longer than with Warp, the
 difference is added to the seconds of the side.
@@ -207,7 +206,6 @@ def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         to_store = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
         run_side(python, name, "start", limit_s, folder / "other.json", **to_store)  # signing takes time
         runs["first"] = run_side(python, name, "start", limit_s, record)
-        runs["rehearsed"] = run_side(python, name, "rehearsed", limit_s, folder / "third.json")
         runs["record"] = run_side(python, name, "start", limit_s, record)
         with served(store) as url:
             from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -17,6 +18,7 @@ from warp_tiles._warp import installed, is_enabled, require_hooks, set_installed
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError, UnsupportedWarpError
 from warp_tiles.settings import current, on_change
+from warp_tiles.store.paths import cache_root, start_file
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ _lock = threading.RLock()
 def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | None = None) -> None:
     """Hook into Warp. From then on warp_tiles plans, builds, caches and links Warp's modules.
 
-    A second call has no effect. A forked child starts its own compiler processes.
+    A second call has no effect, but for its start record. A forked child starts its own compiler processes.
 
     Args:
         executor: Runs the compilers in place of this package's processes, one picklable request per call, e.g.
@@ -42,15 +44,15 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             (docs/cluster.md). :func:`disable` does not shut it down.
         start: File of the program's start record (docs/cache.md). The modules that it names are compiled at once, side
             by side. :func:`disable`, or the end of the program, writes it with what was loaded. It contains the source
-            of the kernels. With it, ``modules="auto"`` means ``all``. Under ``warp-tiles run``, it takes the place of
-            the script's own record.
+            of the kernels. With it, ``modules="auto"`` means ``all``. It takes the place of a record that is kept
+            already. None takes the one that ``warp-tiles warm`` has left for the running script, if there is one.
 
     Raises:
         UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged. If it is
             newer than the newest tested version, a warning says so instead, and everything is left to it.
         SettingError: The environment or the project file holds an unknown name or value, the executor is none, or
-            warp_tiles is already enabled and the call names an executor or a start record. The start record's folder
-            is missing, or ``modules`` is ``tiles``.
+            warp_tiles is already enabled and the call names an executor. The start record's folder is missing, or
+            ``modules`` is ``tiles``.
     """
     if start is not None:
         require_place(Path(start))
@@ -61,14 +63,11 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
     with _lock:
         if is_enabled():
             hooks = require_hooks("enable()")
-            if start is not None and executor is None and hooks.takes_start is not None:
-                if hooks.takes_start:
-                    hooks.takes_start = None
-                    hooks.begin_start(Path(start))
-            elif executor is not None or start is not None:
-                raise SettingError(
-                    "warp_tiles is enabled already, so it takes no executor and no start record", "call disable() first"
-                )
+            if executor is not None:
+                raise SettingError("warp_tiles is enabled already, so it takes no executor", "call disable() first")
+            # a command that only plans the script keeps no record
+            if start is not None and hooks.takes_start and (hooks.program_start is not None or not is_planning()):
+                hooks.begin_start(Path(start))
             return
         import warp
 
@@ -91,8 +90,17 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             return
         on_change(_settings_changed)
         set_installed(hooks)
-        if start is not None:
-            hooks.begin_start(Path(start))
+        if (file := start or _own_start()) is not None:
+            hooks.begin_start(Path(file))
+
+
+def _own_start() -> Path | None:
+    """The start record that ``warp-tiles warm`` or ``run`` has left for the running script."""
+    script, now = getattr(sys.modules.get("__main__"), "__file__", None), current()
+    if script is None or now.modules == "tiles":
+        return None
+    file = start_file(cache_root(now.cache_dir), Path(script))
+    return file if os.path.exists(file) else None  # Path.exists() raises for a folder that may not be read
 
 
 def require_place(start: Path) -> None:
@@ -253,7 +261,7 @@ def prefetch(
     Returns:
         The number of modules that are queued. Modules that are loaded already and those whose files a launch could
         not reuse are left out: with ``wp.config.cache_kernels=False``, with the option ``strip_hash`` or
-        ``verify_autograd_array_access``, and with deferred ``wp.static`` expressions.
+        ``verify_autograd_array_access``, and with deferred ``wp.static`` expressions. 0 while a script is planned.
 
     Raises:
         PlanError: warp_tiles is not enabled, or a module has no kernels.
@@ -261,6 +269,8 @@ def prefetch(
     from warp_tiles._warp.modules import users_own_modules
 
     hooks = require_hooks("prefetch()")
+    if is_planning():
+        return 0
     chosen = [_warp_module(module) for module in modules] or users_own_modules()
     return hooks.prefetch(chosen, device, block_dim)
 

@@ -2,12 +2,10 @@
 
     python -m benchmarks.client_scripts.child CLIENT SIDE FOLDER [RECORD]
 
-The sides are `warp`, `tiles`, `warp_start`, `start`, `rehearsed` and `rehearsal`. The folder receives the cubins. The
-environment names the caches. All sides but `warp` and `warp_start` enable warp_tiles before the client is imported, as
-a user does. `start`, `rehearsed` and `rehearsal` set modules="all", so that workers compile. `start` loads modules at
-their launches, for a fake GPU. It begins with the start record RECORD, if it exists, and writes it. `warp_start` loads
-modules in the same way with Warp alone. `rehearsed` is `start` while a second process, the side `rehearsal`, compiles
-ahead as in `warp-tiles run --rehearse`.
+The sides are `warp`, `tiles`, `warp_start` and `start`. The folder receives the cubins. The environment names the
+caches. `tiles` and `start` enable warp_tiles before the client is imported, as a user does. `start` sets modules="all",
+so that workers compile, and loads modules at their launches, for a fake GPU. It begins with the start record RECORD, if
+it exists, and writes it. `warp_start` loads modules in the same way with Warp alone.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import os
 import platform
 import re
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +29,6 @@ import warp_tiles
 from benchmarks.client_scripts.steps import STEPS
 from benchmarks.stand_in import stand_in
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
-from warp_tiles.cli.run import compile_launched
 
 ARCH = 90
 
@@ -158,23 +154,16 @@ def versions() -> dict[str, str]:
 
 def measure(step: Callable[[], None], side: str, folder: Path, record: Path | None = None) -> dict[str, Any]:
     """Find what a step launches and compile it, one module after another, as launches do."""
-    starts = ("start", "rehearsed", "rehearsal")
-    tiles = side in ("tiles", *starts)
+    tiles = side in ("tiles", "start")
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
     enabling = Meter()
-    if side in starts:
+    if side == "start":
         warp_tiles.configure(modules="all")
     if tiles:
         warp_tiles.enable(start=record)
     start = enabling.read()
     setup = Meter()
-    if side == "rehearsal":
-        with stand_in(Path(wp.config.kernel_cache_dir)) as device:
-            compile_launched(step, device)
-        return {}
-    if side == "rehearsed":
-        return beside_rehearsal(lambda: started(step, start, setup))
     if side in ("start", "warp_start"):
         return started(step, start, setup)
     targets = launched_modules(step)
@@ -196,20 +185,6 @@ def measure(step: Callable[[], None], side: str, folder: Path, record: Path | No
         "own_builds": sum(record.get("lto_builds", 0) for record in records),
         "rows": rows,
     }
-
-
-def beside_rehearsal(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a start while a second process of this client compiles what it launches, and return its result."""
-    client, _, folder, *_ = sys.argv[1:]
-    command = [sys.executable, "-m", "benchmarks.client_scripts.child", client, "rehearsal", folder]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as rehearsal:
-        try:
-            result = run()
-            if rehearsal.poll():
-                raise SystemExit(f"the rehearsal ended with exit status {rehearsal.returncode}")
-            return result
-        finally:
-            rehearsal.kill()
 
 
 def started(step: Callable[[], None], enabling: dict[str, float], setup: Meter) -> dict[str, Any]:

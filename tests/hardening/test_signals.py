@@ -257,9 +257,6 @@ BROAD = {
         ("cli/output.py", "output_errors"),
         ("cli/output.py", "written"),
         ("cli/run.py", "enable_here"),
-        ("cli/run.py", "build"),
-        ("cli/run.py", "compile_launched"),
-        ("cli/run.py", "rehearse_here"),
         ("launch/script.py", "discover"),
     },
     "in a process or on a thread of this package": {

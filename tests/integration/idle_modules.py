@@ -25,6 +25,15 @@ def plain(out: wp.array(dtype=float)):
 """
 SLOW = " + ".join(f"wp.sin(out[i] * {i}.0 + float(N))" for i in range(60))
 
+LATE = """
+@wp.func
+def late(x: float):
+    for i in range(3):
+        x += wp.static(evaluate(i))
+    return x
+"""
+SEEN = f"seen = []\ndef evaluate(i): return seen.append(i) or float(i)\n{LATE}"
+
 
 def plain(value: int = 1, expression: str = "float(N)", more: str = "", *, backward: bool = False) -> ModuleType:
     return load(PLAIN.format(value=value, expression=expression, more=more, backward=backward))

@@ -17,7 +17,7 @@ import warp as wp
 import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.helpers import gemm, load
-from tests.integration.idle_modules import SLOW, found_at_load, module_of, plain, warp_module
+from tests.integration.idle_modules import SEEN, SLOW, found_at_load, module_of, plain, warp_module
 from tests.waiting import until
 from warp_tiles._warp import idle as modules_ahead
 from warp_tiles._warp import installed
@@ -114,16 +114,6 @@ def test_what_no_launch_has_asked_for_is_looked_up_here_alone_and_warned_of_neve
     assert said == ["the option lineinfo is on"] * len(said) != []
 
 
-LATE = """
-@wp.func
-def late(x: float):
-    for i in range(3):
-        x += wp.static(evaluate(i))
-    return x
-"""
-
-
-SEEN = f"seen = []\ndef evaluate(i): return seen.append(i) or float(i)\n{LATE}"
 LEFT = {
     "broken": lambda: plain(2, "wp.sin(missing(out[i]))"),
     "static": lambda: plain(2, "late(out[i])", SEEN),
@@ -177,7 +167,7 @@ def test_nothing_is_compiled_ahead(
     if case == "two cores":
         monkeypatch.setattr(idle, "idle_cores", lambda: 2.0)
     ahead = list[Any]()
-    monkeypatch.setattr(idle, "build_ahead", lambda *given: ahead.append(given))
+    monkeypatch.setattr(idle, "build_ahead", lambda *given, **_: ahead.append(given))
     modules, jobs = "tiles" if case == "tiles" else "all", 1 if case == "one job" else 2
     settings = {"cache_dir": tmp_path / "tiles", "progress": "off", "jobs": jobs, "modules": modules}
     with warp_tiles.override(**settings), warp_tiles.enabled():
@@ -193,7 +183,7 @@ def test_disabling_meanwhile_leaves_the_launch_to_warp(
 ) -> None:
     first, second = plain(1, SLOW), plain(2)
     only(first, second)
-    monkeypatch.setattr(idle, "build_ahead", lambda *_: warp_tiles.disable())
+    monkeypatch.setattr(idle, "build_ahead", lambda *_, **__: warp_tiles.disable())
     device.load(first.__name__)
     assert not warp_tiles.is_enabled()
     assert len(device.loaded) == 1
@@ -236,7 +226,7 @@ class Work:
         monkeypatch.setattr(idle, "build_ahead", self._compile)
         self.made.append(self)
 
-    def _compile(self, _: object, __: object, module: Any) -> None:
+    def _compile(self, _: object, __: object, module: Any, **___: object) -> None:
         self.open[module.name] = Future()
         self.open[module.name].result(30)
 

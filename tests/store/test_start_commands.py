@@ -16,10 +16,11 @@ from click.testing import CliRunner
 from tests.integration.helpers import load
 from tests.store.test_start_record import _disabled, recorded, rewrite  # noqa: F401
 from tests.store.warp_modules import entries, text, warm
-from warp_tiles.build.start_record import default_file, read_record
+from warp_tiles.build.start_record import read_record
 from warp_tiles.cli import commands
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.keys import SigningKey
+from warp_tiles.store.paths import start_file
 
 SCRIPT = """
 import warp as wp
@@ -38,7 +39,7 @@ def test_run_keeps_a_record_for_each_script(by: str, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     command = [sys.executable, "-m", "warp_tiles", "run", str(script)]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
-    kept = default_file(tmp_path / "cache", "script.py", str(script.resolve()))
+    kept = start_file(tmp_path / "cache", script)
     assert [module.name for module in read_record(kept).modules] == ["__main__"]
 
 
@@ -93,7 +94,9 @@ def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_pat
     broken = dataclasses.replace(kept, name="broken", source="nonsense")
     rewrite(file, broken, kept, clustered)
     cache = tmp_path / "other" / "cache"
-    rows = json.loads(warm("--json", "--arch", "80,90", file, status=1, WARP_TILES_CACHE_DIR=cache))["modules"]
+    rows = json.loads(warm("--json", "--arch", "80,90", "--record", file, status=1, WARP_TILES_CACHE_DIR=cache))[
+        "modules"
+    ]
     states = {(row["module"], row["arch"]): row["state"] for row in rows}
     assert states == {
         ("broken", 80): "failed", ("broken", 90): "failed", (kept.name, 80): "compiled", (kept.name, 90): "compiled",
@@ -103,7 +106,7 @@ def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_pat
         ".sm_80.cubin", ".sm_90.cubin", ".sm_90.cubin",
     ]  # fmt: skip
     file.write_bytes(record.to_bytes())
-    assert "1 present" in warm("--arch", "80", file, WARP_TILES_CACHE_DIR=cache)
+    assert "1 present" in warm("--arch", "80", "--record", file, WARP_TILES_CACHE_DIR=cache)
 
 
 def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
@@ -111,10 +114,10 @@ def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path) -> None:
     store.mkdir()
     assert CliRunner().invoke(commands, ["keys", "new", "-o", str(key)]).exit_code == 0
     given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": key}
-    warm(file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
+    warm("--record", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
     assert not list(store.rglob("*"))
-    assert "1 pushed" in warm("--push", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
-    (module,) = json.loads(warm("--json", file, WARP_TILES_CACHE_DIR=tmp_path / "b", **given))["modules"]
+    assert "1 pushed" in warm("--push", "--record", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
+    (module,) = json.loads(warm("--json", "--record", file, WARP_TILES_CACHE_DIR=tmp_path / "b", **given))["modules"]
     assert module["state"] == "present"
     assert [path.name for path in store.rglob("*") if path.is_file()] == [module["key"]]
 
@@ -128,10 +131,10 @@ def test_warm_looks_for_the_store_before_it_builds(
     store.mkdir()
     SigningKey.generate().write(tmp_path / "key.pem")
     given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": str(tmp_path / "key.pem")}
-    monkeypatch.setattr("warp_tiles.cli.ahead.build_ahead", lambda *_, **__: pytest.fail("it is built in vain"))
-    assert "no remote store" in failure("--push", file)
-    assert "without a signing key" in failure("--push", file, WARP_TILES_REMOTE=store.as_uri())
-    assert "other users can write" in failure("--push", file, WARP_TILES_CACHE_SHARED="1", **given)
+    monkeypatch.setattr("warp_tiles.cli.warm.build_ahead", lambda *_, **__: pytest.fail("it is built in vain"))
+    assert "no remote store" in failure("--push", "--record", file)
+    assert "without a signing key" in failure("--push", "--record", file, WARP_TILES_REMOTE=store.as_uri())
+    assert "other users can write" in failure("--push", "--record", file, WARP_TILES_CACHE_SHARED="1", **given)
 
 
 def test_warm_prints_what_it_compiled_if_the_push_fails(
@@ -143,19 +146,21 @@ def test_warm_prints_what_it_compiled_if_the_push_fails(
         raise RemoteError("the store went away")
 
     file = recorded("first", load(text()))
-    monkeypatch.setattr("warp_tiles.cli.ahead.require_push", lambda: None)
-    monkeypatch.setattr("warp_tiles.cli.ahead.sign_and_write", fail)
-    (row,) = json.loads(warm("--json", "--push", file, status=1, WARP_TILES_CACHE_DIR=tmp_path / "a"))["modules"]
+    monkeypatch.setattr("warp_tiles.cli.warm.require_push", lambda: None)
+    monkeypatch.setattr("warp_tiles.cli.warm.sign_and_write", fail)
+    (row,) = json.loads(warm("--json", "--push", "--record", file, status=1, WARP_TILES_CACHE_DIR=tmp_path / "a"))[
+        "modules"
+    ]
     assert row["state"] == "compiled"
 
 
 def test_warm_refuses_what_it_cannot_build(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
     file = recorded("first", load(text()))
-    assert "is missing" in failure(tmp_path / "none.json")
-    assert "Warp's compiler does not know" in failure("--arch", "13", file)
-    assert "which builds nothing" in failure(file, WARP_TILES_POLICY="locked")
+    assert "is missing" in failure("--record", tmp_path / "none.json")
+    assert "Warp's compiler does not know" in failure("--arch", "13", "--record", file)
+    assert "which builds nothing" in failure("--record", file, WARP_TILES_POLICY="locked")
     file.write_bytes(dataclasses.replace(read_record(file), warp="1.0").to_bytes())
-    assert "is of Warp 1.0" in failure(file)
+    assert "is of Warp 1.0" in failure("--record", file)
 
 
 def failure(*arguments: object, **environment: str) -> str:

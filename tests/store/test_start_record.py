@@ -8,7 +8,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build import start_record
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.start_record import ProgramStart, StartModule, StartRecord, default_file, read_record
+from warp_tiles.build.start_record import ProgramStart, StartModule, StartRecord, read_record
 from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
 from warp_tiles.store.cache import Cache, Upstream
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
+from warp_tiles.store.paths import start_file
 from warp_tiles.store.remote import Client, RemoteStore
 from warp_tiles.util.threads import DaemonThreads, wait_all
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -41,7 +42,7 @@ MODULE = StartModule("m", 256, "wp_m_1234567.cu", 90, "", "cubin", 3, (False, Fa
 
 @pytest.fixture(autouse=True)
 def _disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("warp_tiles._warp.hooks.archs_here", set)  # as on a machine without a GPU
+    monkeypatch.setattr("warp_tiles._warp.hooks.gpus_here", dict)  # as on a machine without a GPU
     warp_tiles.disable()
     yield
     warp_tiles.disable()
@@ -200,9 +201,9 @@ def test_a_module_with_functions_is_linked_ahead(source: str, recorded: Any, tmp
     assert file.read_bytes() == before
     cubins = [next((tmp_path / name / "0").glob("*.cubin")).read_bytes() for name in ("first", "second")]
     assert cubins[0] == cubins[1]
-    rows = json.loads(warm("--json", file, WARP_TILES_CACHE_DIR=tmp_path / "second" / "cache"))["modules"]
+    rows = json.loads(warm("--json", "--record", file, WARP_TILES_CACHE_DIR=tmp_path / "second" / "cache"))["modules"]
     assert [row["state"] for row in rows] == ["present"], "the command makes the same key as the program"
-    (row,) = json.loads(warm("--json", "--arch", "80", file))["modules"]
+    (row,) = json.loads(warm("--json", "--arch", "80", "--record", file))["modules"]
     assert "depend on it" in row["reason"]
 
 
@@ -280,7 +281,7 @@ def test_a_start_asks_a_remote_store_once_what_it_has(
     store.mkdir()
     SigningKey.generate().write(tmp_path / "key.pem")
     given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": tmp_path / "key.pem"}
-    warm("--push", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
+    warm("--push", "--record", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
     (kept,) = read_record(file).modules
     rewrite(file, *others_of(kept), kept)
     asked: list[str] = []
@@ -418,14 +419,21 @@ def test_with_a_record_all_modules_pass_through_the_cache_until_the_end(tmp_path
                 assert not current().all_modules, "a bundle takes the place of the store"
 
 
+def test_enable_takes_another_record_in_place_of_the_one_before(tmp_path: Path) -> None:
+    with enabled(tmp_path / "cache"):
+        for name in ("first.json", "second.json"):
+            warp_tiles.enable(start=tmp_path / name)
+            compiled(load(text(len(name))), tmp_path / name.removesuffix(".json"))
+        with pytest.raises(SettingError, match="enabled already"), ThreadPoolExecutor() as executor:
+            warp_tiles.enable(executor=executor)
+    assert [len(read_record(tmp_path / "second.json").modules), (tmp_path / "first.json").exists()] == [2, False]
+
+
 def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:
     with warp_tiles.override(modules="tiles"), pytest.raises(SettingError, match="modules is 'tiles'"):
         warp_tiles.enable(start=tmp_path / "start.json")
-    with warp_tiles.override(modules="all"):
-        with pytest.raises(SettingError, match="in no folder"):
-            warp_tiles.enable(start=tmp_path / "missing" / "start.json")
-        with warp_tiles.enabled(), pytest.raises(SettingError, match="enabled already"):
-            warp_tiles.enable(start=tmp_path / "start.json")
+    with warp_tiles.override(modules="all"), pytest.raises(SettingError, match="in no folder"):
+        warp_tiles.enable(start=tmp_path / "missing" / "start.json")
     assert not warp_tiles.is_enabled()
 
 
@@ -440,7 +448,7 @@ def test_modules_of_other_architectures_are_not_compiled_here(
     (kept,) = read_record(file).modules
     ptx = dataclasses.replace(kept, name="ptx", output="ptx", arch=75)
     rewrite(file, dataclasses.replace(kept, arch=80), ptx, kept)
-    monkeypatch.setattr("warp_tiles._warp.hooks.archs_here", lambda: {90})
+    monkeypatch.setattr("warp_tiles._warp.hooks.gpus_here", lambda: {90: None})
     recorded("second", module, wait=True)
     assert recorded.found == [True]
     assert ".sm_80.cubin" not in {found["target"] for found in entries(tmp_path / "second")}
@@ -498,12 +506,12 @@ def test_a_cache_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     root = tmp_path / ("x" * 300)  # longer than a name may be
     said = pytest.warns(RuntimeWarning, match="start record .* cannot be used")
     with enabled(root), said:
-        installed().begin_start(default_file(root, "script.py", "/script.py"))
+        installed().begin_start(start_file(root, Path("/script.py")))
 
 
 def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "cache", tmp_path / "elsewhere.json"
-    file = default_file(root, "script.py", "/script.py")
+    file = start_file(root, Path("/script.py"))
     file.parent.mkdir(parents=True, mode=0o700)
     root.chmod(0o700)
     elsewhere.write_bytes(StartRecord(wp.__version__, (MODULE,)).to_bytes())
@@ -546,7 +554,7 @@ def test_a_launch_that_waits_for_its_own_process_names_no_other(
 def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_record, "_MOST_RECORDS", 2)
     root = tmp_path / "cache"
-    files = [default_file(root, f"{name}.py", name) for name in "abc"]
+    files = [start_file(root, Path(f"/{name}.py")) for name in "abc"]
     with warp_tiles.override(cache_dir=root, modules="all", jobs=1):
         for number, file in enumerate([*files[:2], files[0], files[2]]):
             with warp_tiles.enabled():

@@ -53,7 +53,7 @@ def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) 
 
     monkeypatch.setattr(CompilerPool, "submit", submit)
     monkeypatch.setattr(CompilerPool, "start_processes", lambda *_: None)
-    monkeypatch.setattr("warp_tiles._warp.hooks.archs_here", set)  # as on a machine without a GPU
+    monkeypatch.setattr("warp_tiles._warp.hooks.gpus_here", dict)  # as on a machine without a GPU
 
 
 def changes(chance: random.Random) -> dict[str, Callable[[tuple[StartModule, ...]], tuple[StartModule, ...]]]:

@@ -57,7 +57,7 @@ from warp_tiles._warp.modules import (
     require_target,
     user_modules,
 )
-from warp_tiles._warp.plain import PlainModules, archs_here, in_kernel_cache, loaded_programs
+from warp_tiles._warp.plain import PlainModules, gpus_here, in_kernel_cache, loaded_programs
 from warp_tiles._warp.reload import LoadAgain, Reloads, check_prefetch, this_thread
 from warp_tiles._warp.sites import (
     CallSites,
@@ -127,14 +127,13 @@ class Hooks:
 
     Attributes:
         program_start: The program's start with its record; None without one.
-        takes_start: For a script that ``warp-tiles run`` runs, True if it may name a start record, and False if the one
-            that it names is left out. None elsewhere: there it is an error to name one again.
+        takes_start: False if ``enable(start=)`` begins no start record, because an option or the parent has chosen.
     """
 
     def __init__(self, engine: Engine, gradients: Gradients) -> None:
         self.engine = engine
         self.program_start: ProgramStart | None = None
-        self.takes_start: bool | None = None
+        self.takes_start = True
         self.reloads = Reloads(engine)
         self._rejection = ""  # names the part of Warp without which loops cannot be traced
         self._tapes = Tapes(self.plan_module, self.mentions, gradients)
@@ -224,7 +223,7 @@ class Hooks:
             keep_start_record(kept=True)
             self._restore.callback(keep_start_record, kept=False)
         version, before = str(warp.__version__), self.program_start
-        self.program_start = ProgramStart(self.engine, file, version, in_kernel_cache, archs_here())
+        self.program_start = ProgramStart(self.engine, file, version, in_kernel_cache, gpus_here())
         self.engine.on_loaded = self.program_start.note
         try:
             self.program_start.begin(before)

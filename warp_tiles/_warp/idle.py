@@ -1,4 +1,4 @@
-"""Generates modules ahead of their launches: on a thread that waits for another module, or at those of a rehearsal.
+"""Generates modules ahead of their launches: while a launch waits for another module, or by ``warp-tiles warm``.
 
 Warp's generator lock is held from the hash of a module to its removal, so no other thread sees that the module was
 hashed. The launch hashes and checks it as if nothing had happened.
@@ -7,16 +7,15 @@ hashed. The launch hashes and checks it as if nothing had happened.
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakSet, ref
 
 import warp
 
@@ -60,15 +59,8 @@ class IdleModules:
     def __init__(self, recorded: Mapping[str, int] | None = None) -> None:
         self._recorded = recorded
         self._tried: WeakSet[Any] = WeakSet()
-        self._states: WeakKeyDictionary[Any, set[tuple[object, ...]]] = WeakKeyDictionary()  # that were generated
-        self._launched: dict[str, Counter[int]] = {}  # block sizes of launches that loaded nothing, by package
 
-    def generate(
-        self,
-        left_s: float,
-        is_waiting: Callable[[], bool] = lambda: True,
-        given: Mapping[str, Any] | None = None,
-    ) -> IdleModule | None:
+    def generate(self, left_s: float, is_waiting: Callable[[], bool] = lambda: True) -> IdleModule | None:
         """Generate the next module without products, solvers and deferred ``wp.static`` expressions.
 
         Returns:
@@ -77,9 +69,8 @@ class IdleModules:
         Args:
             left_s: The time that it may take.
             is_waiting: False once this thread need not wait any longer. It is asked between two modules.
-            given: Device and architecture; None takes those of the module that this thread loads.
         """
-        given, end = given or loaded_here(), time.perf_counter() + left_s
+        given, end = loaded_here(), time.perf_counter() + left_s
         lock = find("codegen._codegen_lock")
         if given is None or capturing() or not lock.acquire(blocking=False):
             return None
@@ -87,9 +78,8 @@ class IdleModules:
             for module in self._candidates(left_s):
                 self._tried.add(module)
                 threads = self._recorded[module.name] if self._recorded is not None else self._threads_of(module, given)
-                found = _generated(module, threads, given)
-                if found is not None and found.start is not None:
-                    self._states.setdefault(module, set()).add(_state(module, threads, given))
+                found = self._generated(module, threads, given)
+                if found is not None:
                     return found
                 if time.perf_counter() > end or not is_waiting():
                     return None
@@ -100,6 +90,17 @@ class IdleModules:
             lock.release()
         return None
 
+    @staticmethod
+    def _generated(module: Any, threads: int, given: Mapping[str, Any]) -> IdleModule | None:
+        """A module that the cache does not have. None also if its generation fails."""
+        try:
+            found = _generated(module, threads, given)
+        except Exception as error:  # the launch meets the same error, and reports it
+            raise_if_signalled(error)
+            log.debug("module %s was not generated ahead: %r", module.name, error)
+            return None
+        return found if found is not None and found.start is not None and found.start.found is None else None
+
     def _candidates(self, left_s: float) -> list[Any]:
         modules = [m for m in users_own_modules() if m not in self._tried and not m.hashers and not m.execs]
         if self._recorded is not None:
@@ -109,31 +110,12 @@ class IdleModules:
         running = _running(sys._getframe())
         return sorted((m for m in modules if _home(m) in running), key=lambda m: running.index(_home(m)))
 
-    def generate_launched(self, module: Any, device: Any, threads: int) -> Iterator[IdleModule]:
-        """Yield the launched module, as its launch would generate it, and then others (:meth:`generate`).
-
-        A module is left out if it is loaded, if the cache has it, if another thread is loading it, if its generation
-        fails, or if only a launch may build it.
-        """
-        given = {"device": device, "output_arch": module._get_compile_arch(device)}
-        self._tried.add(module)
-        self._launched.setdefault(_package(module), Counter())[threads] += 1
-        if _state(module, threads, given) not in self._states.get(module, ()):
-            with find("codegen._codegen_lock"):
-                is_free = not module.execs and (not module.hashers or hash_again(module))
-                found = _generated(module, threads, given, is_launched=True) if is_free else None
-            if found is not None:
-                yield found
-        while (found := self.generate(math.inf, given=given)) is not None:
-            yield found
-
     def _threads_of(self, module: Any, given: Mapping[str, Any]) -> int:
         """The block size that launches of a package on GPUs have given most often, or else the module's option."""
         package, sizes = _package(module), Counter[int]()
         for other in users_own_modules():
             if other.execs and _package(other) == package:
                 sizes.update(int(one.block_dim) for one in tuple(other.execs.values()) if not one.device.is_cpu)
-        sizes += self._launched.get(package, Counter())
         loading, options = given.get("self"), given.get("options")  # of the module that this thread loads
         if loading is not None and options and _package(loading) == package:
             sizes[int(options["block_dim"])] += 1
@@ -145,8 +127,18 @@ def kernels_of(module: Any) -> tuple[object, ...]:
     return tuple((ref(kernel), len(kernel.overloads)) for kernel in module.kernels.values())
 
 
-def _state(module: Any, threads: int, given: Mapping[str, Any]) -> tuple[object, ...]:
-    return kernels_of(module), threads, given.get("output_arch")
+def generate_launched(module: Any, threads: int, given: Mapping[str, Any]) -> IdleModule | None:
+    """Generate a module as its launch would. None if only the launch may build it.
+
+    Args:
+        given: The device, or None, and the architecture.
+
+    Raises:
+        Exception: Its generation failed. The launch meets the same error.
+    """
+    with find("codegen._codegen_lock"):
+        hash_again(module)  # Warp hashes a module of one kernel to name it
+        return _generated(module, threads, given, is_launched=True)
 
 
 def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launched: bool = False) -> IdleModule | None:
@@ -179,9 +171,6 @@ def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launch
         return end.found and replace(end.found, generation_s=time.perf_counter() - started)
     except LoadAgain:  # a setting has changed, or the launch tunes first
         return None
-    except Exception as error:  # the launch meets the same error, and reports it
-        raise_if_signalled(error)
-        log.debug("module %s was not generated ahead: %r", module.name, error)
     finally:
         hash_again(module)
     return None

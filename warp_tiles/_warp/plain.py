@@ -168,9 +168,9 @@ def loaded_programs() -> set[tuple[str, int, int]]:
     return found
 
 
-def archs_here() -> set[int]:
-    """The architectures that modules are compiled for on this machine; empty without a GPU."""
-    return {int(device.get_cuda_compile_arch()) for device in warp.get_cuda_devices()}
+def gpus_here() -> dict[int, Any]:
+    """A GPU of this machine for each architecture that modules are compiled for; empty without one."""
+    return {int(device.get_cuda_compile_arch()): device for device in reversed(warp.get_cuda_devices())}
 
 
 def in_kernel_cache(file: str) -> bool:

@@ -57,7 +57,7 @@ class IdleModule:
 
     Attributes:
         key: Its content key.
-        start: The lookup of its start key, which has found nothing; None if the module has no start key.
+        start: The lookup of its start key; None if the module has no start key.
         generation_s: Seconds that its generation took.
     """
 
@@ -71,7 +71,7 @@ class IdleModule:
 def generated(
     engine: Engine, build: WarpModuleBuild | ModuleBuild, source: Path, module: ModuleSource
 ) -> IdleModule | None:
-    """A module that Warp has generated ahead. None if it is known, or if only its launch may build it."""
+    """A module that Warp has generated ahead. None if only its launch may build it."""
     if isinstance(build, ModuleBuild):
         parts = build.ahead(source, module)
         if parts is None:
@@ -80,8 +80,7 @@ def generated(
         one = StartModule.of(build.plan.name, build.plan.block_dim, parts[0], {}, parts[1])
         key, _ = keys_of(engine, context, one)
         return None if key is None else IdleModule(one, key, None, context)
-    is_known = build.start is not None and build.start.found is not None
-    if is_known or module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
+    if module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
         return None
     if build.context.bundle is not None or not build.plan.settings.rules.builds:
         return None
@@ -92,23 +91,14 @@ def generated(
     return IdleModule(one, content_key(build.context, request, wanted.target), build.start, build.context)
 
 
-def compiled(engine: Engine, one: IdleModule) -> bool:
-    """Compile or link a generated module into the cache.
-
-    Returns:
-        True if it was compiled or linked. False if the cache has it, and in the cases in which
-        :func:`.start_record.build_ahead` returns None.
-
-    Raises:
-        WarpTilesError, TypeError, OSError: See :func:`.start_record.build_ahead`.
-    """
-    done = build_ahead(engine, one.context, one.module)
+def compiled(engine: Engine, one: IdleModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
+    """Compile or link a generated module into the cache, and bind its start key. See :func:`build_ahead`."""
+    done, start = build_ahead(engine, one.context, one.module, waits=waits), one.start
     # with a remote store, only a launch binds the start key, so that only launched modules are pushed
-    if done is None:
-        return False
-    if one.start is not None and one.context.remote is None and (entry := one.context.modules.get(done[0])):
-        one.start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})
-    return done[1]
+    binds = done is not None and start is not None and start.found is None and one.context.remote is None
+    if done is not None and start is not None and binds and (entry := one.context.modules.get(done[0])):
+        start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})
+    return done
 
 
 def idle_cores() -> float:
@@ -233,8 +223,8 @@ class IdleBuilds:
         try:
             module, choice = one.module, one.context.settings.progress
             with self._engine.progress.module(module.name, module.arch, module.block_dim, choice, awaited=False):
-                is_new = compiled(self._engine, one)
-            if is_new:
+                done = compiled(self._engine, one)
+            if done is not None and done[1]:
                 seconds = now_s() - started
                 with self._lock:
                     self._built_s += seconds

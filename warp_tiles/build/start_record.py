@@ -6,7 +6,6 @@ launch finds that entry only if Warp generates the same source. A stale record c
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -244,18 +243,6 @@ def read_record(file: Path, folder: TrustedFolder | None = None) -> StartRecord 
         raise RecordError(
             f"the start record {file} cannot be used: {error}", "remove it; a run writes it again"
         ) from error
-
-
-def default_file(root: Path, title: str, identity: str) -> Path:
-    """Where ``warp-tiles run`` keeps the record of a script.
-
-    Args:
-        root: The folder of all caches.
-        title: A short name of the script.
-        identity: What distinguishes it from all others.
-    """
-    name = "".join(char if char.isalnum() or char in ".-" else "_" for char in title)[:80]
-    return root / STARTS / f"{name}-{hashlib.sha256(identity.encode('utf-8')).hexdigest()[:12]}.json"
 
 
 def compiled_text(where: str, count: int, unused_s: Sequence[float]) -> str:
@@ -523,17 +510,16 @@ class ProgramStart:
         digest: str,
         linked: Linked | None = None,
     ) -> None:
-        """Note a module that is loaded.
+        """Note a module that is loaded, from the request of Warp's compiler and its key in the cache."""
+        self.add(StartModule.of(name, block_dim, request, meta, linked), digest)
 
-        Args:
-            digest: Its key in the cache.
-        """
+    def add(self, module: StartModule, digest: str) -> None:
+        """Note a module that a launch needs, with its key in the cache."""
         self._asked.add(digest)
-        module = StartModule.of(name, block_dim, request, meta, linked)
         try:
             StartModule.from_json(json.loads(json.dumps(asdict(module))))
         except DamagedError as error:  # the next start would refuse the whole record
-            log.info("module %s is not in the start record: %s", name, error)
+            log.info("module %s is not in the start record: %s", module.name, error)
             return
         if len(self._noted) < _MOST_MODULES:
             self._noted[module.place] = module

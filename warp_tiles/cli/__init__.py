@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import click
 
-from warp_tiles.cli import ahead, cache, doctor, keys, run, tune
+from warp_tiles.cli import ahead, cache, doctor, keys, run, tune, warm
 from warp_tiles.cli.output import (
     VERBOSITY,
     WARP_REMEDY,
@@ -34,7 +34,7 @@ EXAMPLES = {
     "run": "warp-tiles run --report report.html train.py --epochs 3",
     "plan": "warp-tiles plan --arch 90 --block-dim 128 train.py",
     "compile": "warp-tiles compile --arch 90 -o build train.py",
-    "warm": "warp-tiles warm --arch 80,90 start.json",
+    "warm": "warp-tiles warm --arch 80,90 train.py --epochs 3",
     "settings": "WARP_TILES_POLICY=fast warp-tiles settings",
     "doctor": "warp-tiles doctor --json",
     "cache": "warp-tiles cache info",
@@ -88,7 +88,7 @@ def every_command(command: click.Command = commands, path: str = "") -> Iterator
 
 
 groups = (cache.cache, keys.keys, tune.tune, ahead.bundle)
-for command in (run.run, ahead.plan, ahead.compile_, ahead.warm, *groups, settings, doctor.doctor):
+for command in (run.run, ahead.plan, ahead.compile_, warm.warm, *groups, settings, doctor.doctor):
     commands.add_command(command)
 for path, command in every_command():
     command.epilog = f"\b\nExample:\n  {EXAMPLES[path]}"

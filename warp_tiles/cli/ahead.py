@@ -1,4 +1,4 @@
-"""``warp-tiles plan``, ``compile``, ``bundle`` and ``warm``: what a script needs, printed or built ahead of time."""
+"""``warp-tiles plan``, ``compile`` and ``bundle``: what a script needs, printed or built ahead of time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.filesize import decimal
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
-from warp_tiles.build.start_record import StartModule, build_ahead, read_record
-from warp_tiles.cli.cache import counted, require_push, sign_and_write
 from warp_tiles.cli.cluster import connected, require_same_installation
 from warp_tiles.cli.output import (
     FILE,
@@ -33,7 +31,6 @@ from warp_tiles.cli.output import (
     output_errors,
     policy_option,
     print_json,
-    print_result,
     print_rows,
     print_table,
     record_options,
@@ -43,9 +40,8 @@ from warp_tiles.cli.output import (
     write_page,
     write_records,
 )
-from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, require_complete, takes_script
-from warp_tiles.errors import BuildError, PlanError, RecordError, ScriptError, SettingError, WarpTilesError
-from warp_tiles.gemm.hardware import parse_arch
+from warp_tiles.cli.scripts import GRAMMAR, arch_option, incomplete_option, require_complete, takes_script
+from warp_tiles.errors import BuildError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery, Script, Target, discover
 from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
@@ -65,13 +61,8 @@ from warp_tiles.store.keys import SigningKey, signer_of
 from warp_tiles.store.paths import cache_root
 from warp_tiles.tuning.store import count_of, open_store
 from warp_tiles.util.files import has_digests, matches
-from warp_tiles.util.threads import raise_if_signalled, side_by_side
+from warp_tiles.util.threads import side_by_side
 from warp_tiles.util.warn import warn
-
-if TYPE_CHECKING:
-    from warp_tiles.build.context import BuildContext
-    from warp_tiles.build.engine import Engine
-    from warp_tiles.store.transfer import Transfer
 
 _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
@@ -136,23 +127,6 @@ class _Wanted:
             ) from error
 
 
-def _as_archs(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """Parse compute capabilities (:func:`parse_arch`), with commas between them."""
-    if value is None:
-        return ()
-    try:
-        return tuple(dict.fromkeys(map(parse_arch, value.split(","))))
-    except PlanError as error:
-        raise click.BadParameter(f"{error.message}; {error.remedy}, or several: 80,90") from error
-
-
-def _arch_option(default: str | None, otherwise: str) -> Callable[[F], F]:
-    return click.option(
-        "--arch", "archs", callback=_as_archs, metavar="LIST", default=default, show_default=True,
-        help=f"Compute capability, such as 90, sm_90 or 90a, or several with commas between them{otherwise}.",
-    )  # fmt: skip
-
-
 def _takes_targets(command: F) -> F:
     """``[-m] SCRIPT [ARGUMENTS]...``, ``--arch``, ``--block-dim`` and ``--allow-incomplete``, as ``wanted``."""
 
@@ -165,7 +139,7 @@ def _takes_targets(command: F) -> F:
     block_dim = click.option(
         "--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own."
     )
-    return _arch_option("90", "")(block_dim(incomplete_option(takes_script(call))))  # type: ignore[return-value]
+    return arch_option("90", "")(block_dim(incomplete_option(takes_script(call))))  # type: ignore[return-value]
 
 
 # ---- plan
@@ -484,89 +458,3 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
     if count_of(records):
         found.append((RECORDS, records, ANY_TOOLCHAIN))
     return [(kind, entry.key, pack(kind, entry, toolchain, signer)) for kind, entry, toolchain in found]
-
-
-# ---- warm
-
-
-@click.command()
-@click.argument("record", type=FILE)
-@_arch_option(None, "; by default each module's own")
-@click.option("--push", is_flag=True, help="Sign the modules, and write them to the remote store. You vouch for them.")
-@json_option
-def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> None:
-    """Compile the modules of the start record RECORD into the cache, without the program and without a GPU.
-
-    Modules whose source depends on the architecture are left out for another one. The exit status is 1 if a module
-    cannot be compiled.
-    """
-    import warp
-
-    from warp_tiles._warp.modules import require_target
-    from warp_tiles.build.engine import Engine
-    from warp_tiles.tuning.snapshots import TunedSnapshots
-
-    now, kept = current(), read_record(record)
-    for arch in archs:
-        require_target(arch, None)
-    if kept is None or kept.warp != str(warp.__version__):
-        found = "is missing" if kept is None else f"is of Warp {kept.warp}, and Warp {warp.__version__} is installed"
-        raise RecordError(f"the start record {record} {found}", "`warp-tiles run --start FILE SCRIPT` writes one")
-    if not now.rules.builds:
-        raise SettingError(f"{now.named('policy')} is {now.policy!r}, which builds nothing", "set the policy to auto")
-    if push:
-        require_push()  # before the builds, which may take long
-    jobs = [
-        (module, arch)
-        for module in kept.modules
-        for arch in (archs if archs and module.output == "cubin" else (module.arch,))
-    ]
-    began, engine = time.perf_counter(), Engine(warp_toolkit=warp.get_cuda_toolkit_version(), tuned=TunedSnapshots())
-    context = engine.build_context(now)
-
-    def build(job: tuple[StartModule, int]) -> dict[str, Any]:
-        try:
-            row = _warmed(engine, context, *job)
-        finally:
-            done()
-        return row
-
-    try:
-        with interrupted_by_signals(), counted("modules", len(jobs)) as done:
-            rows = side_by_side(build, jobs, context.pool.jobs)
-    finally:
-        engine.close()
-    counts = Counter(row["state"] for row in rows)
-    for row in rows:
-        if row["reason"]:
-            note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
-    pushed: dict[str, Transfer] = {}
-    try:
-        if push:
-            pushed = sign_and_write([row["key"] for row in rows if row["key"]])
-    finally:  # the modules are compiled, also if the push fails
-        text = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no module"
-        text += "".join(f"; {each.moved} pushed, {each.failed} not pushed" for each in pushed.values())
-        data = {"modules": rows, **{f"push_{kind}": vars(each) for kind, each in pushed.items()}}
-        print_result(as_json, data, f"{record}: {text} ({time.perf_counter() - began:.1f} s)")
-    sys.exit(1 if counts["failed"] or any(each.failed for each in pushed.values()) else 0)
-
-
-def _warmed(engine: Engine, context: BuildContext, module: StartModule, arch: int) -> dict[str, Any]:
-    """Compile one module of a record."""
-    key, started, state, reason = "", time.perf_counter(), "left out", module.reason_bound(arch)
-    if not reason:
-        try:
-            found = build_ahead(engine, context, replace(module, arch=arch), waits=True)
-            if found is None:
-                reason = "no key covers its code, or its functions under these settings"
-            else:
-                key, state = found[0].digest, "compiled" if found[1] else "present"
-        except (WarpTilesError, TypeError, OSError) as error:
-            raise_if_signalled(error)
-            log = getattr(error, "log", "").strip()
-            state, reason = "failed", "\n".join(filter(None, (getattr(error, "message", str(error)), log)))
-    return {
-        "module": module.name, "block_dim": module.block_dim, "arch": arch, "output": module.output, "key": key,
-        "state": state, "reason": reason, "seconds": round(time.perf_counter() - started, 3),
-    }  # fmt: skip

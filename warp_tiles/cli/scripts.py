@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from warp_tiles.cli.output import F, note
-from warp_tiles.errors import ScriptError
+from warp_tiles.errors import PlanError, ScriptError
+from warp_tiles.gemm.hardware import parse_arch
 from warp_tiles.launch.script import Script
 
 #: Options come before the script. A misspelt one is an error; what follows the script belongs to the script.
@@ -23,16 +25,34 @@ incomplete_option = click.option(
 )
 
 
-def takes_script(command: F) -> F:
-    """``[-m] SCRIPT [ARGUMENTS]...``, as the parameter ``script`` of the command."""
+def _as_archs(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """Parse compute capabilities (:func:`parse_arch`), with commas between them."""
+    if value is None:
+        return ()
+    try:
+        return tuple(dict.fromkeys(map(parse_arch, value.split(","))))
+    except PlanError as error:
+        raise click.BadParameter(f"{error.message}; {error.remedy}, or several: 80,90") from error
+
+
+def arch_option(default: str | None, otherwise: str) -> Callable[[F], F]:
+    """The option ``--arch``, as the parameter ``archs``."""
+    return click.option(
+        "--arch", "archs", callback=_as_archs, metavar="LIST", default=default, show_default=True,
+        help=f"Compute capability, such as 90, sm_90, 90a or 9.0, or several with commas between them{otherwise}.",
+    )  # fmt: skip
+
+
+def takes_script(command: F, *, required: bool = True) -> F:
+    """``[-m] SCRIPT [ARGUMENTS]...``, as the parameter ``script`` of the command: None without one."""
 
     @functools.wraps(command)
-    def call(script: str, arguments: tuple[str, ...], is_module: bool, **given: Any) -> Any:
-        return command(script=Script(script, arguments, is_module), **given)
+    def call(script: str | None, arguments: tuple[str, ...], is_module: bool, **given: Any) -> Any:
+        return command(script=None if script is None else Script(script, arguments, is_module), **given)
 
     for add in (
         click.argument("arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_the_script),
-        click.argument("script", type=click.Path()),
+        click.argument("script", type=click.Path(), required=required),
         module_option,
     ):
         call = add(call)

@@ -9,7 +9,7 @@ import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -181,7 +181,9 @@ def _marked_output() -> Iterator[None]:
             output.mark = errors.mark = ""
 
 
-def discover(script: Script, block_dim: int | None = None) -> Discovery:
+def discover(
+    script: Script, block_dim: int | None = None, at_launch: Callable[[Any, Any, int], None] | None = None
+) -> Discovery:
     """Run a script and collect its launches without executing them. The script sees ``is_planning()``.
 
     The lines that it prints are marked on both streams, because they show values that nothing has computed. Filters of
@@ -189,6 +191,7 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
 
     Args:
         block_dim: Use this block size instead of those that the script launches with.
+        at_launch: Called at each launch, with the kernel's module, the device and the block size.
 
     Raises:
         ScriptError: The file is missing, or the script failed before it had any kernel.
@@ -199,8 +202,10 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     launched: dict[tuple[Any, int], dict[str, None]] = {}  # kernels, by module and block size
     launches: dict[Hashable, NotedLaunch] = {}
 
-    def load(kernel: Any, _: Any, threads: int) -> None:
+    def load(kernel: Any, device: Any, threads: int) -> None:
         launched.setdefault((kernel.module, threads), {}).setdefault(name_of(kernel))
+        if at_launch is not None:
+            at_launch(kernel.module, device, threads)
 
     def note(launch: NotedLaunch) -> None:
         load(launch.kernel, launch.device, launch.block_dim)

@@ -128,7 +128,7 @@ class Settings:
     modules: str = _setting("auto", values.choice("auto", "tiles", "all"), affects="modules")
     """Which CUDA modules pass through the cache: `tiles`, those with products or solvers; `all`, also those that
     [Warp's compiler](cache.md#modules-of-warp) builds; `auto`, as `all` if there is a remote store or a start record
-    (`run --start FILE`, `run --rehearse`, `enable(start=FILE)`), otherwise as `tiles`."""
+    (`warm SCRIPT`, `run --start FILE`, `enable(start=FILE)`), otherwise as `tiles`."""
     remote: str = _setting("", values.store_url, affects="modules", users_own=True)
     """URL of a [remote store](remote.md) behind the cache."""
     remote_push: bool = _setting(False, values.flag, affects="modules", users_own=True)

@@ -58,6 +58,19 @@ def cache_root(cache_dir: Path | None) -> Path:
     return absolute(cache_dir or default_root())
 
 
+def start_file(root: Path, script: Path) -> Path:
+    """Where the start record of a script lies if no other file is named.
+
+    Args:
+        root: The folder of all caches.
+    """
+    import hashlib
+
+    identity = hashlib.sha256(os.fsencode(script.resolve())).hexdigest()
+    name = "".join(char if char.isalnum() or char in ".-" else "_" for char in script.name)[:80]
+    return root / STARTS / f"{name}-{identity[:12]}.json"
+
+
 def absolute(path: Path) -> Path:
     """The absolute path, or the path as it is if the working directory was removed; it then cannot be used."""
     try:
