@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -104,17 +104,9 @@ def warp_warnings() -> Iterator[list[str]]:
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the modules that exist. Functions of their files are running, unless others are named."""
+    """Sets the modules that exist."""
 
-    def exist(*modules: ModuleType, running: Sequence[ModuleType] | None = None) -> None:
+    def exist(*modules: ModuleType) -> None:
         monkeypatch.setattr("warp_tiles._warp.idle.users_own_modules", lambda: [*map(warp_module, modules)])
-        names = [module.__name__ for module in (modules if running is None else running)]
-        monkeypatch.setattr("warp_tiles._warp.idle._running", lambda _: names)
 
     return exist
-
-
-@pytest.fixture
-def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with eight idle cores."""
-    monkeypatch.setattr("warp_tiles.build.idle.idle_cores", lambda: 8.0)

@@ -1,4 +1,4 @@
-"""Modules of a start record that are generated while a launch waits for another one."""
+"""Modules of a start record that are generated while a launch waits for another one, and those that are not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -18,7 +18,8 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.stand_in import StandIn
-from tests.integration.idle_modules import SLOW, found_at_load, module_of, plain, warp_module
+from tests.integration.helpers import gemm, load
+from tests.integration.idle_modules import SEEN, SLOW, found_at_load, module_of, plain, warp_module
 from tests.store.test_start_record import MODULE
 from tests.waiting import until
 from warp_tiles._warp import installed
@@ -26,13 +27,13 @@ from warp_tiles._warp.idle import IdleModules
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import hash_again
 from warp_tiles.build import idle
-from warp_tiles.build.idle import IdleBuilds, IdleModule, RecordedModules
+from warp_tiles.build import warp_module as warp_module_build
+from warp_tiles.build.context import BuildContext
+from warp_tiles.build.idle import IdleModule, RecordedModules
 from warp_tiles.build.start_record import ProgramStart
 from warp_tiles.errors import WorkerError
 from warp_tiles.settings import current
 from warp_tiles.util.threads import DaemonThreads
-
-pytestmark = pytest.mark.usefixtures("idle_machine")
 
 
 @contextmanager
@@ -94,10 +95,9 @@ def test_a_record_has_modules_generated_while_a_launch_waits(
     device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
 ) -> None:
     first, second, third = plain(1, SLOW), plain(2), plain(3)
-    only(first, second, third, running=[third])
+    only(first, second, third)
     record = recorded(first, second)
     start_again(record, [first, second])
-    bound.clear()  # the start before had no record, and compiled on idle cores
     with generated() as names:
         device.load(first.__name__)
         assert names == [first.__name__, second.__name__], "the record does not name the third"
@@ -108,22 +108,49 @@ def test_a_record_has_modules_generated_while_a_launch_waits(
 
 
 def test_what_a_record_names_is_built_where_its_source_has_changed(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
+    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str], tmp_path: Path
 ) -> None:
     first, second = plain(1, SLOW), plain(2)
     only(first, second)
     record = recorded(first, second)
     second.N = 7  # type: ignore[attr-defined]
     start_again(record, [first, second])
-    bound.clear()  # the start before had no record, and compiled on idle cores
     with generated() as names:
         device.load(first.__name__)
         until(lambda: bound)
         device.load(second.__name__)
     assert names == [first.__name__, second.__name__]
     assert found_at_load() == [True, True]
-    ahead = next(Path(wp.config.kernel_cache_dir).glob(f"wp_{second.__name__}*/*.cu")).read_text()
-    assert "7" in ahead
+    ahead = next(Path(wp.config.kernel_cache_dir).glob(f"wp_{second.__name__}*/*.cubin")).read_bytes()
+    warp_tiles.disable()
+    wp.compile_aot_module(warp_module(second), arch=device.arch, module_dir=tmp_path / "warp")
+    assert next((tmp_path / "warp").glob("*.cubin")).read_bytes() == ahead, "the bytes are those of Warp"
+
+
+def test_a_constant_that_changes_later_counts(
+    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
+) -> None:
+    first, second = plain(1, SLOW), plain(2)
+    only(first, second)
+    start_again(recorded(first, second), [first, second])
+    device.load(first.__name__)
+    until(lambda: bound)
+    second.N = 5  # type: ignore[attr-defined]
+    device.load(second.__name__)
+    assert found_at_load() == [True, False]
+
+
+def test_disabling_meanwhile_leaves_the_launch_to_warp(
+    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = plain(1, SLOW), plain(2)
+    only(first, second)
+    start_again(recorded(first, second), [first, second])
+    monkeypatch.setattr(IdleModules, "generate", lambda *_: warp_tiles.disable())
+    loaded = len(device.loaded)
+    device.load(first.__name__)
+    assert not warp_tiles.is_enabled()
+    assert len(device.loaded) == loaded + 1
 
 
 class Start:
@@ -192,7 +219,7 @@ def test_another_start_takes_the_place_of_what_was_begun(
     assert isinstance(installed().engine.idle, RecordedModules)
     installed().begin_start(tmp_path / "other.json")
     device.load(second.__name__)
-    assert type(installed().engine.idle) is IdleBuilds, "the other record does not exist yet"
+    assert installed().engine.idle is None, "the other record does not exist yet"
 
 
 def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
@@ -200,13 +227,78 @@ def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
     warp_tiles.enable(start=tmp_path / "start.json")
     engine = installed().engine
     engine.after_fork()
+    engine.idle_builds(lambda begun: begun)
     assert (engine.idle, engine.on_loaded) == (None, None)
-    assert engine.idle_builds(lambda begun: begun) is None
 
 
-def test_generation_ends_with_the_wait(
-    device: StandIn, only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+# ---- what is generated, and what is left to its launch
+
+
+@pytest.fixture
+def loading(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This thread loads a module for the fake GPU."""
+    monkeypatch.setattr("warp_tiles._warp.idle.loaded_here", lambda: {"device": device, "output_arch": 90})
+
+
+def generate(*modules: ModuleType) -> str:
+    """The name of the first of some recorded modules that can be generated."""
+    found = IdleModules({module.__name__: 64 for module in modules}).generate(lambda: True)
+    assert found is not None
+    return found.module.name
+
+
+LEFT = {
+    "broken": lambda: plain(2, "wp.sin(missing(out[i]))"),
+    "static": lambda: plain(2, "late(out[i])", SEEN),
+    "product": lambda: load(gemm()),
+    "warning": lambda: plain(2, "wp.grad(g)(out[i])", "@wp.func\ndef g(x: float): return x * x\n", backward=True),
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_some_modules_are_left_to_their_launch(
+    left: str, loading: None, only: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    second, third = LEFT[left](), plain(3)
+    only(second, third)
+    assert generate(second, third) == third.__name__
+    for module in (second, third):
+        assert not warp_module(module).hashers, "the module is as it was"
+    assert not getattr(second, "seen", [])
+    assert not warp_module(second).failed_builds
+    captured = capfd.readouterr()
+    assert "arning" not in captured.out + captured.err
+
+
+def test_a_function_of_another_module_with_a_deferred_static_is_not_evaluated(
+    loading: None, only: Callable[..., None]
+) -> None:
+    other = load(SEEN)
+    second, third = plain(2, "late(out[i])", "late = wp.abs"), plain(3)
+    second.late = other.late  # type: ignore[attr-defined]
+    only(second, third)
+    assert not warp_module(second).has_unresolved_static_expressions
+    assert generate(second, third) == third.__name__
+    assert not other.seen
+
+
+def test_what_no_launch_has_asked_for_is_looked_up_here_alone_and_warned_of_never(
+    device: StandIn, loading: None, only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, third = plain(2), plain(3)
+    wp.set_module_options({"lineinfo": True}, module=second)
+    only(second, third)
+    said = list[str]()
+    monkeypatch.setattr(BuildContext, "upstream", lambda *_: pytest.fail("it asks the store"))
+    monkeypatch.setattr(warp_module_build, "say_left_to_warp", said.append)
+    assert generate(second, third) == third.__name__
+    assert not said
+    monkeypatch.setattr(BuildContext, "upstream", lambda *_: None)
+    device.load(second.__name__)
+    assert said == ["the option lineinfo is on"] * len(said) != []
+
+
+def test_generation_ends_with_the_wait(device: StandIn, only: Callable[..., None], loading: None) -> None:
     known, second = plain(1), plain(2)
     only(known)
     device.load(known.__name__)
@@ -214,15 +306,16 @@ def test_generation_ends_with_the_wait(
     warp_module(known).execs.clear()
     hash_again(warp_module(known))
     modules = IdleModules({known.__name__: 64, second.__name__: 64})
-    monkeypatch.setattr("warp_tiles._warp.idle.loaded_here", lambda: {"device": device, "output_arch": 90})
-    assert modules.generate(60.0, lambda: False) is None, "the first one is known, and the wait has ended"
-    assert modules.generate(60.0, lambda: True).module.name == second.__name__
+    assert modules.generate(lambda: False) is None, "the first one is known, and the wait has ended"
+    found = modules.generate(lambda: True)
+    assert found is not None
+    assert found.module.name == second.__name__
 
 
 def test_waits_that_end_and_starts_that_are_stopped_generate_no_more(device: StandIn, tmp_path: Path) -> None:
     start, asked = Start(tmp_path).start, list[bool]()
 
-    def generate(_: float, is_waiting: Callable[[], bool]) -> IdleModule:
+    def generate(is_waiting: Callable[[], bool]) -> IdleModule:
         asked.append(is_waiting())
         work.set_result(None) if not work.done() else start.stop()
         asked.append(is_waiting())
@@ -230,10 +323,9 @@ def test_waits_that_end_and_starts_that_are_stopped_generate_no_more(device: Sta
 
     modules = RecordedModules(installed().engine, start, generate)
     work: Future[None] = Future()
-    modules.wait(work, 1000, installed().engine.build_context(current()).pool)
+    modules.while_waiting(lambda: not work.done())
     assert asked == [True, False]
-    cache = SimpleNamespace(is_locked=lambda _: True)
-    modules.wait_for_lock(SimpleNamespace(modules=cache), module_of(0).key)  # type: ignore[arg-type]
+    modules.while_waiting(lambda: True)
     assert asked == [True, False, True, False]
 
 

@@ -7,13 +7,8 @@ hashed. The launch hashes and checks it as if nothing had happened.
 from __future__ import annotations
 
 import logging
-import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
     from warp_tiles.build.idle import IdleModule
 
 log = logging.getLogger("warp_tiles")
-_SECONDS_OF_A_KERNEL = 0.02  # its generation
 
 
 class NotCompiled(BaseException):
@@ -46,42 +40,35 @@ class NotCompiled(BaseException):
 
 
 class IdleModules:
-    """Generates modules that no launch has asked for.
-
-    They are those that a start record names. Without a record, they are those of the Python files on the call stack,
-    the innermost first. Of the others that exist, most are never launched: 22 of the 29 of MuJoCo Warp at the first
-    launch of n_humanoid, and 89 of the 93 of Newton at that of Featherstone.
+    """Generates the modules of a start record.
 
     Args:
-        recorded: The block size of each module of the record, by name, in order; None without a record.
+        recorded: The block size of each, by name, in their order.
     """
 
-    def __init__(self, recorded: Mapping[str, int] | None = None) -> None:
+    def __init__(self, recorded: Mapping[str, int]) -> None:
         self._recorded = recorded
         self._tried: WeakSet[Any] = WeakSet()
 
-    def generate(self, left_s: float, is_waiting: Callable[[], bool] = lambda: True) -> IdleModule | None:
+    def generate(self, is_waiting: Callable[[], bool]) -> IdleModule | None:
         """Generate the next module without products, solvers and deferred ``wp.static`` expressions.
 
         Returns:
             None if there is none, if the wait has ended, if a graph is captured, or if another thread generates.
 
         Args:
-            left_s: The time that it may take.
             is_waiting: False once this thread need not wait any longer. It is asked between two modules.
         """
-        given, end = loaded_here(), time.perf_counter() + left_s
-        lock = find("codegen._codegen_lock")
+        given, lock = loaded_here(), find("codegen._codegen_lock")
         if given is None or capturing() or not lock.acquire(blocking=False):
             return None
         try:
-            for module in self._candidates(left_s):
+            for module in self._candidates():
                 self._tried.add(module)
-                threads = self._recorded[module.name] if self._recorded is not None else self._threads_of(module, given)
-                found = self._generated(module, threads, given)
+                found = self._generated(module, self._recorded[module.name], given)
                 if found is not None:
                     return found
-                if time.perf_counter() > end or not is_waiting():
+                if not is_waiting():
                     return None
         except Exception as error:  # another thread defines kernels meanwhile
             raise_if_signalled(error)
@@ -101,25 +88,11 @@ class IdleModules:
             return None
         return found if found is not None and found.start is not None and found.start.found is None else None
 
-    def _candidates(self, left_s: float) -> list[Any]:
-        modules = [m for m in users_own_modules() if m not in self._tried and not m.hashers and not m.execs]
-        if self._recorded is not None:
-            order = list(self._recorded)
-            return sorted((m for m in modules if m.name in self._recorded), key=lambda m: order.index(m.name))
-        modules = [m for m in modules if len(m.kernels) * _SECONDS_OF_A_KERNEL <= left_s]
-        running = _running(sys._getframe())
-        return sorted((m for m in modules if _home(m) in running), key=lambda m: running.index(_home(m)))
-
-    def _threads_of(self, module: Any, given: Mapping[str, Any]) -> int:
-        """The block size that launches of a package on GPUs have given most often, or else the module's option."""
-        package, sizes = _package(module), Counter[int]()
-        for other in users_own_modules():
-            if other.execs and _package(other) == package:
-                sizes.update(int(one.block_dim) for one in tuple(other.execs.values()) if not one.device.is_cpu)
-        loading, options = given.get("self"), given.get("options")  # of the module that this thread loads
-        if loading is not None and options and _package(loading) == package:
-            sizes[int(options["block_dim"])] += 1
-        return sizes.most_common(1)[0][0] if sizes else int(module.options["block_dim"])
+    def _candidates(self) -> list[Any]:
+        order = {name: place for place, name in enumerate(self._recorded)}
+        modules = (m for m in users_own_modules() if m.name in order)
+        fresh = (m for m in modules if m not in self._tried and not m.hashers and not m.execs)
+        return sorted(fresh, key=lambda m: order[m.name])
 
 
 def kernels_of(module: Any) -> tuple[object, ...]:
@@ -153,7 +126,7 @@ def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launch
     """
     if not reusable(module, is_launched=is_launched):
         return None
-    started, device, arch = time.perf_counter(), given.get("device"), given.get("output_arch")
+    device, arch = given.get("device"), given.get("output_arch")
     try:
         with this_thread(idle=True):
             module.get_module_hash(threads)
@@ -168,27 +141,9 @@ def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launch
         with this_thread(idle=True):
             module._compile(device, folder, name, arch, options=module.resolved_options[threads])
     except NotCompiled as end:
-        return end.found and replace(end.found, generation_s=time.perf_counter() - started)
+        return end.found
     except LoadAgain:  # a setting has changed, or the launch tunes first
         return None
     finally:
         hash_again(module)
     return None
-
-
-def _home(module: Any) -> str:
-    """The Python module that defines a module's kernels. A module of one kernel has a name of its own."""
-    return next((str(kernel.func.__module__) for kernel in module.kernels.values()), str(module.name))
-
-
-def _package(module: Any) -> str:
-    return _home(module).partition(".")[0]
-
-
-def _running(frame: FrameType | None) -> list[str]:
-    """The Python modules whose functions are running, the innermost first."""
-    found: dict[str, None] = {}
-    while frame is not None:
-        found.setdefault(str(frame.f_globals.get("__name__")))
-        frame = frame.f_back
-    return list(found)

@@ -133,13 +133,11 @@ class PlainModules:
     def _build(
         self, module: Any, options: Mapping[str, Any], resolved: Settings, meta: Mapping[str, Any], start: Start | None
     ) -> WarpModuleBuild | None:
-        from warp_tiles.build.idle import IdleBuilds, RecordedModules
+        from warp_tiles.build.idle import RecordedModules
         from warp_tiles.build.warp_module import WarpModuleBuild
 
-        def make(begun: ProgramStart | None) -> IdleBuilds | RecordedModules:
-            if begun is None or begun.recorded is None:
-                return IdleBuilds(self._engine, IdleModules().generate)
-            return RecordedModules(self._engine, begun, IdleModules(begun.recorded).generate)
+        def make(begun: ProgramStart) -> RecordedModules:
+            return RecordedModules(self._engine, begun, IdleModules(begun.recorded or {}).generate)
 
         self._engine.idle_builds(make)
         threads = int(options["block_dim"])

@@ -80,7 +80,7 @@ class Engine:
         self.tuned = tuned
         self.on_loaded: Callable[..., object] | None = None  # ProgramStart.note()
         self._begun_start: Any = None  # ProgramStart
-        self.idle: Any = None  # IdleBuilds or, with a start record, RecordedModules, once a module of Warp is built
+        self.idle: Any = None  # RecordedModules, once a module of Warp is built
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.RLock()  # without threads, submit() does the work itself
@@ -96,23 +96,19 @@ class Engine:
         """The build context under some settings."""
         return BuildContext(self.resources, settings)
 
-    def idle_builds(self, make: Callable[[Any], Any]) -> Any:
-        """The one builder of idle time. ``make`` creates it, from the program's start or from None without a record."""
+    def idle_builds(self, make: Callable[[Any], Any]) -> None:
+        """Let ``make`` create what generates the modules of the program's start, once."""
         with self._lock:
-            self.idle = self.idle or make(self._begun_start)
-            return self.idle
+            if self.idle is None and self._begun_start is not None and self._begun_start.recorded is not None:
+                self.idle = make(self._begun_start)
 
     def begin_start(self, start: Any) -> None:
-        """Build ahead what a start names, from now on."""
+        """Generate what a start names, from now on."""
         with self._lock:
-            idle, self.idle, self._begun_start = self.idle, None, start
-        if idle is not None:
-            idle.close()
+            self.idle, self._begun_start = None, start
 
     def close(self) -> None:
         """End the compiler processes."""
-        if self.idle is not None:
-            self.idle.close()
         self.resources.close()
 
     def after_fork(self) -> None:

@@ -245,12 +245,6 @@ def read_record(file: Path, folder: TrustedFolder | None = None) -> StartRecord 
         ) from error
 
 
-def compiled_text(where: str, count: int, unused_s: Sequence[float]) -> str:
-    """How many modules were compiled, and the seconds of those that no launch has asked for; empty if none was."""
-    waste = f", {len(unused_s)} of them for no launch ({sum(unused_s):.1f} s)" if unused_s else ""
-    return f"compiled {where}: {count}{waste}" if count else ""
-
-
 # ---- builds
 
 
@@ -536,7 +530,9 @@ class ProgramStart:
 
     def summary(self) -> str:
         """The same in words; empty if nothing was compiled."""
-        return compiled_text("ahead", *self._counts())
+        count, unused = self._counts()
+        waste = f", {len(unused)} of them for no launch ({sum(unused):.1f} s)" if unused else ""
+        return f"compiled ahead: {count}{waste}" if count else ""
 
     def close(self, loaded: Callable[[StartModule], bool]) -> None:
         """End the builds, and write the record if it has changed.

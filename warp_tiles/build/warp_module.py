@@ -171,14 +171,12 @@ class WarpModuleBuild:
         plan, progress = self.plan, self._engine.progress
         with progress.module(plan.name, module.arch, plan.block_dim, plan.settings.progress):
             asked_at, idle = now_s(), self._engine.idle
-            if idle is not None:
-                idle.needed(key, len(source))
             found = wanted.equal(self.start.found) if self.start is not None else None
             if found is not None:
                 self._write(output_path, found)
             else:
                 if idle is not None:
-                    idle.wait_for_lock(self.context, key)
+                    idle.while_waiting(lambda: self.context.modules.is_locked(key))
                 with self.context.leased_module(key, self._phases, asked_at) as lease:
                     found = wanted.equal(WarpOutput.of(lease.found))
                     by_warp = False
@@ -222,7 +220,7 @@ class WarpModuleBuild:
         try:
             work, idle = self._phases.of_process(COMPILE, self.context.submit(request)), self._engine.idle
             if idle is not None:
-                idle.wait(work, len(request.source), self.context.pool)
+                idle.while_waiting(lambda: not work.done())
             write_output(output_path, result_of(work).payload)
             return False
         except LinkError as error:

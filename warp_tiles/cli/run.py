@@ -77,7 +77,7 @@ def run(
                     # the script may have disabled it, or closed its output
                     if is_enabled() and not getattr(sys.stdout, "closed", True):
                         hooks = require_hooks("run")
-                        parts = hooks.engine.recorder, hooks.program_start, hooks.engine.idle
+                        parts = hooks.engine.recorder, hooks.program_start
                         text = "; ".join(filter(None, (part.summary() for part in parts if part is not None)))
                         find("logger.log_info")(f"warp_tiles: {text}")
     finally:

@@ -290,13 +290,6 @@ class CompilerPool:
                 self._processes.append(process)
                 self._idle.insert(0, process)  # the first that starts is used first
 
-    def has_slot(self) -> bool:
-        """True if a request would get a slot at once."""
-        with held(self._looking):
-            slot = self._free_slot()
-        self._release(slot)
-        return slot is not None
-
     def _run(self, request: Request, threads: DaemonThreads, ahead: bool) -> Compiled:
         with self._lock:
             self._needed += not ahead
