@@ -183,7 +183,7 @@ def _matmul() -> Iterator[Case]:
         def lines(arch: int, problem: MatmulProblem = problem) -> tuple[str, ...]:
             choice, key = _matmul_choice(problem, arch)
             loop = f"main_loop {key.main_loop.text}"
-            own = choice.kernel.name if isinstance(choice.kernel, TensorKernel) else choice.kernel
+            own = choice.kernel.name if isinstance(choice.kernel, TensorKernel) else "-"
             return f"matmul config: {choice.config.to_json()}", f"matmul kernel: {loop}", f"tensor copies: {own}"
 
         def make(arch: int, problem: MatmulProblem = problem) -> tuple[Any, int]:

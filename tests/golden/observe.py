@@ -27,7 +27,8 @@ Entry = dict[str, Any]  # "source": digest, "lines": decisions
 HEADERS = {
     name: getattr(prelude, name) for name in ("REVERSED_HEADER", "STAGED_HEADER", "MODULE_HEADER", "SOLVER_HEADER")
 }
-NOT_COMPARED = ("kernel", "file", "line", "treatment")  # its place, and the state in words
+LOOP_VALUES = ("products", "stages", "instruction", "accumulators", "operands", "reverse_instructions", "registers",
+               "shared_bytes", "resident_blocks")  # fmt: skip
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def observe(case: Case, arch: int) -> Entry:
     with warp_tiles.override(**dict(case.settings)):
         plan, source = planned(module, arch, threads)
     headers, text = without_headers(source)
-    return {"source": digest(text), "headers": headers, "lines": [*case.lines(arch), *decisions(plan.to_json())]}
+    return {"source": digest(text), "headers": headers, "lines": [*case.lines(arch), *decisions(plan)]}
 
 
 def planned(module: Any, arch: int, threads: int) -> tuple[warp_tiles.ModulePlan, str]:
@@ -79,10 +80,6 @@ def _without_hash(text: str) -> str:
     return re.sub(r"_[0-9a-f]{8}_cuda_kernel", "_cuda_kernel", text)
 
 
-def _without_digests(text: str) -> str:
-    return re.sub(r"_[0-9a-f]{8}\b|(?<=\bline )\d+", "", text)  # in names of matmul's modules, and of its kernels' file
-
-
 def header_texts() -> dict[str, str]:
     """The device functions that a source may contain, by the name of their header; larger ones first."""
     folder = sources.kernels_folder()
@@ -104,26 +101,19 @@ def without_headers(text: str) -> tuple[list[str], str]:
     return found, text
 
 
-def decisions(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the decisions of a plan as JSON values, a line each."""
-    yield f"registers: {plan['register_limit']} {plan['register_limit_reason']}".rstrip()
-    for number, loop in enumerate(plan["loops"]):
-        where = f"loop {number} of {loop['kernel']}"
-        yield from (
-            f"{where} {name}: {_without_digests(_text(value))}"
-            for name, value in loop.items()
-            if name not in NOT_COMPARED
-        )
-    for variant in plan["variants"]:
-        where, symbol = f"{variant['role']} of {variant['function']}", variant["symbol"].rpartition("_sm")[0]
-        use = "needed" if variant["needed"] else "not needed"
-        yield f"{where}: {variant.get('provider')}, {use}, {variant.get('choice')}, {variant['reason']}"
-        config = {k: v for k, v in (variant.get("tile_config") or {}).items() if v not in (1, False)}
-        yield f"{symbol} {' '.join(f'{name}={value}' for name, value in config.items())}"
-
-
-def _text(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+def decisions(plan: warp_tiles.ModulePlan) -> Iterator[str]:
+    """Yields the decisions of a plan without their reasons: a line for each loop and each function."""
+    yield f"registers={plan.register_limit}"
+    for number, loop in enumerate(plan.loops):
+        values = ((name, getattr(loop, name)) for name in LOOP_VALUES)
+        values = ((name, "+".join(value) if isinstance(value, tuple) else value) for name, value in values)
+        whole = " whole" if loop.kernel in plan.whole_products else ""
+        yield f"loop {number}: {loop.state}{whole} {' '.join(f'{name}={value}' for name, value in values if value)}"
+    for variant in plan.to_json()["variants"]:
+        config = {name: value for name, value in (variant["tile_config"] or {}).items() if value not in (1, False)}
+        symbol, provider = variant["symbol"].rpartition("_sm")[0], variant["provider"] if variant["needed"] else "-"
+        tile = " ".join(f"{name}={value}" for name, value in config.items())
+        yield f"{variant['role']} {symbol} {provider} {variant.get('choice', '')} {tile}".rstrip()
 
 
 # ---- cubins

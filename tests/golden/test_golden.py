@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.golden.__main__ import GOLDEN, differences, observed, written
 from tests.golden.corpus import ARCHS, CUBINS, corpus
-from tests.golden.observe import compiled, compiler, header_digests, observe, packed, planning, unpacked
+from tests.golden.observe import (
+    compiled,
+    compiler,
+    decisions,
+    header_digests,
+    observe,
+    packed,
+    planned,
+    planning,
+    unpacked,
+)
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
 REWRITE = "rewrite them with python -m tests.golden --write, and say in the commit what changed"
@@ -45,8 +56,8 @@ def test_registers_shared_memory_and_machine_code(golden: dict[str, Any], name: 
 
 
 def test_a_difference_is_shown() -> None:
-    entry = {"source": "1", "headers": [], "lines": ["loop 0 of f state: pipelined"]}
-    other = {"source": "2", "headers": [], "lines": ["loop 0 of f state: as_warp"]}
+    entry = {"source": "1", "headers": [], "lines": ["loop 0: pipelined"]}
+    other = {"source": "2", "headers": [], "lines": ["loop 0: as_warp"]}
     rest = {"compiler": "", "headers": {"A": "1"}, "cubins": {}}
     before, now = packed({"case": {90: entry}}, rest), packed({"case": {90: other}}, {**rest, "headers": {"A": "2"}})
     assert json.loads(written(before)) == before
@@ -54,8 +65,8 @@ def test_a_difference_is_shown() -> None:
     assert list(differences(before, now)) == [
         "device functions of A differ",
         "case, sm_90: another source",
-        "case, sm_90:\n  - loop 0 of f state: pipelined",
-        "case, sm_90:\n  + loop 0 of f state: as_warp",
+        "case, sm_90:\n  - loop 0: pipelined",
+        "case, sm_90:\n  + loop 0: as_warp",
     ]
     assert list(differences(before, packed({}, rest))) == ["case, sm_90: gone"]
 
@@ -63,3 +74,15 @@ def test_a_difference_is_shown() -> None:
 def test_only_selects_cases() -> None:
     found = observed("example gemm", cubins=False)
     assert list(found["cases"]) == ["example gemm"]
+
+
+def test_a_change_of_words_changes_no_line() -> None:
+    (case,) = (case for case in corpus() if case.name == "form bounds from a shape")
+    with planning():
+        plan, _ = planned(case.make(90)[0], 90, 64)
+    words = dict.fromkeys(("reason", "gradients", "reverse", "store", "loads", "cost"), "words")
+    loops = tuple(replace(loop, **words) for loop in plan.loops)
+    variants = tuple(replace(variant, reason="words") for variant in plan.variants)
+    other = replace(plan, loops=loops, variants=variants, register_limit_reason="words")
+    assert list(decisions(other)) == list(decisions(plan))
+    assert list(decisions(replace(plan, loops=()))) != list(decisions(plan))
