@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from tests.processes.sitecustomize import KNOWN_CPU_HEADERS, KNOWN_CUDA_HEADERS, KNOWN_DIGESTS, install
@@ -29,6 +30,9 @@ if _processes not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # for 
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_processes, os.environ.get("PYTHONPATH", "")]))
 install()  # in this process too
 os.environ[KNOWN_DIGESTS] = tempfile.mkdtemp(prefix="digests_", dir=_scratch.name)
+
+hypothesis.settings.register_profile("tests", deadline=None)  # a loaded machine is no error
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.interpreter import python
 
 
@@ -15,6 +13,5 @@ def test_ruff_format() -> None:
     python("-m", "ruff", "format", "--check", ".")
 
 
-@pytest.mark.slow
 def test_mypy() -> None:
     python("-m", "mypy")

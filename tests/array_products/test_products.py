@@ -61,7 +61,7 @@ def test_nothing_is_written_outside_of_a_part() -> None:
 
 
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 100), st.booleans(), st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_drawn_sizes(m: int, n: int, k: int, a_columns: bool, b_columns: bool) -> None:
     a, b = integers(m, m, k), integers(n, k, n)
     out = warp_tiles.matmul((transposed if a_columns else on)(a), (transposed if b_columns else on)(b))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +91,8 @@ def test_a_malformed_list_is_a_usage_error(archs: str, script: Path, tmp_path: P
 # ---- schedulers that cannot be used
 
 
-def test_an_unreachable_scheduler_is_an_error_within_seconds(script: Path, tmp_path: Path) -> None:
-    start = time.monotonic()
+def test_an_unreachable_scheduler_is_an_error(script: Path, tmp_path: Path) -> None:
     done = command("compile", "-o", tmp_path / "out", "--scheduler", NOBODY, script, as_json=False)
-    assert time.monotonic() - start < 20  # of which 5 wait for the scheduler, and the rest imports on a busy machine
     assert done.returncode == 2
     assert f"the scheduler {NOBODY} cannot be reached: Timed out trying" in done.stderr
     assert "Remedy: give the address that `dask scheduler` prints" in done.stderr

@@ -320,12 +320,10 @@ import time
 from warp_tiles.util.threads import DaemonThreads
 threads = DaemonThreads(1, "t")
 for _ in range(20):
-    threads.submit(time.sleep, 5)
+    threads.submit(time.sleep, 600)
 raise KeyboardInterrupt
 """
-    start = time.monotonic()
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
-    assert time.monotonic() - start < 4
 
 
 def with_precompiled_headers(block_dim: int) -> WarpCompileRequest:
@@ -458,8 +456,8 @@ def test_requests_that_wait_look_for_slots_together_and_hold_no_lock(
     monkeypatch.setattr(pool, "_run_in_slot", lambda *_: running.wait(30))
     with pool:
         work = [pool.submit(GOOD) for _ in range(8)]
-        time.sleep(1.0)
-        assert 2 <= len(looks) <= 22, "one each 50 ms, not one for each request"
+        until(lambda: len(looks) > 12)
+        assert looks[12] - looks[2] > 0.3, "one each 50 ms, not one for each request"
         running.set()
         for slot in taken:
             others.release(slot)

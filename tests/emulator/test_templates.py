@@ -187,7 +187,6 @@ def drawn() -> list[Drawn]:
     empty_or_batch = st.one_of(st.just([]), batches)
     each = settings(
         max_examples=2,
-        deadline=None,
         database=None,
         phases=[Phase.generate],  # nothing fails here, so shrinking is not needed
         suppress_health_check=list(HealthCheck),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
@@ -39,7 +39,6 @@ problems = st.builds(
 )
 
 
-@settings(deadline=None)  # a loaded machine is no error
 @given(problems, st.sampled_from(ARCHS), st.integers(1, 200))
 def test_every_choice_fits_the_gpu(question: MatmulProblem, arch: int, multiprocessors: int) -> None:
     config = choose_matmul(question, arch, multiprocessors).config
@@ -53,7 +52,6 @@ def test_every_choice_fits_the_gpu(question: MatmulProblem, arch: int, multiproc
     assert config == choose_matmul(question, arch, multiprocessors).config
 
 
-@settings(deadline=None)  # a loaded machine is no error
 @given(problems)
 def test_the_choice_has_the_least_cost(question: MatmulProblem) -> None:
     best = cost_us(question, choose_matmul(question, 90, 132).config, 90, 132)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import warp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import warp_tiles
@@ -187,7 +187,6 @@ def test_resident_blocks(arch: int, threads: int, shared_bytes: int, registers: 
     assert resident_blocks(arch, threads, shared_bytes=shared_bytes, registers=registers) == blocks
 
 
-@settings(deadline=None)
 @given(st.sampled_from((75, 80, 86, 89, 90, 100, 120)), st.integers(1, 32), st.integers(0, 240_000))
 def test_resident_blocks_fit_the_multiprocessor(arch: int, warps: int, shared_bytes: int) -> None:
     threads, limits = 32 * warps, multiprocessor(arch)

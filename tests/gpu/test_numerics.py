@@ -137,7 +137,6 @@ def test_random(gpu: str, part: int) -> None:
     @seed(part)
     @settings(
         max_examples=10,
-        deadline=None,
         database=None,
         phases=[Phase.generate],  # shrinking would compile for minutes of GPU time
         suppress_health_check=list(HealthCheck),

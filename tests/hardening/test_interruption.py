@@ -142,10 +142,11 @@ def test_a_signal_ends_a_compilation_at_once_and_leaves_nothing(
     workers = workers_of(compiling.pid)
     until(lambda: [path for path in tmp_path.rglob("*") if "_p" in path.name and path.is_dir()])
     assert compiling.pid not in map(os.getpgid, workers), "a terminal would signal the workers too"
-    start = time.monotonic()
     os.killpg(compiling.pid, getattr(signal, name))  # as a terminal does, to every process of the group
     _, messages = compiling.communicate(timeout=60)
-    assert time.monotonic() - start < 5.0, "it does not wait for its sixteen modules"
+    others = {"locks", "asked", "toolchain", "stats"}
+    built = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and not others & set(path.parts)]
+    assert len(built) < 16, "it does not wait for its sixteen modules"
     assert compiling.returncode == -getattr(signal, name)
     assert "Traceback" not in messages
     assert "Broken pipe" not in messages
@@ -226,16 +227,13 @@ def test_a_waiter_names_the_process_and_an_interrupt_frees_it(suspended: subproc
         if "waiting for" in line:
             break
     assert f"waiting for process {suspended.pid} on {os.uname().nodename!r}, which builds the same;" in lines[-1], lines
-    start = time.monotonic()
     waiter.send_signal(signal.SIGINT)
     waiter.communicate(timeout=60)
-    assert time.monotonic() - start < 2.0
     assert waiter.returncode == -signal.SIGINT
 
 
 @pytest.mark.usefixtures("suspended")
 def test_a_waiter_builds_for_itself_after_a_set_time(tmp_path: Path) -> None:
-    start = time.monotonic()
     done = command(
         "compile", "-o", tmp_path / "out", tmp_path / "main.py", tmp_path, cache=tmp_path / "cache",
         WARP_TILES_BUILD_WAIT_S="1",
@@ -243,7 +241,6 @@ def test_a_waiter_builds_for_itself_after_a_set_time(tmp_path: Path) -> None:
     (module,) = json_of(done)["modules"]
     assert module["lto_builds"] == 1
     assert "was held for 1 s" in done.stderr
-    assert time.monotonic() - start < 60
 
 
 def put(root: Path, number: int) -> None:
@@ -269,10 +266,13 @@ def test_a_suspended_change_is_named_and_costs_one_wait(
     monkeypatch.setattr(trusted_folder, "WAIT_S", 1.0)
     monkeypatch.setattr(trusted_folder, "WAIT_AGAIN_S", 0.02)
     with suspended_holder(root, lock) as holder:
-        for number, (shortest_s, longest_s) in enumerate([(1.0, 60.0), (0.0, 0.9), (0.0, 0.9)]):
+        seconds = []
+        for number in range(3):
             start = time.monotonic()
             change(root, number)
-            assert shortest_s <= time.monotonic() - start < longest_s
+            seconds.append(time.monotonic() - start)
+        assert seconds[0] >= 1.0
+        assert max(seconds[1:]) < seconds[0]
         (text,) = [record.getMessage() for record in caplog.records if "waiting for" in record.getMessage()]
         name = f"process {holder.pid} on {os.uname().nodename!r}"
         assert f"waiting for {name}, which changes {root}; this process waits 1 s at most" in text

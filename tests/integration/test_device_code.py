@@ -166,7 +166,7 @@ def test_shapes_off_the_grid_of_the_instructions(name: str, case: Case) -> None:
 
 @pytest.mark.parametrize("count", some([20, 60], 1))
 def test_functions_of_all_dtypes_have_less_than_40_kb(count: int) -> None:
-    @settings(max_examples=count, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=count, derandomize=True, database=None)
     @given(gemm_variants())
     def check(variant: GemmProblem) -> None:
         request = provider("mma").request(provider("mma").recipes(variant)[0])

@@ -96,7 +96,7 @@ DTYPES = st.sampled_from([H, F, D])
 SIZES = st.one_of(st.sampled_from([8, 16, 32]), st.integers(1, 33))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     case=st.builds(
         Case, SIZES, SIZES, SIZES, DTYPES, DTYPES, DTYPES,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codegen import traces as t
@@ -316,7 +316,6 @@ def modules(draw: st.DrawFn) -> tuple[GeneratedModule, Mapping[GemmProblem, Devi
     return generated(sites, called=called, trace=trace), functions(*built)
 
 
-@settings(deadline=None)  # a loaded machine is no error
 @given(modules())
 def test_every_name_is_defined_by_a_declared_function(
     module: tuple[GeneratedModule, Mapping[GemmProblem, DeviceFunction]],
@@ -336,7 +335,6 @@ def test_every_name_is_defined_by_a_declared_function(
             assert name in declared(text) or f"static void {name}(" in text
 
 
-@settings(deadline=None)  # a loaded machine is no error
 @given(modules())
 def test_the_plan_and_the_source_agree(
     module: tuple[GeneratedModule, Mapping[GemmProblem, DeviceFunction]],

@@ -21,6 +21,7 @@ def resolved(tmp_path: Path, *arguments: str) -> dict[str, str]:
     return {row["metadata"]["name"]: row["metadata"]["version"] for row in json.loads(report.read_text())["install"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torch", beside.TORCHES)
 def test_pip_finds_versions_that_fit_torch(torch: str, tmp_path: Path) -> None:
     found = resolved(tmp_path, torch, str(beside.ROOT))

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,7 +152,6 @@ def toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
 
 
-@hypothesis.settings(deadline=None)  # a busy machine takes longer
 @given(layered())
 def test_the_innermost_layer_with_a_value_decides(
     tmp_path_factory: pytest.TempPathFactory, given_values: dict[str, dict[str, Any]]

@@ -140,10 +140,8 @@ def test_an_interruption_keeps_reported_timings() -> None:
 
 
 def test_the_budget_ends_a_search_with_its_timings() -> None:
-    start = time.monotonic()
     counters = Counters()
     found = run([{"x": 100 + number} for number in range(200)], Builder(0.05), jobs=2, budget_s=1.0, counters=counters)
-    assert time.monotonic() - start < 3
     assert 16 <= len(found) < 200
     assert counters.builds < 200
 

@@ -15,12 +15,12 @@ import pytest
 from warp_tiles.util import threads
 from warp_tiles.util.threads import acquire, held, side_by_side, wait_all, wait_result
 
-WORK_S = 5.0
+WORK_S = 60.0
 
 
 @pytest.fixture
 def late() -> Iterator[Future[int]]:
-    """A future that is done after five seconds. Before, its thread receives an interrupt, which wakes no other."""
+    """A future that is done after a minute. Before, its thread receives an interrupt, which wakes no other."""
     future: Future[int] = Future()
     over = threading.Event()
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -59,10 +59,9 @@ def locked_until(late: Future[int]) -> threading.Lock:
     ids=["result", "all", "all with a limit", "side by side", "lock", "lock of a block"],
 )
 def test_an_interrupt_of_another_thread_ends_a_wait(wait: Callable[[Future[int]], object], late: Future[int]) -> None:
-    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         wait(late)
-    assert time.monotonic() - start < WORK_S / 2
+    assert not late.done()
 
 
 def test_a_wait_ends_with_its_work() -> None:
@@ -76,7 +75,7 @@ def test_a_wait_ends_with_its_work() -> None:
         wait_result(failed)
     start = time.monotonic()
     assert wait_all([done, failed, never], 0.3) == {done, failed}
-    assert 0.3 <= time.monotonic() - start < WORK_S
+    assert time.monotonic() - start >= 0.3
     assert wait_all([never], 0.0) == set()
     assert wait_all([]) == set()
 
