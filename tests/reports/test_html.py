@@ -47,9 +47,3 @@ def test_texts_and_bars_have_contrast_to_both_backgrounds(theme: str) -> None:
     for mark, background in itertools.product(sorted(marks), BACKGROUNDS):
         found = contrast(colours[mark], colours[background])
         assert found >= ENOUGH, f"{mark} on {background}: {found:.2f}"
-
-
-def test_rules_use_only_variables_for_colours() -> None:
-    rules = STYLE[STYLE.index("* {") :]
-    assert not re.search(r"#[0-9a-fA-F]{3}|rgb|hsl", rules)
-    assert set(re.findall(r"var\(--(\w+)\)", rules)) == set(LIGHT)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.reports.records import HOSTILE, LOOP, hostile, plan, planned, run
-from warp_tiles.reports.functions import shortened
-from warp_tiles.reports.html import STYLE, content_security_policy, element, escaped, table
+from warp_tiles.reports.html import STYLE, content_security_policy, element, escaped
 from warp_tiles.reports.page import page
 
 FACTS = {"script": "train.py", "versions": "warp_tiles 1, Warp 2"}
@@ -217,39 +216,3 @@ def test_the_sums_are_those_of_the_record() -> None:
     }
     for name, value in accumulators.items():
         assert f"{value} {name}" in text, name
-
-
-def test_a_wrong_number_of_cells_is_an_error() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        table(("a", "b"), [("1",)], "caption")
-
-
-def test_many_modules_are_closed_at_first() -> None:
-    def opened(count: int) -> int:
-        document = {"modules": [plan(f"m{number}").to_json() for number in range(count)]}
-        return sum(tag == "details" and "open" in given for tag, given in read(page(document, "t", {})).elements)
-
-    assert (opened(6), opened(7)) == (6, 0)
-
-
-def test_the_page_shows_the_modules_that_the_terminal_shows_under_titles_of_their_own() -> None:
-    cpu = {**plan("k").to_json(), "arch": None, "target": "", "block_dim": 1, "builds": []}
-    plain = [{**cpu, "name": name, "variants": []} for name in ("a", "b")]
-    text = page({"modules": [*run()["modules"][:1], cpu, cpu, *plain]}, "t", {})
-    found = read(text)
-    assert "2 modules without tile functions, which Warp builds as always" in found.text
-    titles = re.findall(r"<summary>(.*?) <span", text)
-    assert titles[1:] == ["k, the CPU, not built"] * 2
-    assert "1 threads" not in text
-    assert "<li><b>2</b>modules</li><li><b>3</b>targets of modules</li>" in text
-
-
-def test_a_column_without_any_text_is_left_out() -> None:
-    assert read(table(("a", "b"), [("1", ""), ("2", "")], "caption").text).rows == [["a"], ["1"], ["2"]]
-
-
-def test_a_long_path_is_shortened_in_its_middle() -> None:
-    assert shortened("examples/gemm.py") == "examples/gemm.py"
-    long = "/home/someone/projects/robots/simulation/solvers/admm.py"
-    assert shortened(long) == "/home/.../simulation/solvers/admm.py"
-    assert shortened("/a/" + "b" * 60 + ".py") == "/a/" + "b" * 60 + ".py"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import re
 from collections import defaultdict
 from typing import Any
 
-import pytest
-
-from tests.reports.records import FORWARD, HOSTILE, backward_plan, hostile, looked_up, plan, planned, record, run
-from warp_tiles.reports.page import chart, ticks
+from tests.reports.records import FORWARD, looked_up, plan, planned, record, run
+from warp_tiles.reports.page import chart
 from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline, trace
 
 
@@ -46,10 +43,6 @@ def row_of_build(**change: Any) -> Row:
     return module.rows[0]
 
 
-def test_what_follows_the_compiler_is_shown_too() -> None:
-    assert kinds(row_of_build(seconds=0.9)) == [("wait", 1.0, 1.1), ("compile", 1.1, 1.6), ("wait", 1.6, 1.9)]
-
-
 def test_a_build_without_a_compiler_process_works_all_the_time() -> None:
     assert kinds(row_of_build(compiled=None)) == [("compile", 1.0, 1.6)]
 
@@ -65,16 +58,6 @@ def test_a_shared_build_names_the_module_that_it_waits_for() -> None:
     row = rows_of("third")["forward 8x12x4"]
     assert kinds(row) == [("shared", 1.2, 1.6)], "it waits from its own start on"
     assert row.note == "built for module first, waited 0.40 s"
-
-
-def test_a_build_that_ended_before_has_no_wait() -> None:
-    modules = run()["modules"]
-    for module in modules:
-        if module["name"] == "third":
-            module["started_at_s"] = 5.0
-    (third,) = (item for item in timeline(modules) if item.name.startswith("third"))
-    assert kinds(third.rows[0]) == [("shared", 5.0, 5.0)]
-    assert third.rows[0].note == "built for module first, waited 0.00 s"
 
 
 def test_a_build_in_the_background_is_named() -> None:
@@ -110,18 +93,6 @@ def test_a_module_that_was_not_found_is_built_after_the_lookup() -> None:
     assert kinds(rows["its source"]) == [("wait", 7.75, 9.0), ("compile", 9.0, 9.5)]
 
 
-def test_a_drawing_of_lookups_begins_with_them() -> None:
-    text = chart(timeline(looked_up()["modules"])).text
-    assert text.count('class="lanes"') == 1
-    bars = re.findall(r'<rect class="cache" x="([\d.]+)%" y="\d+" width="([\d.]+)%" height="12"><title>([^<]+)', text)
-    assert len(bars) == 5
-    assert bars[0] == ("0.00", "8.33", "looks the linked module up in the cache: 0.250 s")
-
-
-def test_a_link_by_warp_has_another_name() -> None:
-    assert rows_of("late")["link by Warp"].spans[-1].text == "Warp compiles and links"
-
-
 def test_a_pause_divides_the_timeline() -> None:
     groups = sessions(timeline(run()["modules"]))
     assert [[item.name.partition(",")[0] for item in group] for group in groups] == [
@@ -129,24 +100,6 @@ def test_a_pause_divides_the_timeline() -> None:
         ["late"],
     ]
     assert sessions([]) == []
-
-
-def test_a_module_within_a_longer_one_does_not_end_its_group() -> None:
-    long, short, next_ = (ModuleRows(n, s, e, ()) for n, s, e in (("a", 0, 100), ("b", 1, 2), ("c", 105, 106)))
-    assert len(sessions([long, short, next_])) == 1
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (1.59, 26.4), (0, 0.0031), (99.97, 101), (3600.2, 3604.9), (0, 86_400)]
-)
-def test_ticks_are_round_and_few(low: float, high: float) -> None:
-    found = ticks(low, high)
-    assert 1 <= len(found) <= 7
-    assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
-    steps = {round(b - a, 9) for a, b in itertools.pairwise(found)}
-    assert len(steps) <= 1
-    for step in steps:
-        assert round(step / 10 ** math.floor(math.log10(step) + 1e-9), 6) in (1, 2, 5)
 
 
 def test_the_drawing_keeps_all_bars_inside_and_visible() -> None:
@@ -159,21 +112,9 @@ def test_the_drawing_keeps_all_bars_inside_and_visible() -> None:
     assert text.count('class="lanes"') == 2, "a drawing for each group"
 
 
-def test_every_bar_has_a_text_for_screen_readers() -> None:
-    text = chart(timeline(run()["modules"])).text
-    rows = sum(len(item.rows) for item in timeline(run()["modules"]))
-    assert len(re.findall(r'role="img" aria-label="[^"]+"', text)) == rows
-    assert "waits for adjoint_a 4x16x4: 1.510 s" in text
-
-
 def test_a_module_of_no_length_can_be_drawn() -> None:
     rows = [ModuleRows("m", 1.0, 1.0, (Row("r", "n", (Span("cache", 1.0, 1.0, "t"),)),))]
     assert "NaN" not in chart(rows).text
-
-
-def test_times_of_a_backward_module_are_those_of_the_record() -> None:
-    made = record(backward_plan(), [FORWARD], 1.0, 2.0).to_json()
-    assert [phase["name"] for phase in made["phases"]] == ["wait_for_functions", "compile", "link"]
 
 
 # ---- the trace
@@ -249,30 +190,6 @@ def test_hits_at_the_same_time_get_rows_of_their_own() -> None:
     late["builds"] *= 3
     lookups = [e for e in events(document, "X") if e["cat"] == "cache" and e["pid"] == 4]
     assert len({e["tid"] for e in lookups}) == len(lookups) == 3
-
-
-def test_lookups_of_linked_modules_are_events() -> None:
-    found = [
-        (e["pid"], e["ts"], e["dur"], e["name"], e["args"]["what"][:5])
-        for e in events(looked_up(), "X")
-        if "linked module" in e["name"]
-    ]
-    assert found == [
-        (1, 7_000_000, 250_000, "linked module", "looks"),
-        (1, 7_250_000, 100_000, "wait: linked module", "write"),
-        (2, 7_000_000, 250_000, "linked module", "looks"),
-        (2, 7_250_000, 500_000, "linked module", "asks "),
-        (3, 7_000_000, 250_000, "linked module", "looks"),
-        (3, 7_250_000, 500_000, "linked module", "asks "),
-    ]
-    assert {e["args"]["name"] for e in events(looked_up(), "M") if e["name"] == "thread_name" and e["pid"] == 1} == {
-        "module", "linked module"
-    }  # fmt: skip
-
-
-def test_texts_stay_as_they_are() -> None:
-    text = json.dumps(trace(hostile(), {}))
-    assert json.dumps(f"module first{HOSTILE}")[1:-1] in text
 
 
 def test_a_plan_has_no_events() -> None:
