@@ -136,3 +136,11 @@ def test_the_end_of_a_script_is_its_own(tmp_path: Path, text: str, status: int, 
     assert done.returncode == status, done.stderr
     assert message in done.stderr
     assert ("Traceback" in done.stderr) == (status == 1)
+    shown = re.findall(r'^  File "(.*)", line', done.stderr, re.M)
+    assert shown == [str(tmp_path / "ends.py")] * (status == 1), "as python shows it"
+
+
+def test_a_script_in_place_of_a_command_is_answered_with_the_command_that_runs_it() -> None:
+    done = command("train.py", as_json=False)
+    assert done.returncode == 2
+    assert "No such command 'train.py'. To run a script: warp-tiles run train.py" in done.stderr

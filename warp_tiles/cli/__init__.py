@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from types import TracebackType
 
 import click
 
@@ -22,6 +23,7 @@ from warp_tiles.cli.output import (
     written,
 )
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.launch.script import Script
 from warp_tiles.settings import current
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
@@ -64,7 +66,22 @@ EXAMPLES = {
 }
 
 
-@click.group(context_settings=CONTEXT)
+class Commands(click.Group):
+    """The commands. A script in place of one is answered with the command that runs it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See :class:`click.Group`."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if not args[0].endswith(".py"):
+                raise
+            raise click.UsageError(f"{error.message} To run a script: {NAME} run {args[0]}", ctx) from error
+
+
+@click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name=NAME)
 def commands() -> None:
     """Plan, build, cache and link the functions of wp.tile_matmul and of Warp's tile solvers."""
@@ -134,6 +151,8 @@ def _run() -> int:
         return error.exit_code
     except Exception as error:
         if not _is_of_warp(error):
+            if sys.excepthook is sys.__excepthook__:  # the script's own hook gets the whole traceback
+                sys.excepthook = _show_as_python
             raise
         text = f"Warp failed: {type(error).__name__}: {error}"
         print(f"warp-tiles: {printable(text, lines=True)}\nRemedy: {WARP_REMEDY}", file=sys.stderr)
@@ -147,6 +166,24 @@ def _is_of_warp(error: Exception) -> bool:
     packages = [name.partition(".")[0] for name in modules]
     called = packages[len(packages) - packages[::-1].index(__name__.partition(".")[0]) :]
     return "warp" in called and "__main__" not in packages
+
+
+def _show_as_python(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error of a script as Python does, without the frames of what runs the script."""
+    shown, runs_script = trace, False
+    for frame in _frames(trace):
+        module = frame.tb_frame.f_globals.get("__name__")
+        runs_script = runs_script or module == Script.__module__
+        if runs_script and module not in (Script.__module__, "runpy", "contextlib"):
+            shown = frame
+            break
+    sys.__excepthook__(kind, error.with_traceback(shown), shown)
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 def _open_standard_streams() -> None:
