@@ -19,7 +19,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, HeaderFile
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.toolchain import FileDigests
 from warp_tiles.errors import BuildError, ToolchainError
-from warp_tiles.store.paths import HEADERS
+from warp_tiles.store.kinds import HEADERS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="headers are precompiled on Linux only")
 
@@ -98,7 +98,7 @@ class Setup:
     @property
     def files(self) -> list[Path]:
         """All files but locks."""
-        folder = self.root / HEADERS / "v1"
+        folder = self.root / HEADERS.folder / "v1"
         return [p for p in folder.rglob("*") if p.is_file() and p.parent.name != "locks"]
 
 
@@ -246,9 +246,9 @@ def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeyp
         raise ToolchainError("NVRTC is missing")
 
     states(setup, 3)
-    os.chmod(setup.root / HEADERS, 0o777)
+    os.chmod(setup.root / HEADERS.folder, 0o777)
     assert states(setup, 1) == ["none"]
-    os.chmod(setup.root / HEADERS, 0o700)
+    os.chmod(setup.root / HEADERS.folder, 0o700)
     assert states(setup, 1) == ["read"]
     monkeypatch.setattr(setup.store, "toolchain", missing)
     assert states(setup, 1) == ["none"]
@@ -256,5 +256,5 @@ def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeyp
 
 def test_a_folder_that_cannot_be_written_costs_only_the_headers(setup: Setup) -> None:
     setup.root.mkdir()
-    (setup.root / HEADERS).write_text("a file is in the way")
+    (setup.root / HEADERS.folder).write_text("a file is in the way")
     assert states(setup, 3) == ["none"] * 3

@@ -22,8 +22,8 @@ from warp_tiles.store.envelope import pack
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey, TrustedKeys, trusted_keys
+from warp_tiles.store.kinds import HEADERS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
 from warp_tiles.store.transfer import export, import_bundle
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import is_kept, write_digests
@@ -109,33 +109,33 @@ def _library(folder: Path) -> Path:
 def _write_digests(folder: Path) -> Path:
     memo = FileDigests(folder / "cache")
     memo._remember("0" * 64, "1" * 64)
-    return folder / "cache/toolchain/v1/digests.json"
+    return folder / "cache/toolchain/digests.json"
 
 
 def _read_digests(folder: Path) -> Any:
     return FileDigests(folder / "cache")._load() or ABSENT
 
 
-def _write_inner(name: str, suffix: str, kind: str) -> Callable[[Path], Path]:
+def _write_inner(kind: Kind, folder_of: str) -> Callable[[Path], Path]:
     """Write an entry of a cache beside the store, and return its payload or its manifest."""
 
     def write(folder: Path) -> Path:
-        Cache(folder / "cache", name, suffix=suffix).put(KEY, PAYLOAD, {})
-        return next((folder / "cache" / name / "v1" / kind).glob("*/*.*"))
+        Cache(folder / "cache", kind).put(KEY, PAYLOAD, {})
+        return next((folder / "cache" / kind.folder / "v1" / folder_of).glob("*/*.*"))
 
     return write
 
 
-def _read_inner(name: str, suffix: str) -> Callable[[Path], Any]:
+def _read_inner(kind: Kind) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        found = Cache(folder / "cache", name, suffix=suffix).get(KEY)
+        found = Cache(folder / "cache", kind).get(KEY)
         return ABSENT if found is None else (found.payload, found.manifest.key)
 
     return read
 
 
 def _read_headers(folder: Path) -> Any:
-    cache = FileCache(folder / "cache", HEADERS, suffix=HEADERS_SUFFIX)
+    cache = FileCache(folder / "cache", HEADERS)
     found = cache.verified_path(KEY, FileDigests(folder / "cache").digest)
     return ABSENT if found is None else found.read_bytes()
 
@@ -229,11 +229,9 @@ SUBJECTS: dict[str, Subject] = {
     "shipped record": Subject(_write_record, _read_shipped, repaired=False),
     "toolchain": Subject(_write_fact, _read_fact),
     "digests": Subject(_write_digests, _read_digests),
-    "linked module": Subject(_write_inner(MODULES, MODULES_SUFFIX, "objects"), _read_inner(MODULES, MODULES_SUFFIX)),
-    "manifest of a linked module": Subject(
-        _write_inner(MODULES, MODULES_SUFFIX, "keys"), _read_inner(MODULES, MODULES_SUFFIX)
-    ),
-    "precompiled headers": Subject(_write_inner(HEADERS, HEADERS_SUFFIX, "objects"), _read_headers),
+    "linked module": Subject(_write_inner(MODULES, "objects"), _read_inner(MODULES)),
+    "manifest of a linked module": Subject(_write_inner(MODULES, "keys"), _read_inner(MODULES)),
+    "precompiled headers": Subject(_write_inner(HEADERS, "objects"), _read_headers),
     "asked key": Subject(_write_asked, _read_asked),
     "cubin": Subject(_of("cubin"), _read_output, repaired=False),
     "metadata": Subject(_of("meta"), _read_output, repaired=False),

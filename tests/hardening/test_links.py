@@ -7,6 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from warp_tiles.settings import Settings
 from warp_tiles.store.cache import Cache, FileCache
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, MODULES
+from warp_tiles.store.kinds import HEADERS, MISSED_KEYS, MODULES
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
@@ -50,7 +51,7 @@ def use_inner_caches(root: Path) -> None:
         cache.get(key(0))
         with errors_of_commands():
             cache.entries()
-    FileCache(root, HEADERS, suffix=HEADERS_SUFFIX).verified_path(key(1), sha256)
+    FileCache(root, HEADERS).verified_path(key(1), sha256)
 
 
 def reproduce(root: Path) -> None:
@@ -81,16 +82,15 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }
 PLACES = (
-    "v1", "v1/keys", "v1/objects", "v1/locks", "asked", "toolchain",
-    "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm", "failed",
-    *(f"{cache}{inner}" for cache in (MODULES, HEADERS) for inner in ("", "/v1", "/v1/keys")),
+    "v1", "v1/keys", "v1/objects", "v1/locks", "asked", "toolchain", "tuning", "tuning/.locks", "tuning/gemm", "failed",
+    *(f"{kind.folder}{inner}" for kind in (MODULES, HEADERS) for inner in ("", "/v1", "/v1/keys")),
 )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that the oldest are removed."""
-    monkeypatch.setattr("warp_tiles.store.explain.MAX_KEYS", 1)
+    monkeypatch.setattr("warp_tiles.store.explain.MISSED_KEYS", replace(MISSED_KEYS, most_files=1))
 
 
 def everything(folder: Path) -> dict[str, object]:

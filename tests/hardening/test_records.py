@@ -23,10 +23,10 @@ from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.store import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.envelope import pack
+from warp_tiles.store.kinds import MEASUREMENTS
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.sealed import dump_json
 from warp_tiles.tuning.answers import FUNCTION, Answers, digest_of, values_of
-from warp_tiles.tuning.folder import MAX_BYTES
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_record, encode_record
 from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
@@ -60,7 +60,7 @@ def test_a_number_that_nothing_can_bear_is_damage(shipped: Path, place: str, num
 def test_a_huge_record_is_not_read(shipped: Path) -> None:
     os.truncate(file_of(shipped), 1 << 30)
     with less_than(16 << 20):
-        with pytest.warns(RuntimeWarning, match=f"more than {MAX_BYTES} bytes"):
+        with pytest.warns(RuntimeWarning, match=f"more than {MEASUREMENTS.most_bytes} bytes"):
             assert RecordStore(shipped).load(record_key("gemm")) is None
         for store in (RecordStore(shipped.parent / "own", [shipped]), RecordStore(shipped)):
             assert store.records() == []

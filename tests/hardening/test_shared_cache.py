@@ -90,7 +90,7 @@ def test_gc_examines_only_its_own_folders(tmp_path: Path) -> None:
     assert mine.exists()
 
 
-@pytest.mark.parametrize("folder", ["asked", "toolchain/v1", "tuning/gemm", "failed", "v1/objects/ab"])
+@pytest.mark.parametrize("folder", ["asked", "asked_headers", "tuning/gemm", "failed", "v1/objects/ab"])
 def test_gc_removes_a_leftover_of_another_host_after_a_day(tmp_path: Path, folder: str) -> None:
     cache = Cache(tmp_path / "cache")
     cache.put(CacheKey.of({"name": "a"}), b"a", {})

@@ -30,6 +30,7 @@ from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.search import find_toolchain
 from warp_tiles.store.cache import Cache
+from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.remote import RemoteStore
 from warp_tiles.store.sealed import Documents
 from warp_tiles.tuning.factory import KernelFactory
@@ -180,7 +181,9 @@ WAITS: dict[str, Callable[[Path], object]] = {
     "a list of records": lambda root: in_a_read(
         RecordFolder, "files", lambda: RecordStore(root, folder="tuning").records()
     ),
-    "a document": lambda root: in_a_read(TrustedFolder, "read", lambda: Documents(root, "facts").read("toolchain")),
+    "a document": lambda root: in_a_read(
+        TrustedFolder, "read", lambda: Documents(root, TOOLCHAIN_FACTS).read("toolchain")
+    ),
     "the compiler's library": lambda _: for_a_library("open_nvrtc"),
     "the linker's library": lambda _: for_a_library("open_nvjitlink"),
     "a remote answer": for_a_remote_answer,
@@ -273,10 +276,6 @@ BROAD = {
         ("util/threads.py", "_call"),
     },
     "hands the error to a function that asks": {
-        ("store/cache.py", "Cache.add"),
-        ("store/cache.py", "Cache.check_trust"),
-        ("store/cache.py", "Cache.get"),
-        ("store/cache.py", "Cache.manifest"),
         ("tuning/store.py", "RecordStore.records"),
     },
     "waits for nothing": {("build/executor.py", "ExecutorPool._pass_on")},

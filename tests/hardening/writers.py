@@ -21,7 +21,7 @@ from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.store.cache import Cache, FileCache
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
+from warp_tiles.store.kinds import HEADERS, MODULES
 from warp_tiles.tuning.store import RecordStore
 
 KEYS = 6
@@ -37,10 +37,7 @@ def payload(name: object) -> bytes:
 
 def inner_caches(root: Path) -> list[Cache]:
     """The caches of linked modules, and of precompiled headers."""
-    return [
-        Cache(root, MODULES, suffix=MODULES_SUFFIX),
-        FileCache(root, HEADERS, suffix=HEADERS_SUFFIX),
-    ]
+    return [Cache(root, MODULES), FileCache(root, HEADERS)]
 
 
 def write(root: Path, draw: random.Random, most: int = 1_000_000) -> None:

@@ -28,6 +28,7 @@ from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.keys import PublicKey, SigningKey
+from warp_tiles.store.kinds import MODULES
 from warp_tiles.store.transfer import import_bundle
 from warp_tiles.tuning.store import RecordStore
 
@@ -162,7 +163,7 @@ def test_an_export_is_no_deployment(made: Made, tmp_path: Path) -> None:
 def test_a_deployment_can_be_imported(made: Made, tmp_path: Path) -> None:
     """One format: its modules into a cache, and its records into a folder."""
     key = PublicKey.parse(made.public)
-    caches = {"module": Cache(tmp_path, "modules", suffix=".cubin")}
+    caches = {"module": Cache(tmp_path, MODULES)}
     assert import_bundle(caches, made.file, {key.key_id: key}).added == 2
     store = RecordStore(tmp_path / "records")
     assert store.import_(made.file, {key.key_id: key}) == 1

@@ -15,6 +15,7 @@ import pytest
 from tests.store.cache_workers import files, fill, get_or_build, key, key_file_of, payload
 from warp_tiles.errors import CacheError
 from warp_tiles.store.cache import Cache, find
+from warp_tiles.store.kinds import FUNCTIONS, MODULES
 from warp_tiles.store.paths import default_root
 
 COMMANDS = {
@@ -154,7 +155,7 @@ def test_a_removed_folder_is_created_again(cache: Cache, root: Path) -> None:
 
 def problems_of(root: Path) -> dict[str, list[str]]:
     """The paths of the problems of two caches of one root."""
-    caches = {name: Cache(root, name) for name in ("", "modules")}
+    caches = {kind.folder: Cache(root, kind) for kind in (FUNCTIONS, MODULES)}
     for cache in caches.values():
         cache.get(key("a"))
     return {name: [problem.path for problem in cache.problems] for name, cache in caches.items()}
@@ -198,7 +199,7 @@ class TestTrust:
         assert "is refused" in str(refusing.problems[0])
 
     def test_a_problem_names_the_cache_that_has_it(self, root: Path) -> None:
-        modules = Cache(root, "modules")
+        modules = Cache(root, MODULES)
         fill(modules, "a")
         (root / "modules").chmod(0o777)
         assert problems_of(root) == {"": [], "modules": [str(root / "modules")]}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.store import explain
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
+from warp_tiles.store.kinds import MISSED_KEYS
 from warp_tiles.store.sealed import seal
 
 
@@ -37,7 +39,7 @@ def test_a_damaged_file_is_no_key(tmp_path: Path) -> None:
 
 
 def test_the_oldest_keys_are_removed_first(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(explain, "MAX_KEYS", 3)
+    monkeypatch.setattr(explain, "MISSED_KEYS", replace(MISSED_KEYS, most_files=3))
     keys = MissedKeys(tmp_path)
     for number in range(5):
         keys.add(key(str(number)))

@@ -17,6 +17,7 @@ from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.explain import explain_among
 from warp_tiles.store.folder import Folder
 from warp_tiles.store.key import CacheKey
+from warp_tiles.store.kinds import HEADERS, MODULES
 from warp_tiles.store.paths import SLOT_PREFIX
 
 
@@ -196,9 +197,9 @@ def test_gc_removes_old_leftovers_only(cache: Cache, root: Path) -> None:
 
 def test_totals_are_those_of_all_files(cache: Cache, root: Path) -> None:
     fill(cache, "a")
-    for name, suffix in (("modules", ".cubin"), ("cuda_headers", ".pch")):
-        fill(Cache(root, name, suffix=suffix), "b", size=5000)
-    for name in ("tuning/gemm/x.json", "toolchain/v1/x.json", "asked/x.json", "failed/x.cu"):
+    for kind in (MODULES, HEADERS):
+        fill(Cache(root, kind), "b", size=5000)
+    for name in ("tuning/gemm/x.json", "toolchain/x.json", "asked/x.json", "failed/x.cu"):
         (root / name).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         (root / name).write_bytes(bytes(100))
     for path in root.rglob("*"):

@@ -19,6 +19,7 @@ from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.folder import Folder
 from warp_tiles.store.keys import SigningKey
+from warp_tiles.store.kinds import MODULES
 from warp_tiles.store.transfer import BundleReport, export, import_bundle
 
 
@@ -28,7 +29,7 @@ class Machine:
     def __init__(self, root: Path, **given: int) -> None:
         self.root = root
         self.functions = Cache(root, **given)
-        self.modules = Cache(root, "modules", suffix=".cubin")
+        self.modules = Cache(root, MODULES)
         self.caches = {LTOIR: self.functions, MODULE: self.modules}
 
     def export(self, path: Path, signer: SigningKey | None = None, **only: str) -> BundleReport:

@@ -38,6 +38,7 @@ from warp_tiles.store import MODULE
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
+from warp_tiles.store.kinds import MODULES
 from warp_tiles.util.warn import WarnedTexts
 
 
@@ -166,7 +167,7 @@ def test_other_metadata_is_not_served(everything: Path, monkeypatch: pytest.Monk
 def test_a_foreign_payload_under_a_key_is_not_served(payload: bytes, everything: Path) -> None:
     module = load(text())
     expected = compiled(module, everything / "first")
-    cache = Cache(everything / "cache", "modules", suffix=".cubin")
+    cache = Cache(everything / "cache", MODULES)
     for item in cache.entries():
         cache.put(item.manifest.key, payload, {})
     assert compiled(module, everything / "second") == expected

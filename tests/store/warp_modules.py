@@ -15,6 +15,7 @@ import warp_tiles
 from warp_tiles._warp.plain import exact_hashes
 from warp_tiles.cli import commands
 from warp_tiles.store.cache import Cache
+from warp_tiles.store.kinds import MODULES
 
 PLAIN = """
 N = wp.constant({value})
@@ -86,7 +87,7 @@ def records() -> list[dict[str, Any]]:
 
 def entries(folder: Path) -> list[dict[str, str]]:
     """The transcripts of all entries, by label."""
-    found = Cache(folder / "cache", "modules", suffix=".cubin").entries()
+    found = Cache(folder / "cache", MODULES).entries()
     return [{field.label: field.shown for field in item.manifest.key.fields} for item in found]
 
 

@@ -18,7 +18,8 @@ from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
 from warp_tiles.settings import OF_MODULE, Settings, current
 from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
-from warp_tiles.store.paths import MODULES, MODULES_SUFFIX, cache_root
+from warp_tiles.store.kinds import FUNCTIONS, MODULES, REJECTED_SOURCES, Kind
+from warp_tiles.store.paths import cache_root
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 
@@ -134,23 +135,23 @@ class BuildContext:
     @property
     def cache(self) -> Cache:
         """The cache."""
-        return self._cache("", ".ltoir")
+        return self._cache(FUNCTIONS)
 
     @property
     def modules(self) -> Cache:
         """The cache of linked modules."""
-        return self._cache(MODULES, MODULES_SUFFIX)
+        return self._cache(MODULES)
 
-    def _cache(self, folder: str, suffix: str) -> Cache:
+    def _cache(self, kind: Kind) -> Cache:
         from warp_tiles.store.cache import Cache
 
         root, most, shared = self.root, self.settings.cache_max_bytes, self.settings.cache_shared
         wait_s = self.settings.build_wait_s or -1.0  # no limit
 
         def make() -> Cache:
-            return Cache(root, folder, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, suffix=suffix)
+            return Cache(root, kind, max_bytes=most, allow_shared=shared, build_wait_s=wait_s)
 
-        return self.resources.once(make, "cache", root, folder, most, shared, wait_s)
+        return self.resources.once(make, "cache", root, kind, most, shared, wait_s)
 
     @property
     def remote(self) -> RemoteStore | None:
@@ -391,7 +392,7 @@ class BuildContext:
 
     def _reproduction(self, request: CompileRequest) -> str:
         """Keep a rejected source, and return instructions for compiling it alone; empty if it cannot be kept."""
-        name = f"failed/{request.name}"
+        name = f"{REJECTED_SOURCES.folder}/{request.name}"
         files = TrustedFolder(self.root, shared=self.settings.cache_shared, private=True)
         try:
             files.write(name, request.text.encode("utf-8"))

@@ -21,7 +21,7 @@ from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest,
 from warp_tiles.errors import CacheError, ToolchainError
 from warp_tiles.store.cache import FileCache
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.paths import ASKED_HEADERS, HEADERS, HEADERS_SUFFIX
+from warp_tiles.store.kinds import ASKED_HEADERS, HEADERS
 from warp_tiles.store.sealed import Documents
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
 
 MAX_BYTES = 400 << 20
-MOST_ASKED = 64
 
 
 class ModuleHeaders:
@@ -42,8 +41,8 @@ class ModuleHeaders:
     """
 
     def __init__(self, root: Path, store: ToolchainStore, later: Callable[[Callable[[], None]], object]) -> None:
-        self._cache = FileCache(root, HEADERS, max_bytes=MAX_BYTES, suffix=HEADERS_SUFFIX)
-        self._asked = Documents(root, ASKED_HEADERS, most=MOST_ASKED)
+        self._cache = FileCache(root, HEADERS, max_bytes=MAX_BYTES)
+        self._asked = Documents(root, ASKED_HEADERS)
         self._store = store
         self._later = later
         self._writing: set[str] = set()

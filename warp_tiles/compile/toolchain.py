@@ -21,12 +21,12 @@ from typing import Any
 
 from warp_tiles.compile.search import Toolchain, Version, find_toolchain, search_path
 from warp_tiles.compile.sources import DeviceSource, include_closure
-from warp_tiles.store.paths import LAYOUT, absolute, is_digest
+from warp_tiles.store.kinds import TOOLCHAIN_FACTS
+from warp_tiles.store.paths import absolute, is_digest
 from warp_tiles.store.sealed import Documents
 from warp_tiles.util.files import sha256_of as _hash_file
 from warp_tiles.util.threads import raise_if_signalled, side_by_side
 
-FOLDER = "toolchain"  # below the cache
 #: The largest number of records. The oldest are removed first.
 MAX_RECORDS = 256
 #: A file that changed this recently may change again within one clock tick, so its digest is not stored.
@@ -44,14 +44,14 @@ class FileDigests:
     """
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
-        self._documents = Documents(absolute(root), f"{FOLDER}/{LAYOUT}", shared=shared)
+        self._documents = Documents(absolute(root), TOOLCHAIN_FACTS, shared=shared)
         self._records: dict[str, str] | None = None
         self._lock = threading.Lock()
 
     @property
     def is_empty(self) -> bool:
         """True if no digest is stored, as at the first use on a machine."""
-        return not self._records and not self._documents.names()
+        return not (self._records or self._load())
 
     def digest(self, path: str | os.PathLike[str]) -> str:
         """SHA-256 of one file, hex.
@@ -179,7 +179,7 @@ class ToolchainStore:
 
     def __init__(self, root: Path, *, shared: bool = False, warp_toolkit: Version | None = None) -> None:
         self.warp_toolkit = warp_toolkit
-        self._documents = Documents(absolute(root), FOLDER, shared=shared)
+        self._documents = Documents(absolute(root), TOOLCHAIN_FACTS, shared=shared)
         self.digests = FileDigests(root, shared=shared)
         self._toolchain: Toolchain | None = None
         self._closures: dict[DeviceSource, dict[str, str]] = {}

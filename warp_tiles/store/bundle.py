@@ -29,7 +29,8 @@ from warp_tiles.errors import BundleError
 from warp_tiles.store import LAYOUT, LTOIR, MODULE, RECORDS, TOOLCHAIN, object_name
 from warp_tiles.store.envelope import RefusedError, Wanted, unpack
 from warp_tiles.store.keys import PublicKey
-from warp_tiles.store.manifest import MAX_PAYLOAD_BYTES, Entry
+from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
+from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import open_input, open_output
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import WarnedTexts

@@ -12,6 +12,7 @@ from warp_tiles.errors import CacheError
 from warp_tiles.store import maintain
 from warp_tiles.store.folder import Folder, refused
 from warp_tiles.store.key import CacheKey
+from warp_tiles.store.kinds import FUNCTIONS, HEADERS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
 from warp_tiles.store.report import Problem, Problems, logger
@@ -67,29 +68,27 @@ class Cache:
 
     Args:
         root: The folder of all caches. The first store creates it.
-        folder: The cache's folder, by name below the root; empty for the root itself.
+        kind: What it holds.
         max_bytes: Size above which the least recently used keys are removed.
         allow_shared: Accept a folder that others can write. They then choose the code that runs.
         build_wait_s: Seconds to wait for another process that builds the same key, before building it here too.
-        suffix: Suffix of payload files.
     """
 
     def __init__(
         self,
         root: Path,
-        folder: str = "",
+        kind: Kind = FUNCTIONS,
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
         allow_shared: bool = False,
         build_wait_s: float = 120.0,
-        suffix: str = ".ltoir",
     ) -> None:
         self.max_bytes = max_bytes
         self._build_wait_s = build_wait_s
         self._problems = Problems()
         self._unmeasured_bytes = 0.0  # that this process may store before it measures the cache again
         # a later chdir() must not move the cache
-        self._folder = Folder(absolute(root), allow_shared, self._problems, suffix, folder)
+        self._folder = Folder(absolute(root), kind, allow_shared, self._problems)
         self.root = self._folder.root
 
     @property
@@ -108,21 +107,17 @@ class Cache:
         Raises:
             CacheError: The folder is refused.
         """
-        try:
-            self._folder.check_trust()
-        except RefusedFolderError as error:
-            raise refused(error) from error
-        except OSError as error:
-            self._unusable(error)
+        with self._usable():
+            try:
+                self._folder.check_trust()
+            except RefusedFolderError as error:
+                raise refused(error) from error
 
     def get(self, key: CacheKey | str) -> Entry | None:
         """Look up an entry, verify it and record its use. None if it is missing or damaged."""
-        digest = _digest_of(key)
-        try:
+        digest, entry = _digest_of(key), None
+        with self._usable():
             entry = self._folder.read_entry(digest)
-        except OSError as error:
-            self._unusable(error)
-            return None
         if entry is not None:
             self._folder.touch(digest)
         return entry
@@ -132,17 +127,9 @@ class Cache:
 
         A later :meth:`get` may still miss, because the payload may be missing or damaged.
         """
-        digest = _digest_of(key)
-        try:
-            return self._folder.read_manifest(digest)
-        except FileNotFoundError:
-            return None
-        except DamagedError as error:
-            self._folder.remove_damaged(self._folder.key_name(digest), str(error))
-            return None
-        except OSError as error:
-            self._unusable(error)
-            return None
+        with self._usable():
+            return self._folder.find_manifest(_digest_of(key))
+        return None
 
     def put(self, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Entry:
         """Store an entry. It replaces one of the same key.
@@ -175,12 +162,9 @@ class Cache:
             reason = f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes"
             self._problems.add("size", self.root, reason, "raise the bound: WARP_TILES_CACHE_MAX_BYTES")
             return entry
-        try:
-            with self._folder.changing():
-                entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload, written))
-                self._keep_bound(size, entry.key)
-        except OSError as error:
-            self._unusable(error)
+        with self._usable(), self._folder.changing():
+            entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload, written))
+            self._keep_bound(size, entry.key)
         return entry
 
     def _keep_bound(self, size: int, key: str) -> None:
@@ -194,6 +178,7 @@ class Cache:
             return
         used = self._folder.size_bytes()
         if used > self.max_bytes:
+            maintain.sweep(self._folder, LAYOUT)
             used = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key).size_bytes
         self._unmeasured_bytes = (self.max_bytes - used) * UNMEASURED
 
@@ -223,14 +208,12 @@ class Cache:
         found = self.get(key)
         with ExitStack() as stack:
             if found is None and builds:
-                try:
-                    stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
-                except OSError as error:
-                    raise_if_signalled(error)
-                    if isinstance(error, TimeoutError):
+                with self._usable():
+                    try:
+                        stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
+                    except TimeoutError as error:
+                        raise_if_signalled(error)
                         self._problems.lock(self.root, error)
-                    else:
-                        self._unusable(error)
                 found = self.get(key)
             if found is None and upstream is not None:
                 other = upstream()
@@ -246,12 +229,17 @@ class Cache:
             raise_if_signalled(error)
             return isinstance(error, TimeoutError)
 
-    def _unusable(self, error: OSError) -> None:
-        raise_if_signalled(error)
-        # one message for all caches of a root, unless the cause lies in this one
-        root = self._folder.files.root
-        inner = isinstance(error, PermissionError) and root / (error.filename or root) not in (root, *root.parents)
-        self._problems.folder(self.root if inner else root, error)
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """End the block without an error if the folder cannot be used, and report that."""
+        try:
+            yield
+        except OSError as error:
+            raise_if_signalled(error)
+            # one message for all caches of a root, unless the cause lies in this one
+            root = self._folder.files.root
+            inner = isinstance(error, PermissionError) and root / (error.filename or root) not in (root, *root.parents)
+            self._problems.folder(self.root if inner else root, error)
 
     # ---- commands of a user, for which an unusable folder is an error
 
@@ -277,10 +265,7 @@ class Cache:
         """Sizes and counts, and the bytes of everything below the root, by part."""
         with self._command("info"):
             objects = [status.st_size for _, status in self._folder.each_object()]
-            parts = {
-                part: sum(status.st_size for place in places for _, status in maintain.below(self._folder, place))
-                for part, places in ({} if self._folder.files.folder else maintain.PARTS).items()
-            }
+            parts = maintain.sizes(self._folder)
             return maintain.CacheInfo(
                 root=self.root,
                 exists=(self.root / LAYOUT).is_dir(),
@@ -315,8 +300,7 @@ class Cache:
             max_bytes: The bound; ``None`` for the cache's own.
         """
         with self._command("gc", change=True):
-            report = maintain.collect(self._folder, self.max_bytes if max_bytes is None else max_bytes)
-            maintain.sweep_beside(self._folder, report)
+            report = maintain.collect_all(self._folder, self.max_bytes if max_bytes is None else max_bytes)
         report.total_bytes = self.info().total_bytes  # without the name of the lock's holder
         return report
 
@@ -328,8 +312,9 @@ class Cache:
                 all but the tuning records.
         """
         with self._command("clear", change=True):
-            report = maintain.collect(self._folder, -1)
-            maintain.clear_beside(self._folder, report, everything=everything)
+            report = maintain.collect_all(self._folder, -1, (MODULES, HEADERS) if everything else (MODULES,))
+            if everything:
+                maintain.remove_facts(self._folder, report)
         report.total_bytes = self.info().total_bytes
         return report
 
@@ -375,16 +360,18 @@ class FileCache(Cache):
         Returns:
             The file; None if it is missing or damaged, or if the folder cannot be used.
         """
+        manifest = self.manifest(key)
+        if manifest is None:
+            return None
+        name = self._folder.object_name(manifest.payload_sha256)
+        path = self._folder.files.path(name)
         try:
-            manifest = self._folder.read_manifest(key.digest)
-            name = self._folder.object_name(manifest.payload_sha256)
-            path = self._folder.files.path(name)
             if stat.S_ISREG(self._folder.files.status(name).st_mode) and digest(path) == manifest.payload_sha256:
                 self._folder.touch(key.digest)
                 return path
         except FileNotFoundError:
             return None
-        except (DamagedError, OSError) as error:
+        except OSError as error:
             raise_if_signalled(error)
         self.get(key)  # removes damaged files, and reports them
         return None

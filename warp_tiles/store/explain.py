@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warp_tiles.store.key import CacheKey, KeyField
+from warp_tiles.store.kinds import MISSED_KEYS
 from warp_tiles.store.paths import is_digest
 from warp_tiles.store.sealed import Documents
 
@@ -80,15 +81,11 @@ def explain_among(key: CacheKey, stored: Iterable[CacheKey]) -> Explanation:
     return Explanation(key, found, nearest, differences[nearest] if nearest else ())
 
 
-FOLDER = "asked"  # below the cache
-MAX_KEYS = 256
-
-
 class MissedKeys:
     """Transcripts of missed keys, one file per key. If their folder cannot be used, a miss has no explanation."""
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
-        self._documents = Documents(root, FOLDER, shared=shared, most=MAX_KEYS)
+        self._documents = Documents(root, MISSED_KEYS, shared=shared)
 
     def add(self, key: CacheKey) -> None:
         """Store a missed key."""

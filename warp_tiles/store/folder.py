@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES, Entry, Manifest
-from warp_tiles.store.paths import KEYS, LOCKS, OBJECTS, SLOT_PREFIX, is_digest
+from warp_tiles.store.kinds import JSON, Kind
+from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, Entry, Manifest
+from warp_tiles.store.paths import KEYS, LOCKS, OBJECTS, is_digest
 from warp_tiles.store.report import Problems
 from warp_tiles.store.sealed import DamagedError, read_bounded
-from warp_tiles.util.processes import TEMP_PREFIX
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 
@@ -32,13 +32,11 @@ class Folder:
     See :class:`warp_tiles.store.cache.Cache` for the arguments. ``problems`` receives reports of damage.
     """
 
-    def __init__(
-        self, root: Path, allow_shared: bool, problems: Problems, suffix: str = ".ltoir", folder: str = ""
-    ) -> None:
-        self.root = root / folder
-        self.files = TrustedFolder(root, folder, shared=allow_shared)
+    def __init__(self, root: Path, kind: Kind, allow_shared: bool, problems: Problems) -> None:
+        self.root = root / kind.folder
+        self.files = TrustedFolder(root, kind.folder, shared=allow_shared, private=kind.private)
         self.problems = problems
-        self._suffix = suffix
+        self.kind = kind
 
     def key_name(self, digest: str) -> str:
         """Name of a key's manifest below the root."""
@@ -46,7 +44,7 @@ class Folder:
 
     def object_name(self, sha256: str) -> str:
         """Name of a payload below the root."""
-        return f"{OBJECTS}/{sha256[:2]}/{sha256}{self._suffix}"
+        return f"{OBJECTS}/{sha256[:2]}/{sha256}{self.kind.suffix}"
 
     def check_trust(self) -> None:
         """Refuse folders that others can write, and links in their place. Missing folders pass.
@@ -80,6 +78,16 @@ class Folder:
                 self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
             yield
 
+    def find_manifest(self, digest: str) -> Manifest | None:
+        """A key's manifest; None if it is not stored. A damaged one is removed and reported."""
+        try:
+            return self.read_manifest(digest)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            self.remove_damaged(self.key_name(digest), str(error))
+            return None
+
     def read_manifest(self, digest: str) -> Manifest:
         """Read a key's manifest.
 
@@ -97,7 +105,7 @@ class Folder:
             DamagedError: It is larger than a payload can be.
             FileNotFoundError: It is missing.
         """
-        return read_bounded(self.files, self.object_name(sha256), MAX_PAYLOAD_BYTES)
+        return read_bounded(self.files, self.object_name(sha256), self.kind.most_bytes)
 
     def read_entry(self, digest: str, *, full: bool = False) -> Entry | None:
         """Read and verify an entry. A damaged entry is removed and reported.
@@ -105,16 +113,16 @@ class Folder:
         Length and CRC-32 of the payload are always checked. Its SHA-256 is checked too if ``full`` is set, or if the
         file's modification time is not the one of the manifest. None if it is missing or incomplete.
         """
-        name = self.key_name(digest)
+        manifest = self.find_manifest(digest)
+        if manifest is None:
+            return None
         try:
-            manifest = self.read_manifest(digest)
-            name = self.object_name(manifest.payload_sha256)
             payload, status = self.read_object(manifest.payload_sha256)
             manifest.check_payload(payload, full=full or status.st_mtime_ns != manifest.payload_mtime_ns)
         except FileNotFoundError:
             return None
         except DamagedError as error:
-            self.remove_damaged(name, str(error))
+            self.remove_damaged(self.object_name(manifest.payload_sha256), str(error))
             with suppressed(OSError):
                 self.files.remove(self.key_name(digest))
             return None
@@ -157,31 +165,17 @@ class Folder:
 
     def each_key(self) -> Iterator[tuple[str, os.stat_result]]:
         """Digests and file status of the stored keys."""
-        return self._each(KEYS, ".json")
+        return self._each(KEYS, JSON)
 
     def each_object(self) -> Iterator[tuple[str, os.stat_result]]:
         """Digests and file status of the stored payloads."""
-        return self._each(OBJECTS, self._suffix)
+        return self._each(OBJECTS, self.kind.suffix)
 
     def _each(self, folder: str, suffix: str) -> Iterator[tuple[str, os.stat_result]]:
         for name, status in self._sharded(folder):
             digest = name.rpartition("/")[2].removesuffix(suffix)
             if name.endswith(suffix) and is_digest(digest):
                 yield digest, status
-
-    def each_temporary(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Temporary files of running and of interrupted writers, by name below the root."""
-        for name, status in (*self._sharded(KEYS), *self._sharded(OBJECTS), *self.files.files(LOCKS)):
-            if name.rpartition("/")[2].startswith(TEMP_PREFIX):
-                yield name, status
-
-    def each_lock(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Lock files of keys and of slots of compilers, and the holders of other locks, by name below the root."""
-        for name, status in self.files.files(LOCKS):
-            file = name.rpartition("/")[2]
-            of_another = file.endswith(".holder") and not file.startswith(STORE_LOCK)  # which the caller holds
-            if is_digest(file.partition(".")[0]) or file.startswith(SLOT_PREFIX) or of_another:
-                yield name, status
 
     def size_bytes(self) -> int:
         """Bytes of all stored and temporary files."""

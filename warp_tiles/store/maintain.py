@@ -10,38 +10,18 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from warp_tiles.store.folder import Folder
+from warp_tiles.store.kinds import HEADERS, KINDS, MODULES, SEALED, Kind
 from warp_tiles.store.manifest import Manifest
-from warp_tiles.store.paths import (
-    ASKED_HEADERS,
-    HEADERS,
-    HEADERS_SUFFIX,
-    KEYS,
-    LAYOUT,
-    MODULES,
-    MODULES_SUFFIX,
-    STARTS,
-)
+from warp_tiles.store.paths import KEYS, LAYOUT
 from warp_tiles.store.sealed import DamagedError, Documents
 from warp_tiles.util.processes import DAY_S, TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import raise_if_signalled, suppressed
-from warp_tiles.util.trusted_folder import TrustedFolder
-
-DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", ASKED_HEADERS)
-#: Everything below the root of all caches, in the user's words.
-PARTS = {
-    "functions": (LAYOUT,),
-    "linked_modules": (MODULES,),
-    "precompiled_headers": (HEADERS,),
-    "tuning_records": ("tuning",),
-    "facts": (FACTS := ("toolchain", "asked", "failed", "stats", STARTS)),
-}
-LOCKS_OF_SEARCHES = "tuning/.locks"
 
 
 @dataclass(frozen=True)
@@ -52,7 +32,7 @@ class CacheInfo:
         exists: True if the folder has been used as a cache.
         payloads: Number of stored payloads; keys with the same payload share one.
         size_bytes: Size of the functions, which count towards the bound.
-        parts: The bytes of everything below the root, by the parts in :data:`PARTS`; empty for an inner cache.
+        parts: The bytes of everything below the root, by the parts of :data:`KINDS`; empty for an inner cache.
         total_bytes: Their sum.
     """
 
@@ -146,6 +126,14 @@ def below(folder: Folder, place: str) -> Iterator[tuple[str, os.stat_result]]:
             yield from below(folder, inner)
 
 
+def sizes(folder: Folder) -> dict[str, int]:
+    """The bytes of everything below the root of all caches, by part; empty for an inner cache."""
+    found: Counter[str] = Counter()
+    for kind in () if folder.kind.folder else KINDS:
+        found[kind.part] += sum(status.st_size for _, status in below(folder, kind.folder or LAYOUT))
+    return dict(found)
+
+
 def verify(folder: Folder, *, remove: bool) -> VerifyReport:
     """Check every manifest and payload by SHA-256."""
     missing: list[Finding] = []
@@ -184,7 +172,7 @@ def verify(folder: Folder, *, remove: bool) -> VerifyReport:
         damaged=tuple(Finding(folder.files.path(name), reason) for name, reason in damaged.items()),
         missing=tuple(missing),
         unreferenced=len(set(state) - referenced),
-        unfinished=sum(1 for _ in folder.each_temporary()),
+        unfinished=sum(TEMP_PREFIX in name for name, _ in below(folder, LAYOUT)),
     )
 
 
@@ -197,7 +185,7 @@ def _payload_damage(folder: Folder, sha256: str) -> str | None:
 
 
 def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport:
-    """Remove leftovers and unreferenced payloads, then the least recently used keys. The caller holds the store lock.
+    """Remove unreferenced payloads, then the least recently used keys. The caller holds the store lock.
 
     Args:
         max_bytes: Keys are removed until the size is at most this; -1 to remove all.
@@ -211,22 +199,14 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
         report.freed_bytes += size
         return 1
 
-    for name, status in list(folder.each_temporary()):
-        if is_leftover(name.rpartition("/")[2], status.st_mtime):
-            report.leftovers += drop(name, status.st_size)
-    drop_idle_locks(folder.files, folder.each_lock())
-
     keys: list[tuple[int, str, int, str]] = []  # used_at_ns, key, size of its manifest, payload
     complete = True
     for digest, status in folder.each_key():
         payload = ""
         try:
-            payload = folder.read_manifest(digest).payload_sha256
-        except FileNotFoundError:
-            continue
-        except DamagedError as error:
-            folder.remove_damaged(folder.key_name(digest), str(error))
-            continue
+            if (manifest := folder.find_manifest(digest)) is None:
+                continue
+            payload = manifest.payload_sha256
         except OSError as error:
             raise_if_signalled(error)
             complete = False  # this key may refer to any payload
@@ -252,29 +232,13 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
     return report
 
 
-def drop_idle_locks(files: TrustedFolder, found: Iterable[tuple[str, os.stat_result]]) -> None:
-    """Remove the files of locks that were not taken for a day, and the names of killed holders."""
-    for name, status in list(found):
-        if name.rpartition("/")[2].startswith(TEMP_PREFIX):  # a name that is being written
-            continue
-        # a held lock stays, and one without file locking
-        lock, is_lock = f"{name.rpartition('.')[0]}.lock", name.endswith(".lock")
-        if not is_lock or time.time() - status.st_mtime > DAY_S:
-            with suppressed(OSError), files.lock(lock, 0.0):
-                files.remove(name)
-
-
-# ---- what lies beside the store: sealed files, precompiled headers, and leftovers of killed processes
+# ---- all kinds
 
 
 def _beside(folder: Folder) -> list[Folder]:
-    """The caches beside the cache of functions: linked modules, and precompiled headers, which are never shared."""
-    beside = [(MODULES, MODULES_SUFFIX), *([] if folder.files.shared else [(HEADERS, HEADERS_SUFFIX)])]
-    return [
-        Folder(folder.files.root, folder.files.shared, folder.problems, suffix, name)
-        for name, suffix in beside
-        if not folder.files.folder  # nothing lies beside an inner cache
-    ]
+    """The caches beside the cache of functions."""
+    kinds = () if folder.kind.folder else (MODULES, HEADERS)  # nothing lies beside an inner cache
+    return [Folder(folder.files.root, kind, folder.files.shared, folder.problems) for kind in kinds]
 
 
 @contextmanager
@@ -289,8 +253,8 @@ def _others_of_shared(folder: Folder) -> Iterator[None]:
 
 def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
     """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed."""
-    for name in () if folder.files.folder else DOCUMENTS:
-        documents = Documents(folder.root, name, shared=folder.files.shared)
+    for kind in () if folder.kind.folder else SEALED:
+        documents = Documents(folder.root, kind, shared=folder.files.shared)
         with _others_of_shared(folder):
             for path, reason in documents.damage():
                 if remove:
@@ -300,31 +264,43 @@ def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
         yield from verify(cache, remove=remove).damaged
 
 
-def clear_beside(folder: Folder, report: GcReport, *, everything: bool) -> None:
-    """Remove every linked module, and with ``everything`` all but the tuning records."""
-    for cache in _beside(folder)[: None if everything else 1]:
-        _collect_beside(cache, report, -1)
-    for place in FACTS if everything and not folder.files.folder else ():
+def sweep(folder: Folder, *places: str) -> GcReport:
+    """Remove what killed processes left: temporary files, locks that were not taken for a day, and holders' names."""
+    report = GcReport()
+    for place in places:
         for name, status in list(below(folder, place)):
-            folder.files.remove(name)
-            report.freed_bytes += status.st_size
-
-
-def _collect_beside(cache: Folder, report: GcReport, max_bytes: int) -> None:
-    with _others_of_shared(cache):
-        if cache.files.folders(LAYOUT):
-            with cache.changing():
-                report.include(collect(cache, max_bytes))
-
-
-def sweep_beside(folder: Folder, report: GcReport) -> None:
-    """Remove what killed processes left beside the store: temporary files, payloads without a key, names of holders."""
-    for place in () if folder.files.folder else (*FACTS, "tuning"):
-        for name, status in list(below(folder, place)):
+            lock, _, suffix = name.rpartition(".")
             if is_leftover(name.rpartition("/")[2], status.st_mtime):
                 folder.files.remove(name)
                 report.leftovers += 1
                 report.freed_bytes += status.st_size
-    drop_idle_locks(folder.files, folder.files.files(LOCKS_OF_SEARCHES))
+            elif suffix == "holder" or (suffix == "lock" and time.time() - status.st_mtime > DAY_S):
+                # a held lock stays, and one without file locking
+                with suppressed(OSError), folder.files.lock(f"{lock}.lock", 0.0):
+                    folder.files.remove(name)
+    return report
+
+
+def collect_all(folder: Folder, max_bytes: int, cleared: Collection[Kind] = ()) -> GcReport:
+    """Collect the cache of functions, what killed processes left of all kinds, and then the caches beside it.
+
+    Args:
+        cleared: The kinds whose entries are all removed. Of the other caches, payloads without a key are.
+    """
+    swept = sweep(folder, *(kind.folder or LAYOUT for kind in KINDS))
+    report = collect(folder, max_bytes)
+    report.include(swept)
     for cache in _beside(folder):
-        _collect_beside(cache, report, sys.maxsize)
+        with _others_of_shared(cache):
+            if cache.files.folders(LAYOUT):
+                with cache.changing():
+                    report.include(collect(cache, -1 if cache.kind in cleared else sys.maxsize))
+    return report
+
+
+def remove_facts(folder: Folder, report: GcReport) -> None:
+    """Remove all facts."""
+    for kind in KINDS:
+        for name, status in list(below(folder, kind.folder)) if kind.part == "facts" else ():
+            folder.files.remove(name)
+            report.freed_bytes += status.st_size

@@ -14,7 +14,6 @@ from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, seal,
 from warp_tiles.util.warn import shown
 
 MAX_MANIFEST_BYTES = 1 << 20
-MAX_PAYLOAD_BYTES = 256 << 20
 _KINDS: dict[str, type] = {
     "payload_sha256": str,
     "payload_crc32": int,

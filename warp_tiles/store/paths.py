@@ -12,12 +12,6 @@ LAYOUT = "v1"
 #: The folders of manifests, payloads and locks below a cache, and the beginning of the locks of running compilers.
 KEYS, OBJECTS, LOCKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks"
 SLOT_PREFIX = "worker-"
-#: The cache of linked modules, below the root, and the suffix of its payloads.
-MODULES, MODULES_SUFFIX = "modules", ".cubin"
-#: The cache of precompiled headers of modules.
-HEADERS, HEADERS_SUFFIX = "cuda_headers", ".pch"
-#: The folder that names the headers that a module needed and that are not precompiled yet.
-ASKED_HEADERS = "asked/headers"
 #: The folder of start records below the root.
 STARTS = "starts"
 _NO_FOLDER = Path(os.devnull) / "warp_tiles"

@@ -16,6 +16,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from warp_tiles.store.kinds import Kind
 from warp_tiles.store.report import Problems
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.threads import raise_if_signalled, suppressed
@@ -25,11 +26,9 @@ _HEAD = b'{"sha256":"'
 _MIDDLE = b'","body":'
 _TAIL = b"}\n"
 _BODY_AT = len(_HEAD) + 64 + len(_MIDDLE)
-MAX_BYTES = 4 << 20
-_SUFFIX = ".json"
 
 
-class DamagedError(Exception):
+class DamagedError(ValueError):
     """Stored bytes differ from the written ones. The message names the difference."""
 
 
@@ -82,24 +81,20 @@ def read_bounded(files: TrustedFolder, name: str, most_bytes: int) -> tuple[byte
 
 
 class Documents:
-    """The files of one folder.
+    """The files of one kind.
 
     Args:
-        folder: The folder of the files, by name below the root.
         shared: Accept a root that others can write.
-        most: The largest number of files; the oldest are removed first. 0 for no limit.
-        private: The files are for this user alone, also below a shared root.
     """
 
-    def __init__(self, root: Path, folder: str, *, shared: bool = False, most: int = 0, private: bool = True) -> None:
-        self.files = TrustedFolder(root, shared=shared, private=private)
-        self.folder = folder
+    def __init__(self, root: Path, kind: Kind, *, shared: bool = False) -> None:
+        self.files = TrustedFolder(root, shared=shared, private=kind.private)
+        self.kind = kind
         self.problems = Problems()
-        self._most = most
 
     def file(self, name: str) -> str:
         """The name of a document's file below the root."""
-        return f"{self.folder}/{name}{_SUFFIX}"
+        return f"{self.kind.folder}/{name}{self.kind.suffix}"
 
     def read(self, name: str) -> dict[str, object] | None:
         """Returns a document, or None if it is missing, damaged or unreadable."""
@@ -122,13 +117,13 @@ class Documents:
             DamagedError: It is damaged. It stays.
             OSError: It is missing or unreadable, or the folder is refused.
         """
-        return unseal(read_bounded(self.files, self.file(name), MAX_BYTES)[0])
+        return unseal(read_bounded(self.files, self.file(name), self.kind.most_bytes)[0])
 
     def write(self, name: str, body: Mapping[str, object]) -> None:
         """Store a document, and remove the oldest ones above the limit. Does nothing if the folder cannot be used."""
         try:
             self.files.write(self.file(name), seal(body), durable=False)  # its seal shows a partial file
-            if self._most:
+            if self.kind.most_files:
                 self._remove_oldest()
         except RefusedFolderError as error:
             self._report(error)
@@ -136,16 +131,16 @@ class Documents:
             raise_if_signalled(error)
 
     def _remove_oldest(self) -> None:
-        stored = [(status.st_mtime_ns, file) for file, status in self.files.files(self.folder)]
-        kept = sorted(item for item in stored if item[1].endswith(_SUFFIX))
-        for _, file in kept[: max(0, len(kept) - self._most)]:
+        stored = [(status.st_mtime_ns, file) for file, status in self.files.files(self.kind.folder)]
+        kept = sorted(item for item in stored if item[1].endswith(self.kind.suffix))
+        for _, file in kept[: -self.kind.most_files]:
             self.files.remove(file)
 
     def names(self) -> list[str]:
         """The names of the stored documents, in order; none if the folder cannot be used."""
         with suppressed(OSError):
-            found = (file.rpartition("/")[2] for file, _ in self.files.files(self.folder))
-            return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
+            found = (Path(file) for file, _ in self.files.files(self.kind.folder))
+            return sorted(file.stem for file in found if file.suffix == self.kind.suffix)
         return []
 
     def damage(self) -> list[tuple[Path, str]]:
@@ -154,7 +149,7 @@ class Documents:
         Raises:
             OSError: The folder cannot be used, or is refused.
         """
-        self.files.folders(self.folder)
+        self.files.folders(self.kind.folder)
         found = []
         for name in self.names():
             try:

@@ -9,16 +9,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from warp_tiles.store.kinds import MEASUREMENTS
 from warp_tiles.store.paths import is_digest
+from warp_tiles.store.sealed import read_bounded
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import FutureSchemaError, Record, decode_record, encode_record
-from warp_tiles.util.files import FileTooLargeError, read_whole
+from warp_tiles.util.files import read_whole
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, warn
 
 DAMAGED_SUFFIX = ".damaged"
-MAX_BYTES = 4 << 20  # of a record; one with a thousand timings has 0.4 MB
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SLUG_LENGTH = 100
 
@@ -126,13 +127,10 @@ class RecordFolder:
         warn_once(f"the tuning records in {self.root} are not used: {reason}")
 
     def _decode(self, path: Path) -> Record:
-        try:
-            if self.read_only:
-                data, _ = read_whole(path, MAX_BYTES)
-            else:
-                data, _ = self.trusted.read(self.name(path), MAX_BYTES)
-        except FileTooLargeError as error:
-            raise ValueError(f"{error.strerror}") from error
+        if self.read_only:
+            data, _ = read_whole(path, MEASUREMENTS.most_bytes)
+        else:
+            data, _ = read_bounded(self.trusted, self.name(path), MEASUREMENTS.most_bytes)
         return decode_record(data, path.stem)
 
     @contextmanager
@@ -175,10 +173,11 @@ class RecordFolder:
             TypeError, ValueError: A configuration has no JSON form.
         """
         name, data = self.name(self.path(record.key)), encode_record(record)
-        if len(data) > MAX_BYTES:
-            raise OSError(errno.EFBIG, f"the record has {len(data)} bytes, and at most {MAX_BYTES} are read")
+        if len(data) > MEASUREMENTS.most_bytes:
+            reason = f"the record has {len(data)} bytes, and at most {MEASUREMENTS.most_bytes} are read"
+            raise OSError(errno.EFBIG, reason)
         with suppressed(OSError):
-            if self.trusted.read(name, MAX_BYTES)[0] == data:  # a new file would change fingerprints
+            if self.trusted.read(name, len(data))[0] == data:  # a new file would change fingerprints
                 return
         self.trusted.write(name, data)
 
