@@ -1,11 +1,12 @@
-"""The mutations of the device code: small faults, each with the tests that must fail on it.
+"""The mutations: small faults, each with the tests that must fail on it.
 
-A file of ``rooms/`` holds the mutations of one part of the device code. They are chosen by hand. The name of a table is
-the path of the source from the repository's root. What stands above the tables holds for all of them.
+``made.py`` makes those of the files of ``files.toml`` from their operators, numbers and statements. ``named.toml`` has
+the others, by hand: the name of a table is the path of the source from the repository's root.
 """
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,13 +14,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tests.mutation.made import changes
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = Path(__file__).resolve().parent / "rooms"
+FOLDER = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,14 @@ class Mutation:
     """A fault in a source file.
 
     Attributes:
-        room: The part of the device code.
-        name: What is wrong with the source. It is unique in its room.
         file: Path of the source from the repository's root.
+        name: What is wrong with the source. It is unique in its file.
         old, new: The text that is replaced, which occurs once, and its replacement.
         tests: Arguments of pytest that select the tests.
     """
 
-    room: str
-    name: str
     file: str
+    name: str
     old: str
     new: str
     tests: tuple[str, ...]
@@ -48,44 +49,55 @@ class Mutation:
             ValueError: ``old`` does not occur exactly once.
         """
         if (count := text.count(self.old)) != 1:
-            raise ValueError(f"{self.room}, {self.name}: {self.file} has {count} occurrences of {self.old!r}, not one")
+            raise ValueError(f"{self.file}, {self.name}: it has {count} occurrences of {self.old!r}, not one")
         return text.replace(self.old, self.new)
 
 
-def rooms() -> list[str]:
-    """The names of all rooms."""
-    return sorted(path.stem for path in ROOMS.glob("*.toml"))
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((FOLDER / name).read_text("utf-8"))
 
 
-def mutations(room: str) -> list[Mutation]:
-    """The mutations of a room.
+def named() -> list[Mutation]:
+    """The mutations of ``named.toml``.
 
     Raises:
         ValueError: An entry has unknown fields, or lacks one.
     """
-    table = tomllib.loads((ROOMS / f"{room}.toml").read_text("utf-8"))
-    above = {name: value for name, value in table.items() if "/" not in name}
-    return [
-        _mutation(room, {"file": file, "tests": [], **above, **entry})
-        for file, entries in table.items()
-        if file not in above
-        for entry in entries
+    return [_mutation(file, entry) for file, entries in _read("named.toml").items() for entry in entries]
+
+
+def _mutation(file: str, values: dict[str, Any]) -> Mutation:
+    if values.keys() != {field.name for field in fields(Mutation)} - {"file"}:
+        raise ValueError(f"{file}, {values.get('name')}: the fields are {', '.join(values)}")
+    return Mutation(file, **{**values, "tests": tuple(values["tests"])})
+
+
+def made(file: str, root: Path = ROOT) -> list[Mutation]:
+    """The mutations that are made of a file of ``files.toml``, without those that change no result."""
+    entry = _read("files.toml")[file]
+    found = [
+        Mutation(file, name, old, new, tuple(entry["tests"]))
+        for name, old, new in changes((root / file).read_text("utf-8"))
     ]
+    return [mutation for mutation in found if mutation.name not in entry.get("equal", ())]
 
 
-def _mutation(room: str, values: dict[str, Any]) -> Mutation:
-    if values.keys() != {field.name for field in fields(Mutation)} - {"room"}:
-        raise ValueError(f"{room}, {values.get('name')}: the fields are {', '.join(values)}")
-    return Mutation(room=room, **{**values, "tests": tuple(values["tests"])})
+def drawn(count: int, seed: int) -> list[Mutation]:
+    """So many made mutations of each file; others for another seed."""
+    found: list[Mutation] = []
+    for file in _read("files.toml"):
+        known = made(file)
+        found += random.Random(f"{seed} {file}").sample(known, min(count, len(known)))
+    return found
 
 
 def problems(found: list[Mutation], root: Path = ROOT) -> Iterator[str]:
-    """Yields what is wrong with a table."""
-    for (room, name), count in Counter((mutation.room, mutation.name) for mutation in found).items():
+    """Yields what is wrong with mutations."""
+    for (file, name), count in Counter((mutation.file, mutation.name) for mutation in found).items():
         if count > 1:
-            yield f"{room} has {count} mutations called {name!r}"
+            yield f"{file} has {count} mutations called {name!r}"
     for mutation in found:
-        where = f"{mutation.room}, {mutation.name}"
+        where = f"{mutation.file}, {mutation.name}"
         try:
             mutation.applied((root / mutation.file).read_text("utf-8"))
         except (OSError, ValueError) as error:
@@ -100,8 +112,6 @@ def problems(found: list[Mutation], root: Path = ROOT) -> Iterator[str]:
 
 def _missing(root: Path, test: str) -> Iterator[str]:
     """Yields what a test's name refers to that does not exist."""
-    if not test.startswith("tests/"):  # an option of pytest
-        return
     path, *names = test.split("[", 1)[0].split("::")
     if not (root / path).exists():
         yield f"there is no {path}"

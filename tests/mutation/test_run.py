@@ -14,7 +14,7 @@ from tests.mutation.run import Outcome, Tree, record
 from tests.mutation.table import Mutation
 
 TEST = "from code_under_test import x\n\ndef test_x():\n    assert x() == 1\n"
-MUTATION = Mutation("room", "fault", "code_under_test.py", "return 1", "return 2", ("test_code.py",))
+MUTATION = Mutation("code_under_test.py", "fault", "return 1", "return 2", ("test_code.py",))
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +63,20 @@ def test_a_mutation_that_is_not_killed_makes_the_run_fail(monkeypatch: pytest.Mo
     assert run.main([]) == 1
 
 
+def test_a_mutation_that_does_not_compile_is_no_success(tree: Tree) -> None:
+    change = 'raise RuntimeError("code does not compile:\\nwhy")'
+    assert tree.run(replace(MUTATION, new=change)).state == "invalid"
+
+
 def test_the_record_keeps_the_outcomes_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(MUTATION, name="other")
-    monkeypatch.setattr(run, "rooms", lambda: ["room"])
-    monkeypatch.setattr(run, "mutations", lambda room: [MUTATION, other])
+    monkeypatch.setattr(run, "named", lambda: [MUTATION, other])
     path = tmp_path / "mutations.json"
-    record([Outcome(MUTATION, "killed", "test_x")], path)
+    record([Outcome(MUTATION, "killed", "test_x"), Outcome(replace(MUTATION, name="made"), "invalid")], path)
     record([Outcome(other, "survived")], path)
     data = json.loads(path.read_text())
     assert (data["total"], data["killed"]) == (2, 1)
     results = {"fault": {"state": "killed", "test": "test_x"}, "other": {"state": "survived", "test": ""}}
-    assert data["rooms"] == {"room": results}
-    monkeypatch.setattr(run, "mutations", lambda room: [other])
+    assert data["files"] == {MUTATION.file: results}
+    monkeypatch.setattr(run, "named", lambda: [other])
     assert record([], path)["total"] == 1
