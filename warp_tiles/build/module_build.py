@@ -287,7 +287,8 @@ class ModuleBuild:
         generated = replace(self._generated, session=session)
         scalar = [replace(each, symbol="", payload=b"", provider="scalar", key="") for each in artifacts]
         for found, instead in ((artifacts, "without async copies"), (scalar, "with Warp's scalar products")):
-            less = plan_module(generated, choose_built(plan, found), lambda _: plan.memory, without_wgmma=True)
+            choose, reason = choose_built(plan, found), plan.linker_reason
+            less = plan_module(generated, choose, lambda _: plan.memory, linker_reason=reason, without_wgmma=True)
             self._write(less, source_path)
             try:
                 self._refuse_scalar(found)
