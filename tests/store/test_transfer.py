@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.store.subjects import SIGNER, TRUSTED, connect, ready
-from warp_tiles.store import LTOIR
+from warp_tiles.store import AHEAD, LTOIR
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.remote import RemoteStore
-from warp_tiles.store.transfer import Transfer, is_built_by, pull, push
+from warp_tiles.store.transfer import Transfer, export, is_built_by, pull, push
 
 TOOLCHAIN = {"compiler": "c" * 64, "linker": "d" * 64}
 
@@ -36,6 +36,19 @@ def test_only_entries_of_this_compiler_and_linker_are_signed(store: RemoteStore,
     assert push(cache, store, LTOIR, TOOLCHAIN, lambda: calls.append(1)) == Transfer(1, 0, 3, moved_bytes=64)
     assert push(cache, store, LTOIR, TOOLCHAIN, lambda: calls.append(1)) == Transfer(0, 1, 3)
     assert len(calls) == 8
+
+
+def test_nobody_vouches_for_a_module_that_no_launch_has_generated(store: RemoteStore, tmp_path: Path) -> None:
+    cache, key = Cache(tmp_path / "cache"), CacheKey.of({"compiler": "c" * 64, "name": "a"})
+    entry = cache.put(key, b"payload", {"module": "m", AHEAD: True})
+    assert push(cache, store, LTOIR, TOOLCHAIN, lambda: None) == Transfer(skipped=1)
+    assert export({LTOIR: cache}, tmp_path / "signed", SIGNER, {}).skipped == (entry.key,)
+    assert export({LTOIR: cache}, tmp_path / "unsigned", None, {}).added == 1
+    assert export({LTOIR: cache}, tmp_path / "named", SIGNER, {entry.key: LTOIR}).added == 1
+    cache.vouch(entry)
+    assert cache.get(key).manifest.info == {"module": "m"}  # type: ignore[union-attr]
+    assert export({LTOIR: cache}, tmp_path / "signed", SIGNER, {}).added == 1
+    assert push(cache, store, LTOIR, TOOLCHAIN, lambda: None).moved == 1
 
 
 def test_a_damaged_object_is_replaced(store: RemoteStore, tmp_path: Path) -> None:

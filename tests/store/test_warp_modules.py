@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +25,8 @@ from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.reload import this_thread
-from warp_tiles.build import warp_module
+from warp_tiles.build import idle, warp_module
+from warp_tiles.build.start_record import StartModule, build_ahead, read_record
 from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import commands
 from warp_tiles.compile import pool as pool_module
@@ -34,7 +35,7 @@ from warp_tiles.compile.module import WarpCompileRequest, warp_library
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.toolchain import FileDigests
 from warp_tiles.settings import current
-from warp_tiles.store import MODULE
+from warp_tiles.store import AHEAD, MODULE
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
@@ -131,6 +132,35 @@ def test_a_known_module_is_not_generated(everything: Path, no_generation: Callab
     kinds = sorted(entry["kind"] for entry in entries(everything))
     assert kinds == ["module of Warp", "start of a module of Warp"]
     assert len(list((everything / "cache").rglob("*.cubin"))) == 1, "one payload for both keys"
+
+
+def test_a_start_key_is_not_bound_to_an_entry_that_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, key, bound = Cache(tmp_path, MODULES), CacheKey.of({"name": "m"}), []
+    start = warp_module.Start(key, None, lambda *given: bound.append(given))
+    module = StartModule("m", 256, "wp_m_1234567.cu", 90, "", "cubin", 3, (False,) * 4, {"k": 1}, "source")
+    context: Any = SimpleNamespace(modules=cache, remote=None)
+    monkeypatch.setattr(idle, "build_ahead", lambda *_: (key, True))
+    for size, count in ((2, 0), (1, 1)):
+        cache.put(key, WarpOutput(b"cubin", b"source", ".sm_90.cubin", {"k": size}).pack(), {})
+        assert idle.compiled(None, idle.IdleModule(module, key, start, context))  # type: ignore[arg-type]
+        assert len(bound) == count
+
+
+def test_a_launch_vouches_for_what_a_record_compiled(tmp_path: Path) -> None:
+    module = load(text())
+    with enabled(tmp_path / "first", start=tmp_path / "start.json"):
+        compiled(module, tmp_path / "out")
+    record = read_record(tmp_path / "start.json")
+    assert record is not None
+    with enabled(tmp_path / "second"):
+        engine = installed().engine
+        context = engine.build_context(current())
+        assert build_ahead(engine, context, *record.modules)
+        assert [AHEAD in item.manifest.info for item in context.modules.entries()] == [True]
+        compiled(module, tmp_path / "out2")
+        assert [AHEAD in item.manifest.info for item in context.modules.entries()] == [False, False]
 
 
 def test_modules_of_other_names_have_other_entries(everything: Path) -> None:

@@ -17,7 +17,7 @@ from warp_tiles.compile.search import Toolchain, Version, dotted, unlinkable_rea
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
 from warp_tiles.settings import OF_MODULE, Settings, current
-from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
+from warp_tiles.store import AHEAD, ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.store.kinds import FUNCTIONS, MODULES, REJECTED_SOURCES, Kind
 from warp_tiles.store.paths import cache_root
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled
@@ -342,7 +342,7 @@ class BuildContext:
 
     @contextmanager
     def leased_module(self, key: CacheKey, phases: Phases, started_at_s: float) -> Iterator[BuildLease]:
-        """Look a module up, and keep other processes from building it. The lookup and the fetch are phases.
+        """Look up a module that was generated, and keep other processes from building it. Lookup and fetch are phases.
 
         Args:
             started_at_s: The start of the lookup.
@@ -358,6 +358,8 @@ class BuildContext:
         with self.modules.lease(key, asked if upstream is not None else None) as lease:
             if FETCH not in {phase.name for phase in phases.found}:
                 phases.add(LOOK_UP, started_at_s)
+            if lease.found is not None and AHEAD in lease.found.manifest.info:
+                self.modules.vouch(lease.found)
             yield lease
 
     def get_or_compile(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.start_record import StartModule, build_ahead, keys_of
-from warp_tiles.build.warp_module import Start, WarpModuleBuild, content_key
+from warp_tiles.build.warp_module import Start, WarpModuleBuild, WarpOutput, content_key
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.store.key import CacheKey
 from warp_tiles.util.threads import raise_if_signalled
@@ -72,7 +72,9 @@ def compiled(engine: Engine, one: IdleModule, *, waits: bool = False) -> tuple[C
     # with a remote store, only a launch binds the start key, so that only launched modules are pushed
     binds = done is not None and start is not None and start.found is None and one.context.remote is None
     if done is not None and start is not None and binds and (entry := one.context.modules.get(done[0])):
-        start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})
+        found = WarpOutput.of(entry)
+        if found is not None and found.meta == one.module.meta:  # no key covers it, and others replace entries
+            start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})
     return done
 
 

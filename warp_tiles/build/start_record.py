@@ -31,7 +31,7 @@ from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
-from warp_tiles.store import MODULE
+from warp_tiles.store import AHEAD, MODULE
 from warp_tiles.store.paths import LOCKS, STARTS, absolute
 from warp_tiles.store.sealed import DamagedError, parse_object
 from warp_tiles.util.files import read_whole, write_output
@@ -292,7 +292,8 @@ def build_ahead(
             if binary is None:
                 return None
             payload, seconds = binary, now_s() - started
-        if not context.modules.put(key, payload, {"module": module.name, "build_seconds": round(seconds, 3)}).is_stored:
+        info = {"module": module.name, "build_seconds": round(seconds, 3), AHEAD: True}
+        if not context.modules.put(key, payload, info).is_stored:
             raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)
         return key, True
 

@@ -145,7 +145,10 @@ def clear(everything: bool, as_json: bool) -> None:
 @click.option("--key", "keys", multiple=True, help="Only this entry; may be given again.")
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
-    """Write functions and linked modules to one bundle FILE, signed if there is a signing key."""
+    """Write functions and linked modules to one bundle FILE, signed if there is a signing key.
+
+    Modules of a start record that no launch has generated are not signed, unless --key names them.
+    """
     from warp_tiles.store.transfer import export
 
     caches = _caches(_context())
@@ -245,8 +248,9 @@ def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
 def push(as_json: bool) -> None:
     """Sign the entries of the cache and the tuning records, and write them to the remote store.
 
-    Entries that the store has, entries of other compilers, and entries that somebody else has signed are skipped. You
-    vouch for the rest, including imported bundles. A cache that other users can write is refused.
+    Entries that the store has, entries of other compilers, and entries that somebody else has signed are skipped. So
+    are modules of a start record that no launch has generated, which `warm --push` pushes. You vouch for the rest,
+    including imported bundles. A cache that other users can write is refused.
     """
     _end(sign_and_write(), "pushed", as_json)
 

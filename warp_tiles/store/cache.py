@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store import maintain
+from warp_tiles.store import AHEAD, maintain
 from warp_tiles.store.folder import Folder, refused
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import FUNCTIONS, HEADERS, MODULES, Kind
@@ -18,7 +18,7 @@ from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.processes import described, temporary_name, this_process
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
@@ -219,6 +219,12 @@ class Cache:
                 other = upstream()
                 found, push = other.found and self.add(other.found), other.push
             yield BuildLease(found, keep)
+
+    def vouch(self, entry: Entry) -> None:
+        """Note that a launch has generated the source of an entry, if the folder can be written."""
+        info = {name: value for name, value in entry.manifest.info.items() if name != AHEAD}
+        with suppressed(OSError):
+            self._folder.files.write(self._folder.key_name(entry.key), replace(entry.manifest, info=info).encode())
 
     def is_locked(self, key: CacheKey) -> bool:
         """True if another thread or process holds the lease of a key at this moment."""

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store import ANY_TOOLCHAIN, SIGNED_BY
+from warp_tiles.store import AHEAD, ANY_TOOLCHAIN, SIGNED_BY
 from warp_tiles.store.bundle import Bundle, write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
@@ -65,7 +65,7 @@ def push(
     Entries that were fetched are left to those who signed them.
 
     Args:
-        keys: The entries; None for all.
+        keys: The entries that the user names; None for all but modules that no launch has generated.
 
     Raises:
         RemoteError: There is no signing key.
@@ -80,7 +80,10 @@ def push(
             if is_there:
                 return Transfer(present=1)
             entry = cache.get(digest)
-            if entry is None or SIGNED_BY in entry.manifest.info or not is_built_by(entry.manifest.key, toolchain):
+            known = {} if entry is None else entry.manifest.info
+            if entry is None or SIGNED_BY in known or not is_built_by(entry.manifest.key, toolchain):
+                return Transfer(skipped=1)
+            if AHEAD in known and keys is None:
                 return Transfer(skipped=1)
             if not remote.push(kind, entry):
                 return Transfer(failed=1)
@@ -122,7 +125,8 @@ class BundleReport:
     Attributes:
         added: Entries written to the bundle, or to the cache.
         present: Entries of an import that the cache already had.
-        skipped: Keys of an export whose entry is damaged or incomplete.
+        skipped: Keys of an export whose entry is damaged or incomplete, or is a module that the signer does not vouch
+            for, because no launch has generated its source.
     """
 
     added: int = 0
@@ -137,7 +141,7 @@ def export(caches: Mapping[str, Cache], path: Path, signer: SigningKey | None, o
 
     Args:
         caches: A cache for each kind of entries.
-        signer: Signs the entries; None to leave them unsigned. Whoever signs vouches for all of them.
+        signer: Signs the entries, and vouches for them; None to leave them unsigned.
         only: The keys to write, each with its kind; empty for every sound entry.
 
     Raises:
@@ -150,7 +154,8 @@ def export(caches: Mapping[str, Cache], path: Path, signer: SigningKey | None, o
     def objects() -> Iterator[tuple[str, str, bytes]]:
         for kind, key in sorted((kind, key) for key, kind in kinds.items()):
             entry = caches[kind].read_verified(key)
-            if entry is not None:
+            is_foreign = entry is not None and AHEAD in entry.manifest.info and SIGNED_BY not in entry.manifest.info
+            if entry is not None and (only or signer is None or not is_foreign):
                 sizes.append(len(entry.payload))
                 yield kind, key, pack(kind, entry, ANY_TOOLCHAIN, signer)
             elif only:
