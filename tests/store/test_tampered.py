@@ -5,20 +5,24 @@ Each run has a fifth of them, and a nightly run all.
 
 from __future__ import annotations
 
+import base64
 import math
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests.hardening.memory import less_than
 from tests.nightly import some
 from tests.store.cache_workers import get_or_build
 from tests.store.server import Answer, drip, redirect, send, serving
 from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, key, ready, signed
-from warp_tiles.store import LTOIR
+from warp_tiles.errors import RemoteError
+from warp_tiles.store import LTOIR, remote
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import MAGIC
 from warp_tiles.store.key import CacheKey
@@ -32,6 +36,39 @@ NAMES = {item.key: number for number, item in enumerate(ENTRIES)}
 LOCAL = b"built here"
 
 Tamper = Callable[[bytes, random.Random], Answer]
+
+
+def test_a_list_is_asked_for_with_the_password_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def listing(handler: BaseHTTPRequestHandler) -> None:
+        asked.append((handler.path, handler.headers["Authorization"], handler.headers["Depth"]))
+        send(f"<D:multistatus><D:href>/a/v1/ltoir/ab/{'ab' * 32}</D:href></D:multistatus>".encode(), 207)(handler)
+
+    with serving(send(b"")) as server:
+        monkeypatch.setattr(server.RequestHandlerClass, "do_PROPFIND", listing, raising=False)
+        store = ready(connect(server.url.replace("//", "//us%2Fer:p%40ss@") + "/a/"))
+        assert store.keys(LTOIR) == ["ab" * 32]
+    assert asked == [("/a/v1/ltoir/", "Basic " + base64.b64encode(b"us/er:p@ss").decode(), "infinity")]
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.05], ids=["fast", "slow"])
+def test_an_endless_list_ends(pause_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "MAX_LIST_BYTES", 4 << 20)
+
+    def endless(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(207)
+        handler.end_headers()
+        with suppress(OSError):  # the client has read enough
+            while True:
+                handler.wfile.write(b"<D:href>/v1/ltoir/aa/" + b"a" * (64 if pause_s else 60_000) + b"</D:href>")
+                time.sleep(pause_s)
+
+    with serving(send(b"")) as server:
+        monkeypatch.setattr(server.RequestHandlerClass, "do_PROPFIND", endless, raising=False)
+        store = ready(connect(server.url, wait_s=1.0))
+        with less_than(16 << 20), pytest.raises(RemoteError, match="more than 4194304 bytes, or takes 1 s"):
+            store.keys(LTOIR)
 
 
 def flipped(data: bytes, chance: random.Random) -> Answer:

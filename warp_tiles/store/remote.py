@@ -1,6 +1,7 @@
 """A remote store behind the cache: it answers in time with a signed entry, or it is a miss.
 
-Stores are S3, Google Cloud Storage, Azure, HTTP with WebDAV, or a folder. All of the access is the library obstore.
+Stores are S3, Google Cloud Storage, Azure, HTTP with WebDAV, or a folder. The library obstore accesses them, except
+for lists of WebDAV.
 :class:`Client` translates its errors, hides passwords in URLs, and tries nothing twice: a request that fails is a miss.
 
 No state of the store fails a build. A store that is down costs a process at most :data:`PATIENCE_S`; one that stops
@@ -9,9 +10,11 @@ answering costs it the setting ``remote_wait_s`` once.
 
 from __future__ import annotations
 
+import base64
 import functools
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +25,9 @@ from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+from urllib.request import Request, url2pathname, urlopen
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.store import LAYOUT, object_name
@@ -50,6 +54,9 @@ SLOW_S = 0.2
 _THREADS = 32
 _MOST_LISTED = 10_000
 _CHUNK_BYTES = 1 << 16
+#: The largest list of WebDAV that is read; an object takes 400 to 700 bytes of it.
+MAX_LIST_BYTES = 64 << 20
+_HREF = re.compile(rb"href>([^<>]+)<")
 #: Name of an object that is asked for first.
 PROBE = f"{LAYOUT}/store.json"
 
@@ -96,6 +103,7 @@ class Client:
             raise RemoteError(f"a remote store needs the package obstore: {error}", remedy=INSTALL) from error
         if not url.startswith("file:"):
             _network_process = os.getpid()
+        self._url, self._timeout_s = url, timeout_s
         self._secrets = secrets_of(url)
         self._library = obstore
         try:
@@ -154,8 +162,36 @@ class Client:
     def names(self, prefix: str) -> Iterator[str]:
         """The names of the objects below a prefix. Raises NotSupportedError if the store cannot be listed."""
         with self._errors():
+            if isinstance(self._store, self._library.store.HTTPStore):
+                yield from self._webdav_names(prefix)
+                return
             for page in self._library.list(self._store, prefix=prefix):
                 yield from (item["path"] for item in page)
+
+    def _webdav_names(self, prefix: str) -> Iterator[str]:
+        """The names in a list of WebDAV. It is asked for here, because obstore reads an answer of any size."""
+        parts = urlsplit(self._url)
+        user, _, host = parts.netloc.rpartition("@")
+        place = parts._replace(netloc=host, path=f"{parts.path.rstrip('/')}/{prefix}").geturl()
+        request = Request(place, method="PROPFIND", headers={"Depth": "infinity"})
+        if user:
+            encoded = base64.b64encode(unquote(user).encode("utf-8")).decode("ascii")
+            request.add_header("Authorization", f"Basic {encoded}")
+        data, ends_at = bytearray(), time.monotonic() + self._timeout_s
+        try:
+            with urlopen(request, timeout=self._timeout_s) as answer:
+                while part := answer.read1(_CHUNK_BYTES):
+                    data += part
+                    if len(data) > MAX_LIST_BYTES or time.monotonic() > ends_at:
+                        raise OSError(f"its list has more than {MAX_LIST_BYTES} bytes, or takes {self._timeout_s:g} s")
+        except HTTPError as error:
+            error.close()  # its body is not read
+            if error.code == 404:  # nothing was written yet
+                return
+            raise
+        if b"multistatus>" not in data[-200:]:
+            raise OSError("its list is cut short, or is none of WebDAV")
+        yield from (unquote(href[1].decode("utf-8", "replace")) for href in _HREF.finditer(data))
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
