@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import statistics
 import time
 from pathlib import Path
 
@@ -112,25 +111,18 @@ def test_the_memo_stays_small(root: Path, tmp_path: Path, settled: None, monkeyp
         assert len(FileDigests(root)._load()) == min(number + 1, 5)
 
 
-def test_a_warm_memo_is_fast(
-    root: Path, tmp_path: Path, library: Path, settled: None, hashed: list, capsys: pytest.CaptureFixture[str]
+def test_another_process_hashes_nothing(
+    root: Path, tmp_path: Path, library: Path, settled: None, hashed: list[Path]
 ) -> None:
     folder = tmp_path / "include"
     folder.mkdir()
     headers = {}
-    for number in range(600):
+    for number in range(60):
         headers[f"h{number}.h"] = folder / f"h{number}.h"
         headers[f"h{number}.h"].write_text(f"#define H {number}")
     first = FileDigests(root)
     expected = first.digest(library), first.digest_many(headers)
     del hashed[:]
-    times = []
-    for _ in range(15):
-        memo = FileDigests(root)
-        start = time.perf_counter()
-        assert (memo.digest(library), memo.digest_many(headers)) == expected
-        times.append((time.perf_counter() - start) * 1e3)
+    memo = FileDigests(root)
+    assert (memo.digest(library), memo.digest_many(headers)) == expected
     assert hashed == []
-    with capsys.disabled():
-        print(f"\nwarm digests of 1 + 600 files: median {statistics.median(times):.2f} ms")
-    assert statistics.median(times) < 30.0
