@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,10 +48,20 @@ def end(count: int, size: int, at: int) -> bytes:
     return bytes(data)
 
 
+def twice() -> bytes:
+    """A bundle whose directory names its one object twice."""
+    data = signed(entry())
+    member = bundle._Member(NAME, len(data), zlib.crc32(data))
+    record = bundle._directory([member])[: -bundle._END.size]
+    body = member.header + data
+    return body + 2 * record + end(2, 2 * len(record), len(body))
+
+
 #: The beginning of a file and its end, between which it is sparse, and its size.
 Hostile = tuple[bytes, bytes, int]
 HOSTILE: dict[str, Callable[[], Hostile | bytes]] = {
     "of another tool": archive,
+    "an object twice": twice,
     "deflated": lambda: archive(zipfile.ZIP_DEFLATED),
     "bzip2": lambda: archive(zipfile.ZIP_BZIP2),
     "lzma": lambda: archive(zipfile.ZIP_LZMA),
