@@ -58,7 +58,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 # The files that take longest, in the order in which they start, so that no worker of pytest-xdist is left with one of
-# them when the others are done. All others follow in their own order. Their tests are marked ``slow``.
+# them when the others are done. All others follow in their own order.
 LONGEST_FIRST = (
     "tests/integration/test_cmake_build.py",
     "tests/emulator/test_stages.py",
@@ -124,12 +124,12 @@ LONGEST_FIRST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first, and mark their tests."""
+    """Put the longest files first, and leave nightly tests out of the quick run."""
     root = Path(__file__).resolve().parent.parent
     places = {root / name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
     for item in items:
-        if item.path in places or item.get_closest_marker("nightly"):
+        if item.get_closest_marker("nightly"):
             item.add_marker("slow")
 
 

@@ -25,6 +25,7 @@ def printed(*words: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_gemm_through_run(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     text = printed("run", "--report", report, ROOT / "examples" / "gemm.py")
@@ -40,6 +41,7 @@ def test_gemm_refuses_an_invalid_size() -> None:
     assert "multiple of 64, got 100" in python("examples/gemm.py", "--size", "100", status=2).stderr
 
 
+@pytest.mark.slow
 def test_mlp_train_draws_its_loss(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra 'plot')")
     picture = tmp_path / "loss.png"
@@ -50,6 +52,7 @@ def test_mlp_train_draws_its_loss(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_recorded_training() -> None:
     text = python("examples/recorded_training.py", "--steps", "100", "--device", "cpu").stdout
     assert "gradients of the recorded launches equal wp.Tape's bit for bit" in text
@@ -58,6 +61,7 @@ def test_recorded_training() -> None:
     assert "CUDA graph        not run: no GPU" in text
 
 
+@pytest.mark.slow
 def test_matmul() -> None:
     text = python("examples/matmul.py", "--size", "64").stdout
     found = dict(re.findall(r"^(.+) on .*: differs from NumPy by ([\d.e-]+) of", text, re.MULTILINE))
@@ -66,6 +70,7 @@ def test_matmul() -> None:
     }
 
 
+@pytest.mark.slow
 def test_solves() -> None:
     text = python("examples/solves.py", "--size", "70").stdout
     assert set(re.findall(r"^(.+) on .*: differs from NumPy by", text, re.MULTILINE)) == {"x", "gradient of y", "L"}
@@ -100,6 +105,7 @@ def test_skip_adjoints(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3, "Warp's rows need the same three functions"
 
 
+@pytest.mark.slow
 def test_warps_own_example_runs_unmodified() -> None:
     import warp as wp
 
@@ -107,6 +113,7 @@ def test_warps_own_example_runs_unmodified() -> None:
     assert "Example matrix multiplication passed" in printed("run", script)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_readme_runs_and_prints(tmp_path: Path) -> None:
     (program,) = re.findall(
         r"^```python\n(import numpy.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL

@@ -285,6 +285,7 @@ def is_run(printed: Printed) -> bool:
     return is_whole and not reason(printed, PARSED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PRINTED)
 def test_the_commands_of_a_page_run(page: str, machine: Machine, tmp_path: Path) -> None:
     machine = machine.copy(tmp_path / "machine")

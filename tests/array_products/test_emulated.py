@@ -55,6 +55,7 @@ def unused(sums: str = "float32") -> list[Any]:
     return [np.ones(1, dtype=sums), np.zeros((1, 1, 1), dtype=sums), np.zeros(1, dtype=np.int32)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", ["float16", "float32"])
 def test_an_epilogue_of_the_previous_c(machine: Machine, tmp_path: Path, out: str) -> None:  # noqa: F811
     epilogue = Epilogue(out, bias="float32", has_beta=True, function=negated)

@@ -56,6 +56,7 @@ def test_one_block_for_a_matrix(machine: Machine, tmp_path: Path, dtype: str, up
         np.testing.assert_allclose(found["X"][z], np.linalg.solve(a[z], b[z]), rtol=0, atol=DTYPES[dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "upper"), [("float32", False), ("float64", True)])
 def test_panels_and_substitutions(machine: Machine, tmp_path: Path, dtype: str, upper: bool) -> None:  # noqa: F811
     a, b = matrices(1, N, 1), np.random.default_rng(2).normal(size=(1, N, 20))

@@ -62,6 +62,7 @@ def test_every_epilogue_and_layout(dtype: Any, name: str) -> None:
         assert loop["stages"] >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "arch"), some([("float16", 80), ("bfloat16", 90), ("float16", 86), ("float16", 90), ("float16", 100)], 2)
 )

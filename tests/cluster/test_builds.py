@@ -58,6 +58,7 @@ def slow_payload() -> bytes:
 # ---- results
 
 
+@pytest.mark.slow
 def test_a_module_is_the_same_as_without_a_cluster(workers: Any, tmp_path: Path) -> None:
     built = {}
     for name, executor in (("cluster", workers.get_executor()), ("here", None)):
@@ -99,6 +100,7 @@ def compiling_worker(client: Any) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_it_compiles_loses_nothing(workers: Any, pool: ExecutorPool, slow_payload: bytes) -> None:
     futures = [pool.submit(SLOW) for _ in range(2)]
     victim = until(lambda: compiling_worker(workers))
@@ -135,6 +137,7 @@ def allowed_failures(client: Any, count: int) -> Iterator[None]:
         client.run_on_scheduler(change, count=before)
 
 
+@pytest.mark.slow
 def test_a_request_that_kills_too_many_workers_is_an_error(workers: Any, pool: ExecutorPool) -> None:
     with allowed_failures(workers, 0):
         future = pool.submit(SLOW)
@@ -144,6 +147,7 @@ def test_a_request_that_kills_too_many_workers_is_an_error(workers: Any, pool: E
     assert "several workers died" in caught.value.remedy
 
 
+@pytest.mark.slow
 def test_the_engine_asks_once_more_after_such_an_error(
     workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +163,7 @@ def test_the_engine_asks_once_more_after_such_an_error(
 # ---- workers that differ
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_compiler_is_refused(workers: Any, installation: Installation) -> None:
     address = next(iter(workers.run(os.getpid)))
 
@@ -205,6 +210,7 @@ def foreign(workers: Any, tmp_path: Path) -> Iterator[str]:
         until(lambda: len(workers.nthreads()) <= 2)
 
 
+@pytest.mark.slow
 def test_a_worker_with_other_sources_is_refused_and_nothing_is_stored(
     workers: Any, foreign: str, installation: Installation, tmp_path: Path
 ) -> None:

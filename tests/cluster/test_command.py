@@ -50,6 +50,7 @@ def outputs(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_matrix_of_architectures_is_the_same_on_a_cluster(workers: Any, script: Path, tmp_path: Path) -> None:
     words = ("compile", "--arch", "75,90", "-o")
     here = json_of(command(*words, tmp_path / "here", script, cache=tmp_path / "lto"))["modules"]
@@ -124,6 +125,7 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "warp-tiles[dask]" in caught.value.remedy
 
 
+@pytest.mark.slow
 def test_workers_that_differ_are_named_before_the_first_request(workers: Any, tmp_path: Path) -> None:
     store = ToolchainStore(tmp_path / "facts")
     with connected(workers.scheduler.address) as client:

@@ -45,6 +45,7 @@ def salt_of_changed(file: Path) -> str:
         file.write_bytes(original)
 
 
+@pytest.mark.slow
 def test_one_byte_in_a_code_folder_changes_the_salt(copied: Path) -> None:
     before = fingerprint()
     for name in EVERY_MODULE:
@@ -53,6 +54,7 @@ def test_one_byte_in_a_code_folder_changes_the_salt(copied: Path) -> None:
     assert fingerprint() == before
 
 
+@pytest.mark.slow
 def test_one_byte_in_a_device_source_changes_the_salt(copied: Path) -> None:
     before = fingerprint()
     for name in EVERY_HEADER:

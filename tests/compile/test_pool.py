@@ -342,6 +342,7 @@ def with_precompiled_headers(block_dim: int) -> WarpCompileRequest:
     )
 
 
+@pytest.mark.slow
 def test_a_process_keeps_few_precompiled_headers_and_none_after_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ from tests.emulator.test_stages import check, compile_cases, replaced
 from tests.nightly import some
 from tests.staged_cases import PRODUCT, START, Case, with_type
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 STORE = "wp.tile_store(C, wp.tile_map(twice_plus, c, {other}), offset=(i * {{m}}, j * {{n}}))"
 RESIDUAL = "e = wp.tile_load(E, shape=({m}, {n}), offset=(i * {m}, j * {n}))"
 ROW = """row = wp.tile_load(E, shape=(1, {n}), offset=(i * {m}, j * {n}), storage="shared")

@@ -14,6 +14,8 @@ from tests.emulator.test_stages import compile_cases
 from tests.nightly import some
 from tests.staged_cases import Case, with_type
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 THREADS = 128
 LAYOUTS = {"nn": (False, False), "tn": (True, False), "nt": (False, True)}
 ALIGNMENTS = {"float16": (2, 4, 8, 16), "float32": (4, 8, 16), "tf32": (4, 8, 16), "float64": (8, 16)}

@@ -12,6 +12,8 @@ from tests.emulator.generated import build
 from tests.emulator.module import Machine
 from tests.nightly import some
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 
 @pytest.mark.parametrize("out", some(TYPES, 2))
 def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:

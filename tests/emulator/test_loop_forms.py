@@ -15,6 +15,8 @@ from tests.emulator.module import Machine
 from tests.form_gradients import wrong_gradients
 from tests.loop_forms import FORMS, HEADER, K, M, N, in_half
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 MODULES = 3  # the forms are divided among this many modules
 GRID = (M // 32, N // 32)
 # Warp has += and -= for equal dtypes alone

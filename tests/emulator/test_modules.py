@@ -15,6 +15,8 @@ from tests.nightly import some
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 LOOP = """
 @wp.kernel
 def {name}(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.{accumulators})):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.emulator.module import Machine
 from tests.emulator.test_loop_forms import GRID, compile_forms, integers
@@ -99,6 +100,7 @@ KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
 }
 
 
+@pytest.mark.slow
 def test_results(machine: Machine, tmp_path: Path) -> None:
     emulated, kernels, _ = compile_forms(machine, tmp_path / "m", {name: text for name, (text, _) in KERNELS.items()})
     a, b = integers(1, M, K), integers(2, K, N)

@@ -31,6 +31,8 @@ from tests.random_kernels.execute import (
 from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgument
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 COUNT = 32
 SHARED_COUNT = 12
 _FIRST, _, _COUNT = os.environ.get("RANDOM_KERNELS", "").partition(":")

@@ -16,6 +16,8 @@ from tests.emulator.module import Machine
 from tests.nightly import some
 from tests.staged_cases import LINEAR, LOAD_E, Case, Values, drawn, scaled, with_type
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 TALL = Case(128, 64, 64, 128, 64, 192)
 
 

@@ -20,6 +20,8 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand
 from warp_tiles.providers.mma import SolverProvider
 from warp_tiles.solver.variant import Function, SolverConfig, SolverVariant
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 CASES = 600
 BATCH = 60
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 17, 24, 27, 31, 32, 33, 37, 48, 49, 64, 80, 96, 100, 128]

@@ -13,6 +13,8 @@ from tests.emulator.module import Machine
 from tests.nightly import some
 from tests.staged_cases import ADD_E, FORMS, HEADER, LINEAR, PRODUCT, START, STORE, WIDE, Case, drawn, with_type
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 
 def compile_cases(
     machine: Machine, folder: Path, cases: dict[str, Case], arch: int, threads: int, main_loop: str = "auto",

@@ -17,6 +17,8 @@ from tests.emulator.generated import EmulatedKernels, build
 from tests.emulator.module import Machine, Outcome
 from tests.nightly import some
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 Values = npt.NDArray[Any]
 CALL = "wt_module::reverse_store<"
 FUNCTIONS = """

@@ -14,6 +14,8 @@ from tests.emulator.test_stages import check, compile_cases, replaced
 from tests.nightly import some
 from tests.staged_cases import ADD_E, FLAT, FORMS, Case, drawn, with_type
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 RESIDUAL = {
     name: replace(case, finish=ADD_E, expected=lambda product, e: 2 * product + e) for name, case in FLAT.items()
 }

@@ -22,6 +22,8 @@ from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
 from warp_tiles.gemm.tensor_kernel import HEADER, ROW_BYTES, ROWS, STEP_US, THREADS, TensorKernel
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 BLOCKS = 2
 KERNELS = (
     TensorKernel("float16", "float32", 128, 128),

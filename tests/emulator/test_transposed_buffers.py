@@ -14,6 +14,8 @@ from tests.emulator.test_stages import check, compile_cases
 from tests.nightly import some
 from tests.staged_cases import HEADER, Case, with_type
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 
 @pytest.mark.parametrize(
     ("threads", "m", "n", "steps"),

@@ -14,6 +14,8 @@ from warp_tiles.gemm.choose import candidates, choose, fma_reads, wavefront_rati
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision
 from warp_tiles.gemm.tile_config import TileConfig, fits, transposed
 
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
 LARGEST_RATIO = 1.25
 SIZES = [(16, 16, 16), (32, 32, 32), (64, 64, 64), (128, 128, 32)]
 # true for each of A, B and C that is row-major: the product itself, its adjoints dC B^T and A^T dC, both factors

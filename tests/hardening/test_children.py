@@ -28,6 +28,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", some(["spawn", "forkserver", "fork"], 2))
 def test_a_child_has_warp_tiles_and_the_settings(tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
@@ -62,6 +63,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("state", "expected"), [("enabled", True), ("disabled", False)])
 def test_a_grandchild_is_as_its_parents_are(tmp_path: Path, state: str, expected: bool) -> None:
     script = tmp_path / "script.py"

@@ -135,6 +135,7 @@ def compiling(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subpro
     process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(["SIGINT", "SIGTERM", "SIGHUP"], 2))
 def test_a_signal_ends_a_compilation_at_once_and_leaves_nothing(
     compiling: subprocess.Popen[str], tmp_path: Path, name: str
@@ -215,6 +216,7 @@ def suspended(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
+@pytest.mark.slow
 def test_a_waiter_names_the_process_and_an_interrupt_frees_it(suspended: subprocess.Popen[str], tmp_path: Path) -> None:
     waiter = started(
         ["-m", "warp_tiles", "compile", "-o", tmp_path / "out", tmp_path / "main.py", tmp_path],
@@ -232,6 +234,7 @@ def test_a_waiter_names_the_process_and_an_interrupt_frees_it(suspended: subproc
     assert waiter.returncode == -signal.SIGINT
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("suspended")
 def test_a_waiter_builds_for_itself_after_a_set_time(tmp_path: Path) -> None:
     done = command(

@@ -129,6 +129,7 @@ def launched(folder: Path) -> bool:
     return right
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_said")
 @pytest.mark.filterwarnings("ignore:warp_tiles")
 def test_a_launch_and_a_build_are_right_with_a_mutated_cache(used: Path, tmp_path: Path) -> None:

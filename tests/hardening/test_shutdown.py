@@ -39,6 +39,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["thread", "handler"])
 def test_launches_and_builds_at_the_end_of_the_interpreter(when: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

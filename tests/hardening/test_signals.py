@@ -213,6 +213,7 @@ def test_a_wait_passes_the_exception_on(wait: str, kind: type[Exception], tmp_pa
     assert seconds < LONG_S / 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of an interrupted Thread.start()
 def test_no_exception_is_lost_while_a_module_is_built(tmp_path: Path) -> None:

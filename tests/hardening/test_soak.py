@@ -52,6 +52,7 @@ def test_gc_also_collects_the_caches_beside_the_store(tmp_path: Path, number: in
     assert found.payload == payload("kept")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", some([60, 200], 1))
 def test_killed_writers_leave_the_cache_sound(tmp_path: Path, killed: int) -> None:
     """Two writers at a time, each of which is killed."""
@@ -72,6 +73,7 @@ def test_killed_writers_leave_the_cache_sound(tmp_path: Path, killed: int) -> No
     assert cache.problems == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", some(range(ROUNDS), 1))
 def test_many_processes_on_a_cold_cache_build_each_key_once(tmp_path: Path, number: int) -> None:
     assert run("crowd", tmp_path, PROCESSES) == f"0 failed, {KEYS} builds\n"

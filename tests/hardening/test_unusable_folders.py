@@ -27,6 +27,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     return {row["state"]: row for row in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 def test_a_launch_and_a_build_succeed(outcomes: dict[str, dict[str, Any]], state: str) -> None:
     if state not in outcomes:

@@ -47,6 +47,7 @@ def module(tmp_path: Path) -> Any:
         yield wp.get_module(load(gemm(decorator="@wp.kernel(enable_backward=False)")).__name__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compile", "link"])
 def test_a_request_whose_process_was_killed_is_repeated(
     module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -58,6 +59,7 @@ def test_a_request_whose_process_was_killed_is_repeated(
     assert (row["linker"], row["linker_reason"]) == ("warp_tiles", "")
 
 
+@pytest.mark.slow
 def test_a_link_that_dies_twice_leaves_no_cubin_of_warp(
     module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def test_a_cubin(arch: int, cold: Path, tmp_path: Path) -> None:
     assert record["lto_bytes"] == sum(build["lto_bytes"] for build in record["builds"]) > 1000
 
 
+@pytest.mark.slow
 def test_a_differentiable_kernel_builds_three_functions_once(cold: Path, tmp_path: Path) -> None:
     module = load(gemm(m=8, n=16, k=24))
     first, record = compile_module(module, tmp_path / "first")
@@ -44,6 +45,7 @@ def test_a_differentiable_kernel_builds_three_functions_once(cold: Path, tmp_pat
     assert second.read_bytes() == first.read_bytes(), "the same inputs link to the same bytes"
 
 
+@pytest.mark.slow
 def test_kernel_options_decide_which_adjoints_are_skipped(cold: Path, tmp_path: Path) -> None:
     text = gemm("trained", 8, 8, 8) + gemm("inferred", 8, 8, 16, decorator=FORWARD_ONLY)
     cubin, record = compile_module(load(text), tmp_path / "out")
@@ -135,6 +137,7 @@ def test_module_options_reach_the_compiler(tmp_path: Path) -> None:
 # ---- the CPU
 
 
+@pytest.mark.slow
 def test_the_cpu_computes_forward_and_backward() -> None:
     case = Case(8, 12, 16, a_transposed=True, accumulate=True, alpha=2.0, beta=0.5)
     inputs = draw_inputs(case, 1, "cpu")

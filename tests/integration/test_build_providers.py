@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("enabled")
 # ---- other providers
 
 
+@pytest.mark.slow
 def test_code_overrides_the_module_option_which_overrides_the_environment(
     cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,7 @@ def test_code_overrides_the_module_option_which_overrides_the_environment(
     assert [build["provider"] for build in record["builds"]] == ["mma"]
 
 
+@pytest.mark.slow
 def test_a_block_with_a_partial_warp_is_built_by_cublasdx(cold: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -71,6 +73,7 @@ BFLOAT16 = [
 PAIRS = [(case, (75, 90, 80, 120)[(turn + number) % 4]) for turn in range(4) for number, case in enumerate(BFLOAT16)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "arch"), some(PAIRS, 3), ids=lambda value: str(getattr(value, "c", value)))
 def test_bfloat16_with_a_backward_pass(case: Case, arch: int, cold: Path, tmp_path: Path) -> None:
     kernel = make_kernel(case)
@@ -114,6 +117,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_compile_error_falls_back_with_a_warning(
     broken: Path, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +161,7 @@ def test_a_compile_error_falls_back_to_libmathdx(broken: Path, cold: Path, tmp_p
     compile_module(load(TINY), tmp_path / "second")  # a second warning would be an error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", some(SOURCES, 1))
 def test_a_compile_error_of_the_only_provider(provider: str, broken: Path, cold: Path, tmp_path: Path) -> None:
     with warp_tiles.override(provider=provider), warnings.catch_warnings():
@@ -206,6 +211,7 @@ def functions_of(record: dict[str, Any]) -> set[tuple[str, bool, int]]:
     return {(build["provider"], build["in_source"], build["lto_bytes"]) for build in record["builds"]}
 
 
+@pytest.mark.slow
 def test_every_builtin_compiles_without_a_toolchain(no_toolchain: None, cold: Path, tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning) as caught:
         cubin, record = compile_module(load(EVERY_BUILTIN, warp_tiles_main_loop="double_buffered"), tmp_path / "out")
@@ -225,6 +231,7 @@ def test_every_builtin_compiles_without_a_toolchain(no_toolchain: None, cold: Pa
     assert source.count("void block_gemm(const void* alpha") == 1, "each header stands in the source once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["auto", "fast"])
 def test_a_debug_module_builds_with_an_nvrtc_newer_than_warps_linker(
     policy: str, toolchain: None, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -239,6 +246,7 @@ def test_a_debug_module_builds_with_an_nvrtc_newer_than_warps_linker(
     assert "Warp's CUDA 13.0 cannot read the LTO-IR of NVRTC" in variant["reason"]
 
 
+@pytest.mark.slow
 def test_a_failed_link_puts_functions_into_the_source_if_warp_cannot_link_them(
     toolchain: None, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_plan_without_a_toolchain_gives_the_reason(folder: Path) -> None:
     assert all("NVRTC (libnvrtc) was found neither" in variant["reason"] for variant in module["variants"])
 
 
+@pytest.mark.slow
 def test_without_headers_everything_is_built_by_mma(folder: Path) -> None:
     (folder / "sitecustomize.py").write_text(NO_HEADERS)
     words = ["-m", "warp_tiles", "compile", "--json", "-o", str(folder / "out"), str(folder / "main.py"), str(folder)]

@@ -192,6 +192,7 @@ def test_plan_of_a_script_without_kernels(folder: Path) -> None:
 # ---- compile
 
 
+@pytest.mark.slow
 def test_compile(folder: Path) -> None:
     (folder / "main.py").write_text(MAIN.replace("@wp.kernel", FORWARD_ONLY))
     first = json_of(command("compile", "-o", folder / "out", folder / "main.py", folder, cache=folder / "lto"))
@@ -213,6 +214,7 @@ def test_compile(folder: Path) -> None:
     assert Path(module["cubin"]).read_bytes() == cubin.read_bytes()
 
 
+@pytest.mark.slow
 def test_compile_for_two_block_sizes(folder: Path) -> None:
     text = WITHOUT_GUARD.replace("@wp.kernel", FORWARD_ONLY).replace("(16, 16)", "(8, 8)")
     text = text.replace('    print("sum"', "    wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[c], "
@@ -248,6 +250,7 @@ def test_a_page_without_a_folder_is_refused_before_the_script_runs(folder: Path)
     assert not (folder / "sum").exists()
 
 
+@pytest.mark.slow
 def test_compile_writes_the_record_of_its_builds(folder: Path) -> None:
     report, trace = folder / "report.json", folder / "trace.json"
     options = ("--report", report, "--trace", trace, "-o", folder / "out")
@@ -272,6 +275,7 @@ def test_compile_writes_the_record_of_its_builds(folder: Path) -> None:
     assert "No module with products or solvers" not in text
 
 
+@pytest.mark.slow
 def test_a_report_has_the_modules_beside_a_failed_build_and_the_end_of_the_script(folder: Path) -> None:
     good, bad = ((folder / f"{name}_module.py") for name in ("good", "bad"))
     good.write_text((folder / "main.py").read_text().partition("if __name__")[0])

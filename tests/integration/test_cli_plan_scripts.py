@@ -83,6 +83,7 @@ def test_a_script_asks_whether_it_is_planned(folder: Path, name: str) -> None:
     assert not warp_tiles.is_planning()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_example_is_planned_to_its_end(name: str, tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
@@ -145,6 +146,7 @@ def test_modules_without_tile_functions_are_counted(folder: Path, other: Path) -
     assert sorted(names) == ["__main__", "other_kernels"]
 
 
+@pytest.mark.slow
 def test_a_helper_that_makes_the_module_compile_again_is_named(folder: Path) -> None:
     text = WITHOUT_GUARD.replace("@wp.kernel", FORWARD_ONLY).replace("\ndef main", f"\n{PLAIN}\ndef main", 1)
     text += 'wp.launch(count_down, dim=1, inputs=[wp.zeros(1, dtype=int, device="cpu")], device="cpu"{})\n'

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.commands import command, json_of
 
 
@@ -28,6 +30,7 @@ def test_an_unknown_policy_lists_the_valid_ones(folder: Path) -> None:
     assert "'off', 'scalar', 'fast', 'auto', 'max', 'locked'" in done.stderr
 
 
+@pytest.mark.slow
 def test_compile_under_the_policy_locked_only_uses_the_cache(filled_cache: Path, tmp_path: Path) -> None:
     options, script = ("compile", "--policy", "locked", "-o"), (filled_cache / "main.py", filled_cache)
     (module,) = json_of(command(*options, tmp_path / "whole", *script, cache=filled_cache / "lto"))["modules"]

@@ -13,6 +13,7 @@ from tests.integration.commands import WITHOUT_GUARD, command, json_of
 from tests.integration.helpers import FORWARD_ONLY, gemm
 
 
+@pytest.mark.slow
 def test_run_with_a_report_and_arguments(folder: Path) -> None:
     report = folder / "report.json"
     words = (folder / "main.py", folder, "--arch", "x", "-o", "--json", "-v", "--quiet")

@@ -13,6 +13,7 @@ from benchmarks.client_scripts import steps
 from benchmarks.client_scripts.child import linked_functions
 
 
+@pytest.mark.slow
 def test_a_tile_example_needs_no_libmathdx() -> None:
     found = clients.run_side(Path(sys.executable), "tile_cholesky", "tiles", limit_s=120)
     (module,) = found["rows"]

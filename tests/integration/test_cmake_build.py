@@ -154,6 +154,7 @@ def test_two_archs_and_arguments_with_make_from_a_checkout(tmp_path: Path) -> No
     assert {entry["info"]["variant"]["threads"] for entry in listed} == {32}
 
 
+@pytest.mark.slow
 @needs_ninja
 def test_errors_have_a_message_and_a_remedy(tmp_path: Path) -> None:
     project = Project(tmp_path, ROOT, ROOT)
@@ -165,6 +166,7 @@ def test_errors_have_a_message_and_a_remedy(tmp_path: Path) -> None:
     assert not project.bundle.exists()
 
 
+@pytest.mark.slow
 @needs_ninja
 def test_a_python_without_the_package_is_an_error(tmp_path: Path, installed: Path) -> None:
     bare = tmp_path / "python3"

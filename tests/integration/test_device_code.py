@@ -120,6 +120,7 @@ def check_code(name: str, variant: GemmProblem, instruction: str) -> None:
     assert re.search(instruction or r"\b(fma|mma)\b", ptx), f"no {instruction} in {variant.describe()}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "a", "b", "c", "tf32", "arch", "instruction"),
     [
@@ -153,6 +154,7 @@ ODD_SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "case"),
     some([(name, case) for name in PROVIDERS for case in ODD_SHAPES], len(ODD_SHAPES) + 1),  # few of cuBLASDx
@@ -164,6 +166,7 @@ def test_shapes_off_the_grid_of_the_instructions(name: str, case: Case) -> None:
     assert not re.search(r"\.extern \.func", ptx)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", some([20, 60], 1))
 def test_functions_of_all_dtypes_have_less_than_40_kb(count: int) -> None:
     @settings(max_examples=count, derandomize=True, database=None)

@@ -24,6 +24,7 @@ def problems(text: str, arch: int = 90) -> tuple[str, ...]:
     return plan.launch_problems
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("name", LARGE)
 def test_a_kernel_that_cannot_be_launched(tmp_path: Path, name: str) -> None:
@@ -35,6 +36,7 @@ def test_a_kernel_that_cannot_be_launched(tmp_path: Path, name: str) -> None:
         compile_module(load(text), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 def test_only_the_backward_pass_cannot_be_launched(tmp_path: Path) -> None:
     text = gemm(m=128, n=128, k=128)  # 192 KiB, and twice as much with gradients
@@ -50,6 +52,7 @@ def test_the_architecture_decides() -> None:
     assert [len(problems(text, arch)) for arch in (80, 86, 90, 120)] == [0, 1, 0, 1]
 
 
+@pytest.mark.slow
 def test_commands_say_what_cannot_be_launched(tmp_path: Path) -> None:
     script = tmp_path / "large.py"
     script.write_text(f"import warp as wp\n{PRODUCT}")

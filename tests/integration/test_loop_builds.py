@@ -24,6 +24,7 @@ def ptx_of(tmp_path: Path, dtype: str, arch: int) -> str:
     return output.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize(
     ("dtype", "arch"),
@@ -42,6 +43,7 @@ def test_instructions(tmp_path: Path, dtype: str, arch: int) -> None:
     assert bool(VECTOR_ADD.search(text)) is (arch >= 90)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 def test_tiles_in_registers_and_narrow_tiles_beside_a_product(tmp_path: Path) -> None:
     output, record = compile_module(load(mixed_tiles(enable_backward=True), block_dim=128), tmp_path, 90, use_ptx=True)
@@ -72,6 +74,7 @@ def gemm(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("arch", [75, 80, 90])
@@ -86,6 +89,7 @@ def test_only_loops_that_multiply_every_loaded_tile_are_pipelined(tmp_path: Path
     assert all(macros(source)[before.strip()] == "wt_module::wait_for_loads();" for before in copies)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 def test_the_setting_leaves_loads_to_warp(tmp_path: Path) -> None:
     with settings.override(async_copies=False):

@@ -61,6 +61,7 @@ def test_a_link_that_fails_here_leaves_mma_to_warp(tmp_path: Path, monkeypatch: 
     assert instruction_of(record, tmp_path) == "mma_m16n8k16"
 
 
+@pytest.mark.slow
 def test_a_debug_build_has_mma(tmp_path: Path) -> None:
     module = load(FORWARD, block_dim=128, mode="debug")
     assert warp_tiles.plan(module, arch=90, block_dim=128).target == "sm_90"
@@ -127,6 +128,7 @@ def test_shared_memory_covers_the_stages(tmp_path: Path, main_loop: str) -> None
     assert size == {"double_buffered": tiles}.get(main_loop, 4 * 2 * 2 * 64 * 32 + 1024)
 
 
+@pytest.mark.slow
 def test_ptx_has_mma_for_any_gpu_from_sm_90_on(tmp_path: Path) -> None:
     wp.compile_aot_module(loop_module(), arch=90, module_dir=tmp_path, use_ptx=True)
     (ptx,) = (path.read_text() for path in tmp_path.glob("*.ptx"))

@@ -14,6 +14,7 @@ from tests.nightly import some
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", some([80, 90, 120, 86, 89, 100], 3))
 def test_a_module_without_functions_is_linked_limited_and_kept(tmp_path: Path, arch: int) -> None:
     for number in range(2):
@@ -37,6 +38,7 @@ def test_a_loop_and_its_reverse_pass_need_no_function() -> None:
     assert plan.needed == ()
 
 
+@pytest.mark.slow
 def test_an_adjoint_without_stages_builds_its_functions_alone(tmp_path: Path) -> None:
     """With a break in the loop, the reverse pass has no stages."""
     text = gemm_loop(dtype="float16").replace(
@@ -51,6 +53,7 @@ def test_an_adjoint_without_stages_builds_its_functions_alone(tmp_path: Path) ->
     assert record["linker"] == "warp_tiles"
 
 
+@pytest.mark.slow
 def test_a_forced_provider_that_costs_a_loop_its_stages_warns(tmp_path: Path) -> None:
     with warp_tiles.override(provider="cublasdx"):
         plan = warp_tiles.plan(load(FORWARD), arch=90, block_dim=128)

@@ -116,6 +116,7 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
 # ---- scalar and fast
 
 
+@pytest.mark.slow
 def test_scalar_and_fast_never_build_a_solver_of_libmathdx(
     cold: Path, tmp_path: Path, libmathdx_solvers: list[str]
 ) -> None:
@@ -176,6 +177,7 @@ def test_an_unknown_option_of_any_module_is_refused() -> None:
 # ---- locked
 
 
+@pytest.mark.slow
 def test_locked_uses_builds_of_auto_and_warns_that_it_links(
     cold: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,6 +197,7 @@ def test_locked_uses_builds_of_auto_and_warns_that_it_links(
 # ---- max
 
 
+@pytest.mark.slow
 def test_max_tunes_once_without_warps_lock(cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
@@ -231,6 +234,7 @@ def test_max_measures_nothing_for_a_build_ahead_of_time(
     assert providers(record) == ["mma"]
 
 
+@pytest.mark.slow
 def test_no_other_policy_tunes(cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine(), "tune_launch", lambda *_: pytest.fail("only max measures"))
     for policy in ("auto", "locked", "fast"):

@@ -142,6 +142,7 @@ def test_a_constant_that_changes_later_counts(device: StandIn, compiler: Compile
     assert compiler.ahead == [True, False], "Warp reads the value when it first loads the module"
 
 
+@pytest.mark.slow
 def test_a_changed_setting_counts(device: StandIn) -> None:
     module = load(gemm(decorator=FORWARD_ONLY))
     warp_tiles.prefetch(module, device=ALIAS)

@@ -40,6 +40,7 @@ print("record " + json.dumps(record))
 """
 
 
+@pytest.mark.slow
 def test_processes_on_a_cold_cache_build_every_key_once(tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text("import warp as wp\n\n" + gemm(m=8, n=16, k=24))
     (tmp_path / "worker.py").write_text(WORKER)
@@ -98,6 +99,7 @@ def records() -> list[dict[str, Any]]:
     return [module for module in warp_tiles.report()["modules"] if module["builds"]]
 
 
+@pytest.mark.slow
 def test_modules_compiled_in_threads_share_equal_variants(cold: Path) -> None:
     own = [(8, 8, 16), (8, 16, 8), (16, 8, 8)]
     texts = [
@@ -153,6 +155,7 @@ if __name__ == "__main__":
     assert "counts 1 warp_tiles" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_compiles(tmp_path: Path) -> None:
     # worker processes must not import the script again
     marker = tmp_path / "imports"

@@ -91,6 +91,7 @@ def recorded(device: StandIn, tmp_path: Path) -> Callable[..., Path]:
     return run
 
 
+@pytest.mark.slow
 def test_a_record_has_modules_generated_while_a_launch_waits(
     device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_record_has_modules_generated_while_a_launch_waits(
     assert found_at_load() == [True, True]
 
 
+@pytest.mark.slow
 def test_what_a_record_names_is_built_where_its_source_has_changed(
     device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str], tmp_path: Path
 ) -> None:
@@ -208,6 +210,7 @@ def test_a_stopped_start_begins_nothing_more(device: StandIn, tmp_path: Path) ->
     assert start.submitted == []
 
 
+@pytest.mark.slow
 def test_another_start_takes_the_place_of_what_was_begun(
     device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], tmp_path: Path
 ) -> None:

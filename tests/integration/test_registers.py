@@ -49,6 +49,7 @@ def registers(cubin: bytes) -> dict[str, int]:
     return {name.rsplit("_", 1)[1]: count for name, count in registers_of(cubin).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("name", CASES)
 def test_small_products_leave_registers_to_other_blocks(tmp_path: Path, name: str) -> None:
@@ -63,6 +64,7 @@ def test_small_products_leave_registers_to_other_blocks(tmp_path: Path, name: st
     assert {kind: value for kind, value in found.items() if value > bounds[kind] + SLACK} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 def test_a_start_value_takes_no_registers_from_a_loop_of_float64(tmp_path: Path) -> None:
     found = []
@@ -108,6 +110,7 @@ STAGES = {  # tiles, threads, dtype and architecture of loops with stages
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("name", STAGES)
 def test_as_many_blocks_are_resident_as_stages_were_chosen_for(tmp_path: Path, name: str) -> None:
@@ -137,6 +140,7 @@ OTHERS = [(name, arch) for name in LOOPS for arch in (80, 86, 89, 90, 100, 120) 
 AT_THE_MOST = {("tf32 128x128x32 128 threads, double_buffered", arch): 40 for arch in (80, 86, 89)}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize(("name", "arch"), some([*FIRST, *OTHERS], len(FIRST)))
 def test_loops_spill_no_registers_unless_the_plan_says_so(tmp_path: Path, name: str, arch: int) -> None:

@@ -42,6 +42,7 @@ def every(
 FUNCTIONS = 12  # two factors with their adjoints, three solves, one of which has an adjoint, and four in place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", some(["float32", "float64"], 1))
 def test_every_builtin_and_adjoint_in_one_kernel(
     dtype: str, cold: Path, tmp_path: Path, libmathdx_solvers: list[str]
@@ -66,6 +67,7 @@ def test_every_builtin_and_adjoint_in_one_kernel(
     assert again.read_bytes() == cubin.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_product_and_a_solver_in_one_module(cold: Path, tmp_path: Path) -> None:
     cubin, record = compile_module(load(gemm(m=8, n=8, k=8) + solver("tile_cholesky")), tmp_path)
     assert kernels_in(cubin) == {f"{name}_{way}" for name in ("gemm", "solver") for way in ("forward", "backward")}
@@ -73,6 +75,7 @@ def test_a_product_and_a_solver_in_one_module(cold: Path, tmp_path: Path) -> Non
     assert record["linker"] == "warp_tiles"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", ["cholesky_adjoint", "cholesky"])
 def test_a_function_that_does_not_compile_takes_the_scalar_path_alone(
     refused: str, cold: Path, tmp_path: Path, refuse_solver: Callable[[str], None]

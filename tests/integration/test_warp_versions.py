@@ -110,6 +110,7 @@ def result_of(packages: Path, folder: Path, *arguments: str) -> str:
     return line.removeprefix("result ")
 
 
+@pytest.mark.slow
 def test_another_warp_records_launches(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
     (tmp_path / "script.py").write_text(RECORDED)
@@ -117,12 +118,14 @@ def test_another_warp_records_launches(other_warp: tuple[str, Path], tmp_path: P
     assert result.split() == [version, "3.0", "3.0", "20.0", "4.0", "_CpuLaunch"]
 
 
+@pytest.mark.slow
 def test_another_warp_pipelines_every_spelling(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
     result = result_of(packages, tmp_path, "-c", LOOPS)
     assert json.loads(result) == [version, {name: ["pipelined"] for name in SPELLINGS}]
 
 
+@pytest.mark.slow
 def test_another_warp_plans_builds_and_links(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
     (tmp_path / "script.py").write_text(SCRIPT.format(kernel=gemm(m=8, n=16, k=24) + solver("tile_lower_solve")))

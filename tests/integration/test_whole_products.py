@@ -98,6 +98,7 @@ def test_a_kernel_without_an_adjoint_has_no_gradients() -> None:
     assert (plan.loops[0].gradients, plan.whole_products) == ("", {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_gradients_equal_those_of_the_adjoint_kernel(name: str) -> None:
     form = WHOLE[name]

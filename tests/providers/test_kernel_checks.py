@@ -68,6 +68,7 @@ def test_the_checks_cover_every_solver_function() -> None:
             assert len({operand for operand, same in zip(variant.operands, shared) if same}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain")
 def test_every_device_source_is_compiled_by_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with settings.override(cache_dir=tmp_path):
@@ -77,6 +78,7 @@ def test_every_device_source_is_compiled_by_a_check(tmp_path: Path, monkeypatch:
         assert "gemm/block_gemm.cuh" in checks.unchecked()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain")
 def test_a_check_is_compiled_once_and_without_a_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = [checked(GemmProblem)[0], checked(SolverVariant)[0]]

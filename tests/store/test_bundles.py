@@ -82,6 +82,7 @@ def names(made: Made) -> list[str]:
         return archive.namelist()
 
 
+@pytest.mark.slow
 def test_the_bundle_names_its_modules_and_its_signer(made: Made) -> None:
     assert [(row["arch"], row["bundled"], row["reason"]) for row in made.record["modules"]] == [
         (80, True, ""),
@@ -242,6 +243,7 @@ def machine(made: Made) -> Iterator[Machine]:
         yield Machine(top, made)
 
 
+@pytest.mark.slow
 def test_a_machine_without_compilers_and_without_a_cache(made: Made, machine: Machine) -> None:
     """Only a few packages are installed, and the cache's folder cannot be written."""
     done = machine.run("compile", "--json", "--bundle", machine.bundle, "-o", "compiled", machine.script, ".")

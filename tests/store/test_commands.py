@@ -46,6 +46,7 @@ def test_a_key_is_trusted_once(pair: tuple[Path, str], tmp_path: Path) -> None:
     assert "is not a public key" in usage_error(keys("trust", "ssh-ed25519 AAAA", **config))
 
 
+@pytest.mark.slow
 def test_push_pull_and_status(filled_cache: Path, pair: tuple[Path, str], tmp_path: Path) -> None:  # noqa: F811
     private, public = pair
     shutil.copytree(filled_cache / "lto", tmp_path / "ci", symlinks=True)

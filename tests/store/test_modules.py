@@ -71,6 +71,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CompilerPool, "start_processes", lambda *_: None)
 
 
+@pytest.mark.slow
 def test_a_module_of_another_machine_needs_no_compiler(
     built: bytes, store: Path, signing: Path, tmp_path: Path, no_compiler: None
 ) -> None:
@@ -167,6 +168,7 @@ CHANGES: dict[str, tuple[Callable[[], ModuleType], int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_has_another_key(name: str, kept: Path) -> None:
     make, arch, given = CHANGES[name]
@@ -202,6 +204,7 @@ def test_the_hash_of_a_module_covers_the_trusted_keys(store: Path, signing: Path
     assert len(hashes) == 3
 
 
+@pytest.mark.slow
 def test_a_function_that_fell_back_is_not_kept_as_the_planned_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

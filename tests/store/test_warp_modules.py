@@ -70,6 +70,7 @@ def no_generation(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 # ---- the bytes of Warp
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_files_are_byte_for_byte_those_of_warp(name: str, tmp_path: Path) -> None:
     module = load(TEXTS[name])
@@ -452,6 +453,7 @@ def test_generation_with_effects_is_not_left_out(
 # ---- failures and processes
 
 
+@pytest.mark.slow
 def test_several_architectures_in_one_process(everything: Path, tmp_path: Path) -> None:
     module = load(text())
     found = {arch: compiled(module, everything / str(arch), arch=arch) for arch in (80, 90)}
@@ -501,6 +503,7 @@ def test_a_forked_child_has_workers_of_its_own(everything: Path) -> None:
 # ---- of other machines
 
 
+@pytest.mark.slow
 def test_a_signed_start_key_needs_no_generation(tmp_path: Path, no_generation: Callable[[], None]) -> None:
     SigningKey.generate().write(tmp_path / "key.pem")
     public = str(SigningKey.read(tmp_path / "key.pem").public)
@@ -526,6 +529,7 @@ def test_a_signed_start_key_needs_no_generation(tmp_path: Path, no_generation: C
 # ---- side by side
 
 
+@pytest.mark.slow
 def test_prefetched_modules_are_compiled_by_several_workers(
     stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

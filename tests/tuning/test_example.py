@@ -46,6 +46,7 @@ def test_default_beside_tuned(tmp_path: Path) -> None:
     assert found["machine"]["warp"]
 
 
+@pytest.mark.slow
 def test_the_documented_kernel_runs(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "tuning.md").read_text()
     blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "autotune" in block]
