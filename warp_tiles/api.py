@@ -66,7 +66,8 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             if executor is not None:
                 raise SettingError("warp_tiles is enabled already, so it takes no executor", "call disable() first")
             # a command that only plans the script keeps no record
-            if start is not None and hooks.takes_start and (hooks.program_start is not None or not is_planning()):
+            keeps = hooks.program_start is not None or not is_planning()
+            if start is not None and hooks.takes_start and keeps:
                 hooks.begin_start(Path(start))
             return
         import warp

@@ -487,6 +487,29 @@ def test_what_a_launch_waits_for_runs_beside_what_is_ahead(
         assert all(one.result(30) for one in ahead)
 
 
+def test_a_launch_gets_a_process_at_once_while_as_many_as_allowed_compile_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, ends, started = CompilerPool(2), threading.Event(), list[str]()
+
+    def run(request: Any, _: object) -> Any:
+        started.append(request)
+        return ends.wait(30)
+
+    monkeypatch.setattr(pool, "_run_in_slot", run)
+    with pool:
+        ahead = [pool.submit(f"ahead {number}", ahead=True) for number in range(4)]  # type: ignore[arg-type]
+        until(lambda: len(started) == 2)
+        launches = [pool.submit(f"launch {number}") for number in range(2)]  # type: ignore[arg-type]
+        until(lambda: len(started) == 3)
+        assert started[2] == "launch 0", "one more than allowed"
+        time.sleep(0.2)
+        assert len(started) == 3, "the second launch waits, and so do the others ahead"
+        ends.set()
+        assert all(one.result(30) for one in (*ahead, *launches))
+    assert started[3] == "launch 1"
+
+
 def test_a_slot_is_free_once_it_is_given_back_although_a_child_has_a_copy(slots: Callable[[], WorkerSlots]) -> None:
     parent, other = slots(), slots()
     taken = [parent.take(), parent.take()]

@@ -12,8 +12,8 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.stand_in import StandIn
+from tests.integration.ahead_modules import warp_module
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
-from tests.integration.idle_modules import warp_module
 from warp_tiles._warp.internals import find
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.mma import SolverProvider
@@ -107,6 +107,6 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets the modules that exist."""
 
     def exist(*modules: ModuleType) -> None:
-        monkeypatch.setattr("warp_tiles._warp.idle.users_own_modules", lambda: [*map(warp_module, modules)])
+        monkeypatch.setattr("warp_tiles._warp.ahead.users_own_modules", lambda: [*map(warp_module, modules)])
 
     return exist

@@ -6,8 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
-
 from tests.integration.commands import command, json_of, usage_error
 from warp_tiles.gemm.tile_config import TileConfig
 

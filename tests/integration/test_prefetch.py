@@ -14,13 +14,17 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
+from tests.integration.ahead_modules import PLAIN, plain, warp_module
 from tests.integration.helpers import FORWARD_ONLY, gemm, load
-from tests.integration.idle_modules import PLAIN, plain, warp_module
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.reload import Prefetches
+from warp_tiles.build.context import PREFETCH, RECORD
+from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import PlanError
+from warp_tiles.settings import current
+from warp_tiles.util.threads import wait_all
 
 
 class Compiler:
@@ -44,7 +48,7 @@ class Compiler:
     @property
     def ahead(self) -> list[bool]:
         """For each call, whether a thread of prefetch() made it."""
-        return [name.startswith("warp_tiles_prefetch") for name in self.calls]
+        return [name.startswith("warp_tiles_queue") for name in self.calls]
 
 
 @pytest.fixture
@@ -67,6 +71,18 @@ def prefetches() -> Prefetches:
 
 def wait_for_all() -> None:
     until(lambda: not prefetches().pending)
+
+
+def test_prefetches_come_before_a_start_record(device: StandIn) -> None:
+    queue, done, end = installed().engine.build_context(current()).queue, list[str](), threading.Event()
+    running = [queue.submit(end.wait, 30) for _ in range(2)]
+    waiting = [
+        queue.submit(done.append, text, order=order) for order, text in ((RECORD, "record"), (PREFETCH, "first"))
+    ]
+    waiting.append(queue.submit(done.append, "second", order=PREFETCH))
+    end.set()
+    wait_all([*running, *waiting])
+    assert done == ["first", "second", "record"]
 
 
 # ---- one module
@@ -93,10 +109,17 @@ def test_a_module_of_one_kernel_is_compiled_ahead(device: StandIn, compiler: Com
     assert compiler.ahead == [True]
 
 
-def test_products_are_built_ahead(device: StandIn, compiler: Compiler) -> None:
-    module = load(gemm(decorator=FORWARD_ONLY))
+def test_products_are_built_ahead(device: StandIn, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, flags, submit = load(gemm(decorator=FORWARD_ONLY)), list[bool](), CompilerPool.submit
+
+    def note(pool: CompilerPool, request: Any, *, ahead: bool = False) -> Any:
+        flags.append(ahead)
+        return submit(pool, request, ahead=ahead)
+
+    monkeypatch.setattr(CompilerPool, "submit", note)
     warp_tiles.prefetch(module, device=ALIAS)
     wait_for_all()
+    assert flags == [True] * len(flags) != [], "launches come first"
     device.load(module.__name__)
     (report,) = warp_tiles.report()["modules"]
     assert (report["linker"], report["lto_builds"]) == ("warp_tiles", 1)
@@ -186,7 +209,7 @@ class Gate:
         original = module._run_codegen
 
         def run_codegen(*args: Any, **named: Any) -> Any:
-            if threading.current_thread().name.startswith("warp_tiles_prefetch"):
+            if threading.current_thread().name.startswith("warp_tiles_queue"):
                 self.reached.set()
                 assert self.open.wait(60)
             return original(*args, **named)
@@ -335,7 +358,7 @@ def test_disable_waits_for_running_compilers_and_cancels_the_rest(device: StandI
     warp_tiles.disable()
     assert compiler.open.is_set(), "it waited"
     assert len(compiler.calls) == 2
-    assert not [t for t in threading.enumerate() if t.name.startswith("warp_tiles_prefetch") and _busy(t)]
+    assert not [t for t in threading.enumerate() if t.name.startswith("warp_tiles_queue") and _busy(t)]
 
 
 def _busy(thread: threading.Thread) -> bool:

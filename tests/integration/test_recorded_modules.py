@@ -18,22 +18,20 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.stand_in import StandIn
+from tests.integration.ahead_modules import SEEN, SLOW, found_at_load, module_of, plain, warp_module
 from tests.integration.helpers import gemm, load
-from tests.integration.idle_modules import SEEN, SLOW, found_at_load, module_of, plain, warp_module
 from tests.store.test_start_record import MODULE
 from tests.waiting import until
 from warp_tiles._warp import installed
-from warp_tiles._warp.idle import IdleModules
+from warp_tiles._warp.ahead import RecordedModules
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import hash_again
-from warp_tiles.build import idle
+from warp_tiles.build import ahead
 from warp_tiles.build import warp_module as warp_module_build
+from warp_tiles.build.ahead import AheadModule, ProgramStart
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.idle import IdleModule, RecordedModules
-from warp_tiles.build.start_record import ProgramStart
 from warp_tiles.errors import WorkerError
 from warp_tiles.settings import current
-from warp_tiles.util.threads import DaemonThreads
 
 
 @contextmanager
@@ -55,14 +53,14 @@ def generated() -> Iterator[list[str]]:
 def bound(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The modules whose start keys were bound ahead of their launches."""
     names: list[str] = []
-    compiled = idle.compiled
+    compiled = ahead.compiled
 
-    def bind(engine: Any, one: IdleModule) -> bool:
+    def bind(engine: Any, one: AheadModule) -> bool:
         is_new = compiled(engine, one)
         names.append(one.module.name)
         return is_new
 
-    monkeypatch.setattr(idle, "compiled", bind)
+    monkeypatch.setattr(ahead, "compiled", bind)
     return names
 
 
@@ -147,22 +145,27 @@ def test_disabling_meanwhile_leaves_the_launch_to_warp(
 ) -> None:
     first, second = plain(1, SLOW), plain(2)
     only(first, second)
-    start_again(recorded(first, second), [first, second])
-    monkeypatch.setattr(IdleModules, "generate", lambda *_: warp_tiles.disable())
+    record = recorded(first, second)
+    monkeypatch.setattr(RecordedModules, "generate", lambda *_: warp_tiles.disable())
+    start_again(record, [first, second])
     loaded = len(device.loaded)
     device.load(first.__name__)
     assert not warp_tiles.is_enabled()
     assert len(device.loaded) == loaded + 1
 
 
+def started(tmp_path: Path, generate: Callable[..., AheadModule | None] = lambda *_: None) -> ProgramStart:
+    return ProgramStart(installed().engine, tmp_path / "start.json", "1.0", lambda _: False, generate)
+
+
 class Start:
     """A start of which one build was begun, and its threads, which run what they are given at :meth:`run`."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.start = ProgramStart(installed().engine, tmp_path / "start.json", "1.0", lambda _: False)
+        self.start = started(tmp_path)
         self.build: Future[None] = Future()
         self.start._builds[MODULE.place] = self.build
-        self.start._threads = self.start._followers = self
+        self.start._threads = self
         self.submitted: list[Callable[[], None]] = []
         self.called: list[str] = []
 
@@ -170,7 +173,7 @@ class Start:
         self.submitted.append(call)
 
     def close(self) -> None:
-        self.build.cancel()
+        self.submitted.clear()
 
     def after_build(self, module: Any = MODULE) -> None:
         self.start.after_build(module, lambda: self.called.append("call"))
@@ -219,10 +222,10 @@ def test_another_start_takes_the_place_of_what_was_begun(
     record = recorded(first, second)
     start_again(record, [first, second])
     device.load(first.__name__)
-    assert isinstance(installed().engine.idle, RecordedModules)
+    assert list(installed().program_start.recorded) == [first.__name__, second.__name__]
     installed().begin_start(tmp_path / "other.json")
     device.load(second.__name__)
-    assert installed().engine.idle is None, "the other record does not exist yet"
+    assert not installed().program_start.recorded, "the other record does not exist yet"
 
 
 def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
@@ -230,8 +233,7 @@ def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
     warp_tiles.enable(start=tmp_path / "start.json")
     engine = installed().engine
     engine.after_fork()
-    engine.idle_builds(lambda begun: begun)
-    assert (engine.idle, engine.on_loaded) == (None, None)
+    assert (engine.listener, engine.on_loaded) == (None, None)
 
 
 # ---- what is generated, and what is left to its launch
@@ -240,12 +242,12 @@ def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
 @pytest.fixture
 def loading(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """This thread loads a module for the fake GPU."""
-    monkeypatch.setattr("warp_tiles._warp.idle.loaded_here", lambda: {"device": device, "output_arch": 90})
+    monkeypatch.setattr("warp_tiles._warp.ahead.loaded_here", lambda: {"device": device, "output_arch": 90})
 
 
 def generate(*modules: ModuleType) -> str:
     """The name of the first of some recorded modules that can be generated."""
-    found = IdleModules({module.__name__: 64 for module in modules}).generate(lambda: True)
+    found = RecordedModules().generate({module.__name__: 64 for module in modules}, lambda: True)
     assert found is not None
     return found.module.name
 
@@ -308,37 +310,36 @@ def test_generation_ends_with_the_wait(device: StandIn, only: Callable[..., None
     only(known, second)
     warp_module(known).execs.clear()
     hash_again(warp_module(known))
-    modules = IdleModules({known.__name__: 64, second.__name__: 64})
-    assert modules.generate(lambda: False) is None, "the first one is known, and the wait has ended"
-    found = modules.generate(lambda: True)
+    modules, recorded = RecordedModules(), {known.__name__: 64, second.__name__: 64}
+    assert modules.generate(recorded, lambda: False) is None, "the first one is known, and the wait has ended"
+    found = modules.generate(recorded, lambda: True)
     assert found is not None
     assert found.module.name == second.__name__
 
 
 def test_waits_that_end_and_starts_that_are_stopped_generate_no_more(device: StandIn, tmp_path: Path) -> None:
-    start, asked = Start(tmp_path).start, list[bool]()
+    asked = list[bool]()
 
-    def generate(is_waiting: Callable[[], bool]) -> IdleModule:
+    def generate(_: object, is_waiting: Callable[[], bool]) -> AheadModule:
         asked.append(is_waiting())
         work.set_result(None) if not work.done() else start.stop()
         asked.append(is_waiting())
         return module_of(len(asked))
 
-    modules = RecordedModules(installed().engine, start, generate)
+    start = started(tmp_path, generate)
     work: Future[None] = Future()
-    modules.while_waiting(lambda: not work.done())
+    start.generate_while(lambda: not work.done())
     assert asked == [True, False]
-    modules.while_waiting(lambda: True)
+    start.generate_while(lambda: True)
     assert asked == [True, False, True, False]
 
 
 def test_what_follows_a_build_does_not_wait_for_those_behind_it(device: StandIn, tmp_path: Path) -> None:
-    start, called = ProgramStart(installed().engine, tmp_path / "start.json", "1.0", lambda _: False), threading.Event()
-    start._threads = DaemonThreads(1, "test")
+    start, called = started(tmp_path), threading.Event()
     ends = [threading.Event() for _ in range(3)]
     for number, end in enumerate(ends):
         module = replace(MODULE, name=f"m{number}")
-        start._queue(start._threads, lambda *_, end=end: end.wait(20), module)
+        start._queue(lambda *_, end=end: end.wait(20), module)
     start.after_build(replace(MODULE, name="m0"), called.set)
     ends[0].set()
     assert called.wait(20)

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 import warp_tiles
 from benchmarks.stand_in import StandIn
+from tests.integration.ahead_modules import SEEN, found_at_load
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import FORWARD_ONLY, gemm, load
-from tests.integration.idle_modules import SEEN, found_at_load
 from warp_tiles._warp import installed
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles._warp.modules import forget_modules

@@ -22,9 +22,10 @@ from tests.store.server import send, serving
 from tests.store.warp_modules import compiled, enabled, entries, records, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
-from warp_tiles.build import start_record
+from warp_tiles.build import ahead, start_record
+from warp_tiles.build.ahead import ProgramStart
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.start_record import ProgramStart, StartModule, StartRecord, read_record
+from warp_tiles.build.start_record import StartModule, StartRecord, read_record
 from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
@@ -95,8 +96,8 @@ def test_a_record_binds_no_start_key(recorded: Any, tmp_path: Path) -> None:
     cache = tmp_path / "other" / "cache"
     with enabled(cache):
         engine, context = installed().engine, installed().engine.build_context(current())
-        assert start_record.build_ahead(engine, context, kept)[1]
-        assert not start_record.build_ahead(engine, context, kept)[1], "it is found the second time"
+        assert ahead.build_ahead(engine, context, kept)[1]
+        assert not ahead.build_ahead(engine, context, kept)[1], "it is found the second time"
     assert [entry["kind"] for entry in entries(tmp_path / "other")] == ["module of Warp"]
 
 
@@ -119,8 +120,8 @@ def test_a_changed_module_is_generated_and_replaces_the_stale_one(recorded: Any,
 def test_long_modules_are_compiled_first(jobs: int, order: str) -> None:
     lengths = {"a": 5, "b": 3, "c": 20, "d": 4, "e": 10, "f": 45, "g": 3, "h": 10}
     modules = [dataclasses.replace(MODULE, name=name, source="x" * length) for name, length in lengths.items()]
-    assert "".join(one.name for one in start_record.build_order(modules, jobs)) == order
-    assert start_record.build_order([], jobs) == []
+    assert "".join(one.name for one in ahead.build_order(modules, jobs)) == order
+    assert ahead.build_order([], jobs) == []
 
 
 def test_what_was_not_loaded_stays_behind_and_is_bounded() -> None:
@@ -242,7 +243,7 @@ def test_a_record_cannot_make_the_compiler_read_files(line: str, tmp_path: Path)
     hostile = dataclasses.replace(MODULE, source=f"#define WP_NO_CRT\n{line.format(secret)}\n")
     with enabled(tmp_path / "cache"):
         engine = installed().engine
-        assert start_record.build_ahead(engine, engine.build_context(current()), hostile) is None
+        assert ahead.build_ahead(engine, engine.build_context(current()), hostile) is None
     assert not list((tmp_path / "cache").rglob("*.cubin"))
     module = ModuleSource("m.cu", 90, "cubin", hostile.request().native_dir, {})
     assert reason_without_key(module, hostile.source), "nor may a snippet of the user's own kernels"
@@ -265,7 +266,7 @@ def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, mon
     monkeypatch.setattr(BuildContext, "upstream", lambda *_: lambda: Upstream(None, pushed.append))
     with enabled(tmp_path / "other"):
         engine = installed().engine
-        assert start_record.build_ahead(engine, engine.build_context(current()), kept)[1]
+        assert ahead.build_ahead(engine, engine.build_context(current()), kept)[1]
     assert pushed == []
 
 
@@ -471,7 +472,7 @@ def test_a_cache_that_cannot_keep_modules_ends_the_builds(
     told = pytest.warns(RuntimeWarning, match="what it names cannot be kept.*WARP_TILES_CACHE_MAX_BYTES")
     with told, enabled(tmp_path / "full", start=file):
         start = installed().program_start
-        until(lambda: start._threads._closed)
+        until(lambda: start.is_stopped)
         built = installed().engine.build_context(current()).pool._processes
         assert sum(process._requests for process in built) <= 2
 
@@ -494,9 +495,9 @@ def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
         built.append(module)
         raise CacheError("it cannot be kept", "make room")
 
-    monkeypatch.setattr(start_record, "DaemonThreads", Threads)
-    monkeypatch.setattr(start_record, "build_ahead", build)
-    monkeypatch.setattr(start_record, "_said", WarnedTexts())
+    monkeypatch.setattr("warp_tiles.build.context.DaemonThreads", Threads)
+    monkeypatch.setattr(ahead, "build_ahead", build)
+    monkeypatch.setattr(ahead, "_said", WarnedTexts())
     with pytest.warns(RuntimeWarning, match="make room"), enabled(tmp_path / "full", start=file):
         pass
     assert len(built) == 1
@@ -552,7 +553,7 @@ def test_a_launch_that_waits_for_its_own_process_names_no_other(
 
 
 def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_record, "_MOST_RECORDS", 2)
+    monkeypatch.setattr(ahead, "_MOST_RECORDS", 2)
     root = tmp_path / "cache"
     files = [start_file(root, Path(f"/{name}.py")) for name in "abc"]
     with warp_tiles.override(cache_dir=root, modules="all", jobs=1):
@@ -589,7 +590,7 @@ def test_a_record_is_read_once_if_nothing_changes(recorded: Any, monkeypatch: py
     module = load(text())
     recorded("first", module)
     read: list[object] = []
-    monkeypatch.setattr(start_record, "read_record", lambda *given: (read.append(given), read_record(*given))[1])
+    monkeypatch.setattr(ahead, "read_record", lambda *given: (read.append(given), read_record(*given))[1])
     recorded("second", module)
     assert len(read) == 1
 
@@ -600,7 +601,7 @@ def test_a_record_elsewhere_makes_no_folder_in_the_cache(recorded: Any, tmp_path
 
 
 def test_ranks_that_cannot_write_say_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_record, "_LOCK_S", 0.0)
+    monkeypatch.setattr(ahead, "_LOCK_S", 0.0)
     module = load(text())
     with TrustedFolder(recorded.folder / "first" / "cache").lock("v1/locks/starts.lock", 1.0):
         file = recorded("first", module)

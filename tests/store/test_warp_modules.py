@@ -25,8 +25,9 @@ from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.reload import this_thread
-from warp_tiles.build import idle, warp_module
-from warp_tiles.build.start_record import StartModule, build_ahead, read_record
+from warp_tiles.build import ahead, warp_module
+from warp_tiles.build.ahead import build_ahead
+from warp_tiles.build.start_record import StartModule, read_record
 from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import commands
 from warp_tiles.compile import pool as pool_module
@@ -142,10 +143,10 @@ def test_a_start_key_is_not_bound_to_an_entry_that_was_replaced(
     start = warp_module.Start(key, None, lambda *given: bound.append(given))
     module = StartModule("m", 256, "wp_m_1234567.cu", 90, "", "cubin", 3, (False,) * 4, {"k": 1}, "source")
     context: Any = SimpleNamespace(modules=cache, remote=None)
-    monkeypatch.setattr(idle, "build_ahead", lambda *_: (key, True))
+    monkeypatch.setattr(ahead, "build_ahead", lambda *_, **__: (key, True))
     for size, count in ((2, 0), (1, 1)):
         cache.put(key, WarpOutput(b"cubin", b"source", ".sm_90.cubin", {"k": size}).pack(), {})
-        assert idle.compiled(None, idle.IdleModule(module, key, start, context))  # type: ignore[arg-type]
+        assert ahead.compiled(None, ahead.AheadModule(module, key, start, context))  # type: ignore[arg-type]
         assert len(bound) == count
 
 

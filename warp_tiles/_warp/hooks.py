@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from warp_tiles._warp.idle import NotCompiled
+from warp_tiles._warp.ahead import NotCompiled, RecordedModules
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
     LTO_DOT,
@@ -77,8 +77,8 @@ from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
+    from warp_tiles.build.ahead import ProgramStart
     from warp_tiles.build.module_build import ModuleBuild
-    from warp_tiles.build.start_record import ProgramStart
     from warp_tiles.build.warp_module import WarpModuleBuild
     from warp_tiles.plan.planner import GeneratedModule
     from warp_tiles.plan.planning import ModulePlan
@@ -217,24 +217,21 @@ class Hooks:
 
     def begin_start(self, file: Path) -> None:
         """Compiles ahead what a start record names, and keeps the record in place of the one before."""
-        from warp_tiles.build.start_record import ProgramStart
+        from warp_tiles.build.ahead import ProgramStart
 
-        if self.program_start is None:
+        if (before := self.program_start) is None:
             keep_start_record(kept=True)
             self._restore.callback(keep_start_record, kept=False)
-        version, before = str(warp.__version__), self.program_start
-        self.program_start = ProgramStart(self.engine, file, version, in_kernel_cache, gpus_here())
-        self.engine.on_loaded = self.program_start.note
-        try:
-            self.program_start.begin(before)
-        finally:
-            self.engine.begin_start(self.program_start)
+        version, generate = str(warp.__version__), RecordedModules().generate
+        start = ProgramStart(self.engine, file, version, in_kernel_cache, generate, gpus_here())
+        self.program_start = self.engine.listener = start
+        start.begin(before)
 
     def end_start(self) -> None:
         """Writes the start record, if there is one, as long as modules have their hashes."""
-        if self.program_start is not None:
+        if (start := self.program_start) is not None:
             loaded = loaded_programs()
-            self.program_start.close(lambda module: (module.program, module.block_dim, module.arch) in loaded)
+            start.close(lambda module: (module.program, module.block_dim, module.arch) in loaded)
 
     def prefetch(self, modules: Iterable[Any], device: Any, block_dim: int | None) -> int:
         """Compiles modules ahead of their launches (:func:`warp_tiles.prefetch`). Returns how many are queued."""
@@ -294,7 +291,7 @@ class Hooks:
         return state
 
     def _log_warning(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        if this_thread.idle:  # the program may never launch what the warning is about
+        if this_thread.ahead:  # the program may never launch what the warning is about
             raise NotCompiled
         original(*args, **kwargs)
 
@@ -426,8 +423,8 @@ class Hooks:
         inputs, source, output = keywords.get("ltoirs"), Path(cu_path), Path(output_path)
         native_dir = str(Path(find("build.warp_home")) / "native")
         module = ModuleSource(source.name, arch, output.suffix[1:], native_dir, keywords)
-        if this_thread.idle:
-            from warp_tiles.build.idle import generated
+        if this_thread.ahead:
+            from warp_tiles.build.ahead import generated
 
             found = None  # it is left to Warp, so its launch decides again
             if isinstance(inputs, _LinkInputs):
@@ -537,7 +534,7 @@ class Hooks:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})
         if mentions(adjoint, names):
             hasher.warp_tiles_has_calls = True
-        if this_thread.idle:  # _generated() decides whether such a module is left to its launch
+        if this_thread.ahead:  # _generated() decides whether such a module is left to its launch
             hasher.warp_tiles_links |= mentions(adjoint, self._linking)
             hasher.warp_tiles_defers |= adjoint.has_unresolved_static_expressions
         return original(hasher, adjoint)

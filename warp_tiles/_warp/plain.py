@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import warp
 
-from warp_tiles._warp.idle import IdleModules
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import name_of, user_modules
 from warp_tiles._warp.reload import Reloads, target_of, this_thread
@@ -26,7 +25,6 @@ from warp_tiles.store.key import CacheKey
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
     from warp_tiles.build.engine import Engine
-    from warp_tiles.build.start_record import ProgramStart
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
@@ -57,7 +55,7 @@ class PlainModules:
 
         prints = warp.config.log_level <= warp.LOG_DEBUG or getattr(warp.config, "verbose", False)
         if reason := "Warp's log shows what the compiler prints" if prints else reason_left_to_warp(options):
-            if not this_thread.idle:  # the program may never launch it
+            if not this_thread.ahead:  # the program may never launch it
                 say_left_to_warp(reason)
             return None
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
@@ -76,7 +74,7 @@ class PlainModules:
             self._engine.start_compilers(resolved)
         key = self.start_key(module, options, context)
         # a network request would hold Warp's generator lock, so a module that no launch has asked for is looked up here
-        start = None if key is None else look_up(context, key, asks=not this_thread.idle)
+        start = None if key is None else look_up(context, key, asks=not this_thread.ahead)
         if not is_new and (start is None or start.found is None):
             self._engine.start_compilers(resolved)  # while Warp generates the code
         return start
@@ -133,13 +131,8 @@ class PlainModules:
     def _build(
         self, module: Any, options: Mapping[str, Any], resolved: Settings, meta: Mapping[str, Any], start: Start | None
     ) -> WarpModuleBuild | None:
-        from warp_tiles.build.idle import RecordedModules
         from warp_tiles.build.warp_module import WarpModuleBuild
 
-        def make(begun: ProgramStart) -> RecordedModules:
-            return RecordedModules(self._engine, begun, IdleModules(begun.recorded or {}).generate)
-
-        self._engine.idle_builds(make)
         threads = int(options["block_dim"])
         hasher = module.hashers.get(threads)
         if hasher is None:

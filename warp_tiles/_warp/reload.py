@@ -34,10 +34,11 @@ from warp_tiles._warp.modules import (
     outdated,
     withdrawn,
 )
+from warp_tiles.build.context import PREFETCH, ahead_of_launches
 from warp_tiles.errors import PlanError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings, current
-from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
+from warp_tiles.util.threads import raise_if_signalled, wait_all
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
@@ -64,14 +65,14 @@ class LoadAgain(BaseException):
 
 
 class _ThisThread(threading.local):
-    """What this thread does for Warp now. ``with this_thread(idle=True):`` sets values for a block.
+    """What this thread does for Warp now. ``with this_thread(ahead=True):`` sets values for a block.
 
     Attributes:
         loading: True while it compiles a module for a load or a prefetch, under the name of its hash.
         planning: True while it generates code only to plan it.
         prefetching: True while it compiles a module whose hash is that of ``hasher``.
         hasher: Warp's hasher of that module.
-        idle: True while it generates a module ahead of its launch.
+        ahead: True while it generates a module ahead of its launch.
         compiling: The arguments of Warp's compilation, or None.
         start: The lookup of the module that Warp generates, if there was one.
         state: The module whose source Warp generates, if it has products or solvers.
@@ -79,7 +80,7 @@ class _ThisThread(threading.local):
         recorder: The recorder of that function, if it is recorded.
     """
 
-    loading = planning = prefetching = idle = False
+    loading = planning = prefetching = ahead = False
     hasher: Any = None
     compiling: Mapping[str, Any] | None = None
     start: Start | None = None
@@ -103,7 +104,7 @@ this_thread = _ThisThread()
 def loaded_here() -> Mapping[str, Any] | None:
     """The arguments of Warp's compilation if this thread compiles for a load; None in other compilations."""
     here = this_thread
-    return None if not here.loading or here.planning or here.prefetching or here.idle else here.compiling
+    return None if not here.loading or here.planning or here.prefetching or here.ahead else here.compiling
 
 
 def target_of(module: Any, options: Mapping[str, Any]) -> str:
@@ -124,7 +125,7 @@ class Reloads:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._attempted: set[tuple[str, int, Settings]] = set()  # modules by name and threads per block
-        self.prefetches = Prefetches()
+        self.prefetches = Prefetches(engine)
         self.is_left_to_warp = False  # because this Warp generates code in an unknown way
 
     # ---- settings
@@ -211,7 +212,7 @@ class Reloads:
         asked = plan.name, plan.block_dim, resolved
         if asked in self._attempted:
             return
-        if this_thread.prefetching or this_thread.idle:
+        if this_thread.prefetching or this_thread.ahead:
             raise LoadAgain  # ends the work ahead; the launch tunes
         self._attempted.add(asked)
         raise LoadAgain(lambda: self._engine.tune_launch(resolved))
@@ -235,13 +236,13 @@ class Reloads:
 class Prefetches:
     """The modules that are compiled ahead of their launches; launches look into ``pending``, which is by identity."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
-        self._threads: DaemonThreads | None = None
         self.pending: dict[int, tuple[Any, Future[None]]] = {}
 
     def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
-        """Compiles modules on threads, as many as the setting ``jobs`` allows. Returns at once.
+        """Queues modules before those of a start record. Returns at once.
 
         Args:
             modules: Warp's modules, each with a device and a block size. Modules that cannot be compiled ahead are
@@ -253,18 +254,16 @@ class Prefetches:
         targets = {id(target[0]): target for target in modules if reusable(target[0])}
         with self._lock:
             fresh = {key: target for key, target in targets.items() if key not in self.pending}
-            if fresh and self._threads is None:
-                self._threads = DaemonThreads(current().jobs or available_cores(), "warp_tiles_prefetch")
             for key, target in fresh.items():
-                assert self._threads is not None
-                future = self._threads.submit(self._run, *target)
+                future = self._engine.build_context(current()).queue.submit(self._run, *target, order=PREFETCH)
                 if not future.done():  # the thread needs the lock to remove it
                     self.pending[key] = (target[0], future)
         return len(fresh)
 
     def _run(self, module: Any, device: Any, block_dim: int) -> None:
         try:
-            _compile_ahead(module, device, block_dim)
+            with ahead_of_launches():
+                _compile_ahead(module, device, block_dim)
         except BaseException as error:  # the launch meets the same error, and reports it
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
@@ -293,17 +292,13 @@ class Prefetches:
     def stop(self) -> None:
         """Cancels what has not begun, and waits for the rest, because a compiler must not run while a process ends."""
         with self._lock:
-            threads, self._threads = self._threads, None
             running = [future for _, future in self.pending.values() if not future.cancel()]
-        if threads is not None:
-            threads.close()
         wait_all(running)
         self.pending.clear()
 
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""
         self._lock = threading.RLock()
-        self._threads = None
         self.pending.clear()
 
 

@@ -36,6 +36,25 @@ log = logging.getLogger("warp_tiles")
 T = TypeVar("T")
 _WAITING_THREADS = 64  # they only wait for compiler processes and for locks of other processes
 _WAITING_THREADS_OF_EXECUTORS = 256  # a cluster can have as many workers
+#: The order of what is built ahead of launches.
+PREFETCH, RECORD = range(2)
+
+
+class _ThisThread(threading.local):
+    is_ahead = False
+
+
+_this_thread = _ThisThread()
+
+
+@contextmanager
+def ahead_of_launches() -> Iterator[None]:
+    """What this thread builds in the block leaves compiler processes to launches."""
+    before, _this_thread.is_ahead = _this_thread.is_ahead, True
+    try:
+        yield
+    finally:
+        _this_thread.is_ahead = before
 
 
 class Resources:
@@ -98,13 +117,13 @@ class Resources:
             self.closed = True
             made, self._made = self._made, {}
         for (kind, *_), what in made.items():
-            if kind in ("waiters", "pool", "remote", "bundle") and what is not None:
+            if kind in ("waiters", "queue", "pool", "remote", "bundle") and what is not None:
                 what.close()
 
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock = threading.RLock()
-        gone = ("pool", "remote", "waiters", "store", "headers")  # a thread of the parent may hold their locks
+        gone = ("pool", "remote", "waiters", "queue", "store", "headers")  # a thread of the parent may hold their locks
         for identity, pool in self._made.items():
             if identity[0] == "pool":
                 pool.after_fork()
@@ -124,7 +143,7 @@ class BuildContext:
     resources: Resources
     settings: Settings
     compiled: list[Phase] = field(default_factory=list, compare=False, repr=False)
-    ahead: bool = False
+    ahead: bool = field(default_factory=lambda: _this_thread.is_ahead, compare=False)
     linker_reason: str = ""
 
     @property
@@ -237,6 +256,12 @@ class BuildContext:
             return CompilerPool(jobs, slots, () if toolchain is None else toolchain.paths)
 
         return self.resources.pool(jobs, others, make)
+
+    @property
+    def queue(self) -> DaemonThreads:
+        """Threads that build ahead of launches, by :data:`PREFETCH` and :data:`RECORD`. See :attr:`pool`."""
+        jobs = self.pool.jobs
+        return self.resources.once(lambda: DaemonThreads(jobs, "warp_tiles_queue"), "queue", jobs)
 
     def upstream(self, kind: str, key: CacheKey) -> AskUpstream | None:
         """The part of the bundle or of the remote store in a lookup; None without either, and without a toolchain."""

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +31,8 @@ from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
+    from warp_tiles.build.functions import Linked
+    from warp_tiles.compile.module import WarpCompileRequest
     from warp_tiles.compile.pool import CompilerPool
     from warp_tiles.compile.sources import DeviceSource
     from warp_tiles.compile.toolchain import ToolchainStore
@@ -59,6 +61,31 @@ class Measurements(Protocol):
         """Tune the kernel that this thread is launching, if it launches one on a GPU."""
 
 
+class Note(Protocol):
+    """See :meth:`LaunchListener.note`."""
+
+    def __call__(
+        self,
+        name: str,
+        block_dim: int,
+        request: WarpCompileRequest,
+        meta: Mapping[str, Any],
+        digest: str,
+        linked: Linked | None = None,
+    ) -> None: ...
+
+
+class LaunchListener(Protocol):
+    """Learns of the modules of launches: the start of a program."""
+
+    @property
+    def note(self) -> Note:
+        """Notes a module that is loaded, from the request of Warp's compiler and its key in the cache."""
+
+    def generate_while(self, is_waiting: Callable[[], bool]) -> None:
+        """Use the time of a launch that waits."""
+
+
 class Engine:
     """Plans and builds the functions of products and solvers.
 
@@ -66,6 +93,9 @@ class Engine:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
         executor: Runs the compilers in place of this package's processes.
         tuned: Measurements; None leaves every choice to the heuristics.
+
+    Attributes:
+        listener: What launches tell of; None without a start record.
     """
 
     def __init__(
@@ -78,9 +108,7 @@ class Engine:
         self.recorder = Recorder()
         self.progress = BuildProgress()
         self.tuned = tuned
-        self.on_loaded: Callable[..., object] | None = None  # ProgramStart.note()
-        self._begun_start: Any = None  # ProgramStart
-        self.idle: Any = None  # RecordedModules, once a module of Warp is built
+        self.listener: LaunchListener | None = None
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.RLock()  # without threads, submit() does the work itself
@@ -96,16 +124,10 @@ class Engine:
         """The build context under some settings."""
         return BuildContext(self.resources, settings)
 
-    def idle_builds(self, make: Callable[[Any], Any]) -> None:
-        """Let ``make`` create what generates the modules of the program's start, once."""
-        with self._lock:
-            if self.idle is None and self._begun_start is not None and self._begun_start.recorded is not None:
-                self.idle = make(self._begun_start)
-
-    def begin_start(self, start: Any) -> None:
-        """Generate what a start names, from now on."""
-        with self._lock:
-            self.idle, self._begun_start = None, start
+    @property
+    def on_loaded(self) -> Note | None:
+        """:meth:`LaunchListener.note`; None without a start record."""
+        return None if self.listener is None else self.listener.note
 
     def close(self) -> None:
         """End the compiler processes."""
@@ -114,7 +136,7 @@ class Engine:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock, self._running = threading.RLock(), {}
-        self.on_loaded = self._begun_start = self.idle = None
+        self.listener = None  # the parent writes the record
         self.progress = BuildProgress()  # a thread of the parent may hold its lock
         self.resources.after_fork()
 

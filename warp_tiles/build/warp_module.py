@@ -170,13 +170,13 @@ class WarpModuleBuild:
         key = content_key(self.context, request, wanted.target)
         plan, progress = self.plan, self._engine.progress
         with progress.module(plan.name, module.arch, plan.block_dim, plan.settings.progress):
-            asked_at, idle = now_s(), self._engine.idle
+            asked_at, listener = now_s(), self._engine.listener
             found = wanted.equal(self.start.found) if self.start is not None else None
             if found is not None:
                 self._write(output_path, found)
             else:
-                if idle is not None:
-                    idle.while_waiting(lambda: self.context.modules.is_locked(key))
+                if listener is not None:
+                    listener.generate_while(lambda: self.context.modules.is_locked(key))
                 with self.context.leased_module(key, self._phases, asked_at) as lease:
                     found = wanted.equal(WarpOutput.of(lease.found))
                     by_warp = False
@@ -218,9 +218,9 @@ class WarpModuleBuild:
             True if Warp has compiled.
         """
         try:
-            work, idle = self._phases.of_process(COMPILE, self.context.submit(request)), self._engine.idle
-            if idle is not None:
-                idle.while_waiting(lambda: not work.done())
+            work, listener = self._phases.of_process(COMPILE, self.context.submit(request)), self._engine.listener
+            if listener is not None:
+                listener.generate_while(lambda: not work.done())
             write_output(output_path, result_of(work).payload)
             return False
         except LinkError as error:

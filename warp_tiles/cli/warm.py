@@ -15,8 +15,8 @@ import click
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
-from warp_tiles.build.idle import IdleModule, compiled
-from warp_tiles.build.start_record import StartModule, build_ahead, read_record
+from warp_tiles.build.ahead import AheadModule, build_ahead, compiled
+from warp_tiles.build.start_record import StartModule, read_record
 from warp_tiles.cli.cache import counted, require_push, sign_and_write
 from warp_tiles.cli.output import FILE, interrupted_by_signals, json_option, note, print_result, script_output_to_stderr
 from warp_tiles.cli.scripts import GRAMMAR, arch_option, incomplete_option, require_complete, takes_script
@@ -24,7 +24,7 @@ from warp_tiles.errors import PlanError, RecordError, SettingError, WarpTilesErr
 from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import current
 from warp_tiles.store.paths import cache_root, start_file
-from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, side_by_side, wait_all
+from warp_tiles.util.threads import raise_if_signalled, side_by_side, wait_all
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
@@ -219,14 +219,14 @@ class LaunchedModules:
             raise PlanError("this machine has no GPU, and no architecture is named", "give one or more: --arch 80,90")
         self._engine, self._has_gpus = engine, bool(gpus)
         self._seen: set[tuple[object, ...]] = set()
-        self._threads = DaemonThreads(engine.build_context(current()).pool.jobs, "warp_tiles_warm")
+        self._queue = engine.build_context(current()).queue
         self._builds: list[Future[None]] = []
-        self.generated: list[IdleModule | None] = []
+        self.generated: list[AheadModule | None] = []
         self.rows: list[Row] = []
 
     def at_launch(self, module: Any, device: Any, threads: int) -> None:
         """Generate a module, and queue its build, if it was not launched as it is now."""
-        from warp_tiles._warp.idle import generate_launched, kernels_of
+        from warp_tiles._warp.ahead import generate_launched, kernels_of
 
         if self._has_gpus and device.is_cpu:  # elsewhere, the CPU stands for the GPU
             return
@@ -246,9 +246,9 @@ class LaunchedModules:
             self.generated.append(one)
             if one is not None:
                 row["output"] = one.module.output
-                self._builds.append(self._threads.submit(self._build, one, row))
+                self._builds.append(self._queue.submit(self._build, one, row))
 
-    def _build(self, one: IdleModule, row: Row) -> None:
+    def _build(self, one: AheadModule, row: Row) -> None:
         module, choice = one.module, one.context.settings.progress
         with self._engine.progress.module(module.name, module.arch, module.block_dim, choice, awaited=False):
             _build(row, lambda: compiled(self._engine, one, waits=True))

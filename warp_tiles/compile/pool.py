@@ -234,7 +234,7 @@ class CompilerPool:
         jobs: Largest number of processes; 0 means one per core that this process may use, and fewer where memory is
             short.
         slots: What running requests share with other processes; None runs up to ``jobs`` in any case. The only request
-            of a pool always runs, and so does the only one that something waits for.
+            of a pool always runs. So does the only one that something waits for, beside ``jobs`` that are ahead.
         libraries: The compiler and the linker that the processes use; without them, each process searches.
     """
 
@@ -246,7 +246,7 @@ class CompilerPool:
         self._needed = 0  # requests that wait, and were not submitted ahead
         self._looking = threading.Lock()
         self._looked_at_s = 0.0  # when no slot was found
-        self._threads: DaemonThreads | None = None
+        self._threads: tuple[DaemonThreads, DaemonThreads] | None = None  # the second for requests ahead
         self._unfinished = 0
         self._retired = False
         self._idle: list[_Process] = []
@@ -260,9 +260,9 @@ class CompilerPool:
             ahead: True if no launch waits for it yet.
         """
         with self._lock:
-            if self._threads is None:  # one more, because requests that are ahead may wait for slots on the others
-                self._threads = DaemonThreads(self.jobs + (self._slots is not None), "warp_tiles")
-            future = self._threads.submit(self._run, request, self._threads, ahead)
+            if self._threads is None:
+                self._threads = DaemonThreads(self.jobs, "warp_tiles"), DaemonThreads(self.jobs, "warp_tiles_ahead")
+            future = self._threads[ahead].submit(self._run, request, self._threads, ahead)
             self._unfinished += 1
         future.add_done_callback(self._finished)
         return future
@@ -290,7 +290,7 @@ class CompilerPool:
                 self._processes.append(process)
                 self._idle.insert(0, process)  # the first that starts is used first
 
-    def _run(self, request: Request, threads: DaemonThreads, ahead: bool) -> Compiled:
+    def _run(self, request: Request, threads: tuple[DaemonThreads, ...], ahead: bool) -> Compiled:
         with self._lock:
             self._needed += not ahead
         try:
@@ -307,14 +307,15 @@ class CompilerPool:
             self._release(slot)
             self._looked_at_s = 0.0
 
-    def _slot(self, threads: DaemonThreads, ahead: bool) -> int | None:
+    def _slot(self, threads: tuple[DaemonThreads, ...], ahead: bool) -> int | None:
         with held(self._looking):  # whoever finds no slot sees that another request has it
             slot = self._free_slot()
             with self._lock:
                 is_open, count = self._threads is threads, self._running.total()
-                if slot is None and not (count if ahead else self._running[False]):
+                is_only = not (count if ahead else self._running[False])
+                if slot is None and is_only:
                     slot = -1
-                may_run = count < self.jobs and not (ahead and self._needed)
+                may_run = (count < self.jobs or (is_only and not ahead)) and not (ahead and self._needed)
                 if is_open and may_run and slot is not None:
                     self._running[ahead] += 1
                     return slot
@@ -337,7 +338,7 @@ class CompilerPool:
         if self._slots is not None:
             self._slots.release(slot)
 
-    def _run_in_slot(self, request: Request, threads: DaemonThreads) -> Compiled:
+    def _run_in_slot(self, request: Request, threads: tuple[DaemonThreads, ...]) -> Compiled:
         with self._lock:
             if self._threads is not threads:
                 raise WorkerError(_CLOSED)
@@ -361,8 +362,8 @@ class CompilerPool:
         with self._lock:
             threads, self._threads = self._threads, None
             processes, self._processes, self._idle = self._processes, [], []
-        if threads is not None:
-            threads.close()
+        for each in threads or ():
+            each.close()
         for process in processes:
             process.close()
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
 from traceback import walk_tb
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 T = TypeVar("T")
-_Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+_Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 _WAKE_UP_S = 0.2
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time, and of the period
 
@@ -138,28 +139,32 @@ class DaemonThreads:
     def __init__(self, max_workers: int, name: str) -> None:
         self._max_workers = max_workers
         self._name = name
-        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._work: list[tuple[int, int, _Work]] = []  # a heap: by order, and as submitted
+        self._count = 0
+        self._queue: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for each piece of work
         self._threads: list[threading.Thread] = []
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._closed = False
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Run a call on one of the threads. Raises RuntimeError if it was closed."""
+    def submit(self, fn: Callable[..., T], /, *args: Any, order: int = 0) -> Future[T]:
+        """Run a call on one of the threads, after those of a lower order. Raises RuntimeError if it was closed."""
         future: Future[T] = Future()
-        work = future, fn, args, kwargs
+        work = future, fn, args
         with self._lock:
             if self._closed:
                 raise RuntimeError("these threads were closed, and take no call")
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._max_workers:
-                thread = threading.Thread(target=self._work, name=f"{self._name}_{len(self._threads)}", daemon=True)
+                thread = threading.Thread(target=self._run, name=f"{self._name}_{len(self._threads)}", daemon=True)
                 try:
                     thread.start()
                     self._threads.append(thread)
                 except RuntimeError as error:  # the interpreter ends, or the process has too many threads
                     raise_if_signalled(error)
             if self._threads:
-                self._queue.put(work)
+                self._count += 1
+                heappush(self._work, (order, self._count, work))
+                self._queue.put(True)
                 return future
         _call(*work)
         if (failure := future.exception()) is not None:
@@ -168,31 +173,31 @@ class DaemonThreads:
             raise_if_signalled(failure)
         return future
 
-    def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
-            _call(*item)
-            del item
+    def _run(self) -> None:
+        while self._queue.get():
+            with self._lock:
+                work = heappop(self._work)[-1] if self._work else None
+            if work is not None:
+                _call(*work)
+            del work
             self._idle.release()
 
     def close(self) -> None:
         """Accept no more calls, and cancel those that have not started. Nobody waits for the others."""
         with self._lock:
             self._closed = True
-            while True:
-                try:
-                    item = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-                if item is not None and item[0].cancel():
-                    item[0].set_running_or_notify_cancel()  # ends waits for it, which cancel() alone does not
+            waiting, self._work = self._work, []
             for _ in self._threads:
-                self._queue.put(None)
+                self._queue.put(False)
+        for *_, (future, *_) in waiting:
+            if future.cancel():
+                future.set_running_or_notify_cancel()  # ends waits for it, which cancel() alone does not
 
 
-def _call(future: Future[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _call(future: Future[Any], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     if future.set_running_or_notify_cancel():
         try:
-            result = function(*args, **kwargs)
+            result = function(*args)
         except BaseException as error:
             future.set_exception(error)
         else:

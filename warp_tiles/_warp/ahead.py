@@ -20,7 +20,7 @@ from warp_tiles._warp.reload import LoadAgain, loaded_here, reusable, this_threa
 from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
-    from warp_tiles.build.idle import IdleModule
+    from warp_tiles.build.ahead import AheadModule
 
 log = logging.getLogger("warp_tiles")
 
@@ -34,38 +34,34 @@ class NotCompiled(BaseException):
         found: The generated module; None if it is left to its launch.
     """
 
-    def __init__(self, found: IdleModule | None = None) -> None:
+    def __init__(self, found: AheadModule | None = None) -> None:
         super().__init__("the module was only generated")
         self.found = found
 
 
-class IdleModules:
-    """Generates the modules of a start record.
+class RecordedModules:
+    """Generates the modules of a start record, each once."""
 
-    Args:
-        recorded: The block size of each, by name, in their order.
-    """
-
-    def __init__(self, recorded: Mapping[str, int]) -> None:
-        self._recorded = recorded
+    def __init__(self) -> None:
         self._tried: WeakSet[Any] = WeakSet()
 
-    def generate(self, is_waiting: Callable[[], bool]) -> IdleModule | None:
+    def generate(self, recorded: Mapping[str, int], is_waiting: Callable[[], bool]) -> AheadModule | None:
         """Generate the next module without products, solvers and deferred ``wp.static`` expressions.
 
         Returns:
             None if there is none, if the wait has ended, if a graph is captured, or if another thread generates.
 
         Args:
+            recorded: The block size of each module, by name, in their order.
             is_waiting: False once this thread need not wait any longer. It is asked between two modules.
         """
         given, lock = loaded_here(), find("codegen._codegen_lock")
         if given is None or capturing() or not lock.acquire(blocking=False):
             return None
         try:
-            for module in self._candidates():
+            for module in self._candidates(recorded):
                 self._tried.add(module)
-                found = self._generated(module, self._recorded[module.name], given)
+                found = self._generated(module, recorded[module.name], given)
                 if found is not None:
                     return found
                 if not is_waiting():
@@ -78,7 +74,7 @@ class IdleModules:
         return None
 
     @staticmethod
-    def _generated(module: Any, threads: int, given: Mapping[str, Any]) -> IdleModule | None:
+    def _generated(module: Any, threads: int, given: Mapping[str, Any]) -> AheadModule | None:
         """A module that the cache does not have. None also if its generation fails."""
         try:
             found = _generated(module, threads, given)
@@ -88,8 +84,8 @@ class IdleModules:
             return None
         return found if found is not None and found.start is not None and found.start.found is None else None
 
-    def _candidates(self) -> list[Any]:
-        order = {name: place for place, name in enumerate(self._recorded)}
+    def _candidates(self, recorded: Mapping[str, int]) -> list[Any]:
+        order = {name: place for place, name in enumerate(recorded)}
         modules = (m for m in users_own_modules() if m.name in order)
         fresh = (m for m in modules if m not in self._tried and not m.hashers and not m.execs)
         return sorted(fresh, key=lambda m: order[m.name])
@@ -100,7 +96,7 @@ def kernels_of(module: Any) -> tuple[object, ...]:
     return tuple((ref(kernel), len(kernel.overloads)) for kernel in module.kernels.values())
 
 
-def generate_launched(module: Any, threads: int, given: Mapping[str, Any]) -> IdleModule | None:
+def generate_launched(module: Any, threads: int, given: Mapping[str, Any]) -> AheadModule | None:
     """Generate a module as its launch would. None if only the launch may build it.
 
     Args:
@@ -114,7 +110,7 @@ def generate_launched(module: Any, threads: int, given: Mapping[str, Any]) -> Id
         return _generated(module, threads, given, is_launched=True)
 
 
-def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launched: bool = False) -> IdleModule | None:
+def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launched: bool = False) -> AheadModule | None:
     """Generate a module that has no hash, for the device, architecture and output of a compilation.
 
     The caller holds Warp's generator lock.
@@ -128,7 +124,7 @@ def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launch
         return None
     device, arch = given.get("device"), given.get("output_arch")
     try:
-        with this_thread(idle=True):
+        with this_thread(ahead=True):
             module.get_module_hash(threads)
         hasher = module.hashers[threads]
         links, defers = hasher.warp_tiles_links, hasher.warp_tiles_defers
@@ -138,7 +134,7 @@ def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launch
         is_ptx = given["output_name"].endswith(".ptx") if "output_name" in given else None  # as the device prefers
         name = module._get_compile_output_name(device, arch, use_ptx=is_ptx, block_dim=threads)
         folder = Path(warp.config.kernel_cache_dir, module.get_module_identifier(threads))
-        with this_thread(idle=True):
+        with this_thread(ahead=True):
             module._compile(device, folder, name, arch, options=module.resolved_options[threads])
     except NotCompiled as end:
         return end.found

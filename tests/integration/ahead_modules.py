@@ -11,7 +11,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.helpers import load
 from tests.store.test_start_record import MODULE
-from warp_tiles.build.idle import IdleModule
+from warp_tiles.build.ahead import AheadModule
 from warp_tiles.settings import Settings
 from warp_tiles.store.key import CacheKey
 
@@ -47,8 +47,8 @@ def found_at_load() -> list[bool]:
     return [record["found"] for record in warp_tiles.report()["modules"] if "output" in record]
 
 
-def module_of(number: int, kilobytes: int = 100) -> IdleModule:
+def module_of(number: int, kilobytes: int = 100) -> AheadModule:
     key = CacheKey.of({"number": str(number)})
     module = replace(MODULE, name=f"m{number}", source="x" * (kilobytes * 1000))
     context = SimpleNamespace(settings=Settings(), remote=object())
-    return IdleModule(module, key, None, context)  # type: ignore[arg-type]
+    return AheadModule(module, key, None, context)  # type: ignore[arg-type]
