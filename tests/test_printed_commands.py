@@ -253,7 +253,7 @@ class Machine:
         program, *words = printed.words
         environment = {
             "WARP_TILES_CACHE_DIR": str(self.folder / "cache"),
-            "WARP_TILES_CACHE_MODULES": "1",  # a module is linked once
+            "WARP_TILES_MODULES": "tiles",  # a module is linked once
             "XDG_CONFIG_HOME": str(self.folder / "config"),
         }
         if not printed.in_block:

@@ -51,8 +51,7 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
         UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged. If it is
             newer than the newest tested version, a warning says so instead, and everything is left to it.
         SettingError: The environment or the project file holds an unknown name or value, the executor is none, or
-            warp_tiles is already enabled and the call names an executor. The start record's folder is missing, or
-            ``modules`` is ``tiles``.
+            warp_tiles is already enabled and the call names an executor. The start record's folder is missing.
     """
     if start is not None:
         require_place(Path(start))
@@ -97,10 +96,10 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
 
 def _own_start() -> Path | None:
     """The start record that ``warp-tiles warm`` or ``run`` has left for the running script."""
-    script, now = getattr(sys.modules.get("__main__"), "__file__", None), current()
-    if script is None or now.modules == "tiles":
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is None:
         return None
-    file = start_file(cache_root(now.cache_dir), Path(script))
+    file = start_file(cache_root(current().cache_dir), Path(script))
     return file if os.path.exists(file) else None  # Path.exists() raises for a folder that may not be read
 
 
@@ -108,13 +107,8 @@ def require_place(start: Path) -> None:
     """Refuse a file in which no start record can be kept.
 
     Raises:
-        SettingError: Its folder is missing, or ``modules`` is ``tiles``.
+        SettingError: Its folder is missing.
     """
-    if current().modules == "tiles":
-        raise SettingError(
-            f"start is {os.fspath(start)!r}, and modules is 'tiles', so no module is recorded",
-            current().remedy("modules", "all"),
-        )
     if not start.parent.is_dir():
         raise SettingError(f"start is {os.fspath(start)!r}, in no folder", "make the folder first")
 

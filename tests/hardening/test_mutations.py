@@ -118,7 +118,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def launched(folder: Path) -> bool:
     """Launch on the CPU and build for a GPU with the cache of a folder, as a new process. True if both are right."""
     module = wp.get_module(launches.__name__)
-    with warp_tiles.override(cache_dir=folder / "cache", cache_modules=True, progress="off"), warp_tiles.enabled():
+    with warp_tiles.override(cache_dir=folder / "cache", modules="tiles", progress="off"), warp_tiles.enabled():
         right = launches.launched()
         cubin = compile_module(module, 90, 64, folder / "new")
         sound = folder / "sound.cubin"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("arch", some([80, 90, 120, 86, 89, 100], 3))
 def test_a_module_without_functions_is_linked_limited_and_kept(tmp_path: Path, arch: int) -> None:
     for number in range(2):
-        with warp_tiles.override(cache_modules=True):
+        with warp_tiles.override(modules="tiles"):
             output, record = compile_module(load(FORWARD, block_dim=256), tmp_path / str(number), arch)
         assert (record["builds"], record["linker"], record["register_limit"]) == ([], "warp_tiles", 128)
         assert record["target"] == ("sm_90a" if arch == 90 else f"sm_{arch}")

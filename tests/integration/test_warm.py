@@ -264,7 +264,6 @@ def test_a_script_that_stops_half_way_is_told(tmp_path: Path) -> None:
         (("--record", "a.json", "script.py"), {}, "give a script or --record FILE"),
         (("--record", "a.json", "--start", "b.json"), {}, "--start FILE only with a script"),
         (("--arch=90", "script.py"), {"WARP_TILES_POLICY": "locked"}, "which builds nothing"),
-        (("--arch=90", "script.py"), {"WARP_TILES_MODULES": "tiles"}, "modules is 'tiles'"),
     ],
 )
 def test_what_cannot_be_warmed_is_refused(
@@ -293,8 +292,8 @@ def test_only_the_script_that_was_warmed_has_the_record(tmp_path: Path, monkeypa
     record.write_bytes(StartRecord(str(wp.__version__)).to_bytes())
     with warp_tiles.override(cache_dir=tmp_path / "cache"):
         warp_tiles.disable()
-        for file, modules, expected in ((script, "auto", record), (script, "tiles", None), ("b.py", "auto", None)):
+        for file, expected in ((script, record), ("b.py", None)):
             monkeypatch.setattr(sys.modules["__main__"], "__file__", str(file))
-            with warp_tiles.override(modules=modules), warp_tiles.enabled():
+            with warp_tiles.enabled():
                 start = installed().program_start
                 assert (None if start is None else start.file) == expected

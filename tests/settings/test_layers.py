@@ -71,7 +71,6 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_shared": ("1", True),
         "build_wait_s": ("30", 30.0),
         "trusted_project_dirs": (os.pathsep.join(("/p", "/q")), (Path("/p"), Path("/q"))),
-        "cache_modules": ("1", True),
         "modules": ("all",),
         "remote": ("s3://bucket/path",),
         "remote_push": ("1", True),
@@ -264,7 +263,7 @@ def test_the_nearest_file_with_the_table_counts(monkeypatch: pytest.MonkeyPatch,
     project(tmp_path / "a", "[tool.other]\njobs = 2\n")
     monkeypatch.chdir(inner)
     assert current().jobs == 1
-    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\ncache_modules = true\n")
+    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\nprecompile_headers = false\n")
     assert (current().jobs, current().layer("jobs")) == (3, str(middle))
     project(inner, "[tool.warp_tiles]\n")
     assert current() == settings.Settings(), "an empty table counts too"
@@ -410,9 +409,10 @@ def test_a_relative_path_trusts_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_p
     [
         ("whole_gradients", "whole_gradients is now gemm_gradients. "),
         ("background", "background is gone: the policy 'fast'"),
+        ("cache_modules", "cache_modules is now modules: 'tiles' keeps linked modules"),
     ],
 )
-def test_a_name_of_the_candidate_is_refused_with_the_remedy(old: str, remedy: str) -> None:
+def test_a_former_name_is_refused_with_the_remedy(old: str, remedy: str) -> None:
     for call in (
         lambda: configure(**{old: None}),
         lambda: from_environment({f"WARP_TILES_{old.upper()}": "1"}),

@@ -127,7 +127,7 @@ def test_the_policy_locked_builds_nothing(signing: Path, tmp_path: Path, no_comp
 
 
 def test_the_own_cache_keeps_modules_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with warp_tiles.override(cache_dir=tmp_path / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
         first, record = compile_module(load(TINY), tmp_path / "first")
         assert not record["found"]
         names = [phase["name"] for phase in record["phases"]]
@@ -150,7 +150,7 @@ def keys_of(folder: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")
-    with warp_tiles.override(cache_dir=folder / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
+    with warp_tiles.override(cache_dir=folder / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
         compile_module(load(TINY), folder / "out")
     return folder
 
@@ -173,7 +173,7 @@ CHANGES: dict[str, tuple[Callable[[], ModuleType], int, dict[str, Any]]] = {
 def test_a_change_has_another_key(name: str, kept: Path) -> None:
     make, arch, given = CHANGES[name]
     before = keys_of(kept)
-    with warp_tiles.override(cache_dir=kept / "cache", cache_modules=True, jobs=1, **given), warp_tiles.enabled():
+    with warp_tiles.override(cache_dir=kept / "cache", modules="tiles", jobs=1, **given), warp_tiles.enabled():
         record = compile_module(make(), kept / name, arch)[1]
     assert not record["found"]
     assert len(keys_of(kept) - before) == 1
@@ -183,7 +183,7 @@ def test_a_change_has_another_key(name: str, kept: Path) -> None:
 def test_a_module_with_paths_of_this_machine_is_not_kept(option: str, kept: Path) -> None:
     before = keys_of(kept)
     options: dict[str, Any] = {"lineinfo": True} if option == "lineinfo" else {"mode": "debug"}
-    with warp_tiles.override(cache_dir=kept / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
+    with warp_tiles.override(cache_dir=kept / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
         record = compile_module(load(TINY, **options), kept / option)[1]
     assert not record["found"]
     assert keys_of(kept) == before
@@ -214,7 +214,7 @@ def test_a_function_that_fell_back_is_not_kept_as_the_planned_one(
     def fail(*_: object, **__: object) -> None:
         raise warp_tiles.BuildError("broken on purpose")
 
-    with warp_tiles.override(cache_dir=tmp_path / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
         with monkeypatch.context() as patched:
             patched.setattr(MmaProvider, "build", fail)
             with pytest.warns(RuntimeWarning, match="broken on purpose"):

@@ -138,6 +138,21 @@ def test_what_was_not_loaded_stays_behind_and_is_bounded() -> None:
     assert StartRecord("1", (MODULE,)).after("2", [named("f")], lambda _: True) == StartRecord("2", (named("f"),))
 
 
+def test_modules_of_warp_are_left_to_it_with_the_setting_tiles(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolchain: None
+) -> None:
+    plain, product = load(text()), load(TINY)
+    file = recorded("first", plain, product)
+    with warp_tiles.override(cache_dir=tmp_path / "second", modules="tiles", jobs=1), warp_tiles.enabled(start=file):
+        start = installed().program_start
+        until(lambda: len(start._compiled) == 1)
+        compiled(product, tmp_path / "product")
+        assert [record["found"] for record in records()] == [True]
+        compiled(plain, tmp_path / "plain")
+        assert len(records()) == 1, "Warp compiles it"
+    assert [module.linked is None for module in read_record(file).modules] == [False, True]
+
+
 def test_a_module_in_warps_folder_is_not_compiled_and_stays(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     file = recorded("first", load(text()))
     before = file.read_bytes()
@@ -431,8 +446,6 @@ def test_enable_takes_another_record_in_place_of_the_one_before(tmp_path: Path) 
 
 
 def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:
-    with warp_tiles.override(modules="tiles"), pytest.raises(SettingError, match="modules is 'tiles'"):
-        warp_tiles.enable(start=tmp_path / "start.json")
     with warp_tiles.override(modules="all"), pytest.raises(SettingError, match="in no folder"):
         warp_tiles.enable(start=tmp_path / "missing" / "start.json")
     assert not warp_tiles.is_enabled()

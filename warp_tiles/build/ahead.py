@@ -272,9 +272,10 @@ class ProgramStart:
             is_foreign: True if others may choose the code. Warp's folder then has a module without functions under a
                 name that covers them, which the record does not know.
         """
+        is_kept = module.linked is not None or self._context.settings.all_modules
         is_for_here = not self._archs or module.output == "ptx" or module.arch in self._archs
         is_named = module.linked is not None or not is_foreign
-        return is_for_here and not (is_named and self._in_warps_folder(module.file))
+        return is_kept and is_for_here and not (is_named and self._in_warps_folder(module.file))
 
     def stop(self) -> None:
         """Begin no further fetch or build."""

@@ -279,7 +279,7 @@ class BuildContext:
     @property
     def stores_modules(self) -> bool:
         """True if a linked module is to be stored. A store that does not answer must not cost the time of that."""
-        if self.settings.cache_modules or self.settings.all_modules or self.settings.remote_push:
+        if self.settings.modules != "auto" or self.settings.all_modules or self.settings.remote_push:
             return True
         return self.remote is not None and self.remote.is_up
 

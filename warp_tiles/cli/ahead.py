@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.filesize import decimal
@@ -401,7 +401,8 @@ def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
     with script_output_to_stderr(as_json), interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        with override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
+        kept: Literal["all", "tiles"] = "all" if now.modules == "all" else "tiles"
+        with override(cache_dir=folder, modules=kept, remote="", record_paths=records):
             api.enable()
             found = wanted.discovered()
 

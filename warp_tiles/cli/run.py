@@ -68,7 +68,7 @@ def run(
                 require_hooks("run").takes_start = keeps and start is None
                 now = current()
                 file = start or start_file(cache_root(now.cache_dir), script.require())
-                if keeps and (start or now.all_modules or (now.modules != "tiles" and file.exists())):
+                if keeps and (start or now.all_modules or file.exists()):
                     require_hooks("run").begin_start(file)
             with enabled_in_children():
                 try:

@@ -175,8 +175,6 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
     now = current()
     if start is not None:
         api.require_place(start)
-    elif now.modules == "tiles":
-        raise SettingError("modules is 'tiles', so a start finds nothing of it", now.remedy("modules", "all"))
     file = script.require()
     api.enable()
     hooks = require_hooks("warm")

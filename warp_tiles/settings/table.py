@@ -123,12 +123,11 @@ class Settings:
     )
     """Folders, by absolute paths, whose pyproject.toml may set [everything](settings.md#project-files). Counts only
     from the environment, `configure()` and `override()`."""
-    cache_modules: bool = _setting(False, values.flag, affects="modules")
-    """Keep [linked modules](remote.md#linked-modules) in the cache too. A remote store always does."""
     modules: str = _setting("auto", values.choice("auto", "tiles", "all"), affects="modules")
-    """Which CUDA modules pass through the cache: `tiles`, those with products or solvers; `all`, also those that
-    [Warp's compiler](cache.md#modules-of-warp) builds; `auto`, as `all` if there is a remote store or a start record
-    (`warm SCRIPT`, `run --start FILE`, `enable(start=FILE)`), otherwise as `tiles`."""
+    """Which CUDA modules are kept in the cache: `tiles`, those with products or solvers
+    ([linked modules](remote.md#linked-modules)); `all`, also those that [Warp's compiler](cache.md#modules-of-warp)
+    builds; `auto`, as `all` if there is a remote store or a start record (`warm SCRIPT`, `run --start FILE`,
+    `enable(start=FILE)`), otherwise none, but functions."""
     remote: str = _setting("", values.store_url, affects="modules", users_own=True)
     """URL of a [remote store](remote.md) behind the cache."""
     remote_push: bool = _setting(False, values.flag, affects="modules", users_own=True)
@@ -217,7 +216,7 @@ class Settings:
     @property
     def keeps_modules(self) -> bool:
         """True if linked modules are kept in the cache."""
-        return self.cache_modules or self.all_modules or bool(self.remote) or self.bundle is not None
+        return self.modules != "auto" or self.all_modules or bool(self.remote) or self.bundle is not None
 
     @property
     def all_modules(self) -> bool:
@@ -298,8 +297,9 @@ def _json_value(value: Any) -> Any:
 SETTINGS: dict[str, Setting] = {
     item.name: item.metadata["setting"] for item in dataclasses.fields(Settings) if item.metadata
 }
-#: What to do in place of a setting of 1.0.0rc1, for the error that refuses it.
+#: What to do in place of a setting that is gone, for the error that refuses it.
 FORMER = {
+    "cache_modules": "cache_modules is now modules: 'tiles' keeps linked modules, and 'all' those of Warp, too",
     "background": "background is gone: the policy 'fast' has no slow builds, and `warp-tiles compile` builds before",
     "nvtx": "nvtx is gone: a range of your own around a call shows it in Nsight Systems",
     "prefetch": "prefetch is gone: call warp_tiles.prefetch() in the script",

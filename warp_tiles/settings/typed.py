@@ -30,7 +30,6 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     cache_shared: bool | Removed
     build_wait_s: float | Removed
     trusted_project_dirs: Sequence[Folder] | Removed
-    cache_modules: bool | Removed
     modules: Literal["auto", "tiles", "all"] | Removed
     remote: str | Removed
     remote_push: bool | Removed
