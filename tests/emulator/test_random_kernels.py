@@ -5,6 +5,7 @@ The environment variable ``RANDOM_KERNELS=FIRST:COUNT`` replaces the fixed seeds
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from pathlib import Path
@@ -36,12 +37,19 @@ pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 COUNT = 32
 SHARED_COUNT = 12
 _FIRST, _, _COUNT = os.environ.get("RANDOM_KERNELS", "").partition(":")
-# kernels with one block size share the precompiled headers, which take longest to compile
-SEEDS = (
-    range(int(_FIRST), int(_FIRST) + int(_COUNT))
-    if _COUNT
-    else list(itertools.islice((seed for seed in itertools.count() if draw(seed).block_dim == 64), COUNT))
-)
+BLOCK_DIM = 64  # of all, because kernels with one block size share the precompiled headers, which take longest
+
+
+@functools.cache
+def seeds() -> list[int]:
+    """The fixed seeds."""
+    return list(itertools.islice((seed for seed in itertools.count() if draw(seed).block_dim == BLOCK_DIM), COUNT))
+
+
+@functools.cache
+def shared() -> list[RandomKernel]:
+    """The kernels whose loops have the same names."""
+    return list(itertools.islice(shared_names.kernels(BLOCK_DIM), SHARED_COUNT))
 
 
 def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
@@ -92,16 +100,13 @@ def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
     return Result(written, grads)
 
 
-SHARED = {kernel.seed: kernel for kernel in itertools.islice(shared_names.kernels(64), SHARED_COUNT)}
-
-
-@pytest.mark.parametrize("seed", some(list(SHARED), 4))
-def test_loops_with_the_same_names(machine: Machine, seed: int, tmp_path: Path) -> None:
-    kernel = SHARED[seed]
+@pytest.mark.parametrize("number", some(range(SHARED_COUNT), 4))
+def test_loops_with_the_same_names(machine: Machine, number: int, tmp_path: Path) -> None:
+    kernel = shared()[number]
     assert difference(emulated(machine, kernel, tmp_path), of_model(kernel)) == "", kernel.source
 
 
-@pytest.mark.parametrize("seed", SEEDS if _COUNT else some(SEEDS, 10))
-def test_a_random_kernel(machine: Machine, seed: int, tmp_path: Path) -> None:
-    kernel = draw(seed)
+@pytest.mark.parametrize("number", range(int(_COUNT)) if _COUNT else some(range(COUNT), 10))
+def test_a_random_kernel(machine: Machine, number: int, tmp_path: Path) -> None:
+    kernel = draw(int(_FIRST) + number if _COUNT else seeds()[number])
     assert difference(emulated(machine, kernel, tmp_path), of_model(kernel)) == "", kernel.source
