@@ -30,19 +30,6 @@ def outcome(decision: LoopDecision) -> AccumulatorStore | str:
     )
 
 
-def test_a_store_of_c() -> None:
-    found = planned(t.arithmetic(), t.store(C))
-    assert isinstance(found, AccumulatorStore)
-    assert (found.computed.operations, found.others, found.product.c) == ((), (), C)
-
-
-def test_a_store_of_a_computed_tile() -> None:
-    operation = t.compute("tile_map", Scalar("f"), C, BIAS, result=E)
-    found = planned(t.load(BIAS), operation, t.store(E))
-    assert isinstance(found, AccumulatorStore)
-    assert (found.computed.operations, found.others) == ((operation,), (BIAS,))
-
-
 def test_a_conditional_store() -> None:
     assert isinstance(planned(t.branch(t.store(C))), AccumulatorStore)
     assert isinstance(planned(t.branch(t.arithmetic()), t.branch(t.branch(t.store(C)))), AccumulatorStore)
@@ -139,16 +126,6 @@ def of(
     result: DType = "float64" if dtype == "float64" else "float32"
     k = 16 if DTYPE_BYTES[dtype] > 2 and precision == "default" else 32
     return of_variant(variant_of(128, 64, k, 128, 90, dtype, result, layout, precision), stored)
-
-
-def test_types_and_layouts_with_neighbouring_sums() -> None:
-    single = "no thread has neighbouring accumulators of a row: use a wider tile of C"
-    assert isinstance(of("float64"), AccumulatorStore)
-    assert of("float64", "rc") == of("float64", "cr") == single
-    assert of("float32", "rc") == single, "without tensor cores, stage buffers are contiguous along K"
-    assert isinstance(of("float32", "rr"), AccumulatorStore)
-    assert isinstance(of("float16", "cc"), AccumulatorStore)
-    assert isinstance(of("float32", "rc", "tf32"), AccumulatorStore)
 
 
 def test_wide_elements() -> None:

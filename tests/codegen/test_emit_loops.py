@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.hooks import Hook, Macros
+from warp_tiles.codegen.hooks import Macros
 from warp_tiles.codegen.trace import FunctionTrace
 
 A, B, C = t.tile("a", 16, 8), t.tile("b", 8, 16), t.tile("c")
@@ -20,17 +20,6 @@ def defined(macros: Macros, *functions: FunctionTrace) -> dict[str, str]:
         assert word.endswith("(...)") is takes
         found[name] = rest
     return found
-
-
-def test_names_of_hooks() -> None:
-    assert [hook.name_of(3) for hook in Hook] == [
-        *("WT_WAIT_3", "WT_REPLAY_WAIT_3", "WT_AT_3", "WT_REPLAY_3", "WT_BEGIN_3", "WT_END_3"),
-        *("WT_ADJOINT_3", "WT_RECOMPUTE_3", "WT_ZERO_3", "WT_REVERSE_BEGIN_3", "WT_REVERSE_END_3"),
-    ]
-    assert [hook for hook in Hook if hook.takes_statement] == [
-        *(Hook.AT, Hook.REPLAY, Hook.ADJOINT, Hook.RECOMPUTE, Hook.ZERO)
-    ]
-    assert Hook.AT.around(3, "f(a, b);") == "WT_AT_3(f(a, b);)"
 
 
 def test_hooks_without_a_decision_are_defined_and_empty() -> None:

@@ -48,10 +48,6 @@ def test_the_common_loop_is_pipelined() -> None:
     assert [(one.tile, one.load, one.c) for one in decision.buffers] == [(A, first, C), (B, second, C)]
 
 
-def test_loops_without_products_have_no_decision() -> None:
-    assert decide_loops(t.zeros(C), t.loop(t.load(A)), *body()) == ()
-
-
 # ---- accumulators in registers
 
 
@@ -234,20 +230,6 @@ def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
     assert decide_loop(t.zeros(r), t.loop(*returned(target=r)), other).planned.state == "pipelined"
 
 
-def test_products_with_other_factors_keep_no_sums_in_functions() -> None:
-    first, second, product = body()
-    others = [t.product(A, B, C, alpha=alpha) for alpha in (-1.0, 1.0)]
-    decision = decide_loop(t.zeros(C), t.loop(first, second, product, *others))
-    assert decision.accumulations == ()
-    assert "it has another alpha" in decision.planned.reason
-
-
-def test_without_a_function_its_reason_is_the_loops() -> None:
-    loop = t.loop(*body())
-    assert outcome(decide_loop(t.zeros(C), loop, accumulators={0: "no provider"})) == ("as_warp", "no provider")
-    assert outcome(decide_loop(t.zeros(C), loop, accumulators={})) == ("as_warp", "no function was planned for it")
-
-
 def test_all_products_of_c_keep_their_sums_or_none() -> None:
     first, second, product = body()
     other = t.product(A, B, C, 1, beta=2.0, line=9)
@@ -317,22 +299,6 @@ def test_sums_live_over_the_inner_loop_of_the_one_that_computes_alpha() -> None:
 def test_an_earlier_iteration_of_the_outer_loop_may_have_written_c() -> None:
     nodes = t.loop(t.loop(*body()), t.operation("tile_store", C))
     assert outcome(decide_loop(t.zeros(C), nodes)) == ("register_accumulators", FEW_ACCUMULATORS)
-
-
-def test_two_products_of_one_function_and_c_share_their_sums() -> None:
-    first, second, product = body()
-    again = t.product(A, B, C)
-    decision = decide_loop(t.zeros(C), t.loop(first, second, product, again))
-    assert [one.array for one in decision.accumulations] == [product.hook] * 2
-    assert decision.planned.state == "pipelined"
-
-
-@pytest.mark.parametrize(("c", "site"), [(C, 1), (D, 0)])
-def test_products_with_another_function_or_c_have_their_own_sums(c: Any, site: int) -> None:
-    first, second, product = body()
-    other = t.product(A, B, c, site)
-    decision = decide_loop(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
-    assert [one.array for one in decision.accumulations] == [product.hook, other.hook]
 
 
 # ---- beside solvers

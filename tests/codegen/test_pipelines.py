@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from tests.codegen import traces as t
 from tests.codegen.decisions import (
     BUFFERS_IN_C,
     FEW_ACCUMULATORS,
-    MOVES_OFF,
-    TARGET,
     A,
     B,
     C,
@@ -32,13 +29,6 @@ from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Loop, Node
 
 # ---- loops that load ahead
-
-
-def test_the_setting() -> None:
-    assert outcome(decide_loop(t.zeros(C), t.loop(*body()), target=replace(TARGET, ahead=False))) == (
-        "register_accumulators",
-        MOVES_OFF,
-    )
 
 
 FIRST, SECOND, PRODUCT = body()
@@ -81,12 +71,6 @@ def test_reasons(name: str) -> None:
     assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", reason)
 
 
-def test_one_loaded_operand_is_enough() -> None:
-    loop = t.loop(t.load(B), t.product(A, B, C))
-    expected = "double buffers of 512 bytes lie in C's memory, which is idle in the loop"
-    assert outcome(decide_loop(t.zeros(C), t.load(A), loop)) == ("pipelined", expected)
-
-
 @pytest.mark.parametrize(
     ("effect", "reason"),
     [
@@ -105,29 +89,6 @@ def test_other_operations_of_the_loop(effect: Effect, reason: str | None, nested
     loop = t.loop(*body(), t.branch(other) if nested else other)
     assert outcome(decide_loop(t.zeros(C), loop)) == (
         ("register_accumulators", reason) if reason else ("pipelined", BUFFERS_IN_C)
-    )
-
-
-def test_a_product_of_an_inner_loop_works_on_tiles() -> None:
-    inner = t.loop(t.product(A, B, D, 1))
-    loop = t.loop(*body(), inner)
-    outer, _ = decide_loops(t.zeros(C), t.zeros(D), loop)
-    assert outcome(outer) == (
-        "register_accumulators",
-        "line 1: tile_matmul works on a tile while others are loaded",
-    )
-
-
-@pytest.mark.parametrize("of", [A, D])
-def test_only_views_of_loaded_tiles_are_allowed(of: Any) -> None:
-    name = t.view("v", of)
-    loop = t.loop(t.load(A), t.load(B), t.alias(name, of, line=9), t.product(A, B, C))
-    state, reason = outcome(decide_loop(t.zeros(C), loop))
-    assert state == ("pipelined" if of is A else "register_accumulators")
-    assert reason == (
-        BUFFERS_IN_C
-        if of is A
-        else "line 9: tile_transpose works on a tile while others are loaded: compute it before the loop"
     )
 
 
@@ -159,8 +120,6 @@ def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
 
 # ---- unrolled loops
 
-UNROLLED = "Warp unrolls the loop, so that each iteration has tiles of its own"
-
 
 def unrolled(count: int = 3) -> list[Operation]:
     nodes = []
@@ -168,16 +127,6 @@ def unrolled(count: int = 3) -> list[Operation]:
         a, b = t.tile(f"a{index}", 16, 8), t.tile(f"b{index}", 8, 16)
         nodes += [t.load(a), t.load(b), t.product(a, b, C)]
     return nodes
-
-
-@pytest.mark.parametrize("start", ["tile_zeros", "tile_ones"])
-def test_an_unrolled_loop_needs_no_double_buffers(start: str) -> None:
-    nodes = unrolled()
-    decision = decide_loop(t.operation(start, results=(C,)), t.loop(*nodes, kind="unrolled"))
-    assert outcome(decision) == ("pipelined", UNROLLED)
-    assert decision.buffers == ()
-    assert len(decision.accumulations) == 3
-    assert len(decision.loads) == 6
 
 
 def test_an_unrolled_iteration_without_loads() -> None:
@@ -201,11 +150,6 @@ def test_buffers_are_aligned() -> None:
     decision = decide_buffers(a, b, C)
     assert {one.tile.name: one.offset_bytes for one in decision.buffers} == {"b": 0, "a": 80}
     assert decision.planned.reason == "double buffers of 144 bytes lie in C's memory, which is idle in the loop"
-
-
-def test_too_little_memory() -> None:
-    a, b = t.tile("a", 16, 9), t.tile("b", 8, 16)  # 576 and 512 bytes
-    assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", FEW_ACCUMULATORS)
 
 
 ENOUGH = LoopTarget(dict.fromkeys(range(3), fp32(16, 16, 8, 32, "rr")))  # a thread has 8 accumulators
@@ -271,12 +215,6 @@ def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
     assert {one.c for one in decision.buffers} == {D}
     ones = (t.operation("tile_ones", results=(c,)) for c in (C, D))
     assert outcome(decide_loop(*ones, loop)) == ("register_accumulators", FEW_ACCUMULATORS)
-
-
-def test_the_memory_of_one_c_counts_once() -> None:
-    a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)
-    loop = t.loop(t.load(a), t.load(b), t.product(a, b, C), t.product(a, b, C))
-    assert decide_loop(t.zeros(C), loop).planned.reason == FEW_ACCUMULATORS
 
 
 def test_a_c_with_gaps_holds_no_buffers() -> None:

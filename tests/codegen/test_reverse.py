@@ -12,7 +12,7 @@ from tests.codegen.decisions import MOVES_OFF
 from tests.gemm.test_main_loop import variant_of
 from warp_tiles.codegen.answers import LoopDecision, ReverseRing
 from warp_tiles.codegen.emit_loops import emit_reverse
-from warp_tiles.codegen.hooks import Hook, Macros
+from warp_tiles.codegen.hooks import Macros
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget
@@ -56,52 +56,9 @@ def ring_of(*nodes: Node, **fields: Any) -> ReverseRing:
 # ---- loops with stages
 
 
-def test_gradients_are_products_of_the_other_tile() -> None:
-    ring = ring_of(t.zeros(C), loop(*body()))
-    of_a, of_b = ring.gradients
-    assert [(g.tile, g.other, g.array) for g in ring.gradients] == [(A, B, ARRAYS["A"]), (B, A, ARRAYS["B"])]
-    assert (of_a.product.variant.size, of_a.product.gradient_is_a) == ("64x64x64", True)
-    assert (of_b.product.variant.size, of_b.product.gradient_is_a) == ("64x64x64", False)
-    assert (ring.first, ring.product.matrices[2], ring.stage_bytes) == (C, C, 2 * K * (M + N))
-    assert ring.answer.instructions == ("wgmma",)
-
-
-@pytest.mark.parametrize("alpha", [-2.0, "var_9"])
-def test_the_gradients_have_the_factor_of_the_product(alpha: float | str) -> None:
-    nodes = t.zeros(C), loop(load(A, "A"), load(B, "B"), t.product(A, B, C, alpha=alpha, reverses=True))
-    macros = Macros()
-    emit_reverse(macros, decided(*nodes))
-    (begin,) = macros.definitions([(Hook.REVERSE_BEGIN, nodes[1].hook)])
-    assert f"c.grad.ptr, {alpha});" in begin
-
-
-def test_memory_of_gradients_is_idle_too() -> None:
-    first = ring_of(t.zeros(C), loop(*body()))
-    assert first.answer.needed_bytes == 2 * 2 * M * N + 2 * first.stage_bytes
-    assert first.answer.needed_bytes > 4 * M * N + first.stage_bytes, "more than the tiles without their gradients"
-    assert first.answer.extra_bytes == 0
-
-
 def test_a_start_value_keeps_its_gradient() -> None:
     ring = ring_of(t.load(C), loop(*body()))
     assert (ring.first, ring.answer.extra_bytes) == (A, ring.answer.needed_bytes + 1024 - 2 * ring.stage_bytes)
-
-
-def test_a_function_without_an_adjoint_has_no_reverse_pass() -> None:
-    found = t.function(t.zeros(C), loop(*body()), tiles=(C, A, B))
-    (decision,) = decide(t.context(found), t.accumulators_of(0), TARGET)
-    assert decision.planned.reverse == ""
-
-
-def test_instructions_and_sums_of_both_directions() -> None:
-    target = LoopTarget({0: variant_of(M, 32, 32, 128)}, ("wgmma", "mma"))
-    a, b, c = t.tile("a", M, 32, "float16"), t.tile("b", 32, 32, "float16"), t.tile("c", M, 32)
-    nodes = load(a, "A"), load(b, "B"), t.product(a, b, c, reverses=True)
-    decision = decided(t.zeros(c), loop(*nodes), tiles=(c, a, b), target=target)
-    assert decision.planned.instruction == "wgmma"
-    assert decision.planned.reverse_instructions == ("wgmma", "mma_m16n8k16")
-    assert decision.planned.accumulators == 24
-    assert decision.planned.reverse.startswith("wgmma and mma_m16n8k16 from stages of 6144 bytes")
 
 
 # ---- reasons for none

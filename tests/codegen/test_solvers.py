@@ -47,14 +47,6 @@ def test_a_missing_solver_function_affects_no_other(missing: SolverVariant) -> N
     assert SCALAR_FUNCTION not in names_of(text, 0)
 
 
-def test_a_solver_that_libmathdx_serves_has_no_function_of_this_project() -> None:
-    sites = Session("module", 90, 128)
-    sites.add("tile_cholesky", "k", {}, roles=ROLES, provider="libmathdx")
-    text = written(generated(sites, "    wp::tile_cholesky(potrf, var_0);"), {})
-    assert "struct Solver" not in text
-    assert declared(text) == []
-
-
 def test_loads_of_functions_with_a_solver_are_asynchronous() -> None:
     load = t.load(t.tile("a"))
     trace = t.module(t.function(load, t.operation("tile_cholesky", t.tile("a"))))

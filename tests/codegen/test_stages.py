@@ -13,7 +13,7 @@ from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget, constant_arrays
 from warp_tiles.codegen.trace import FunctionTrace, Node
-from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
+from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily
 
 M, N, K = 64, 64, 32
 A, B = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16")
@@ -48,14 +48,6 @@ def rejection(decision: LoopDecision) -> str:
 # ---- where the stages lie
 
 
-def test_stages_begin_in_idle_tiles_and_continue_after_the_last_one() -> None:
-    ring = ring_of(t.zeros(C), t.loop(*body()))
-    assert (ring.first, ring.loop.stages, ring.loop.stage_bytes) == (C, 4, STAGE)
-    assert ring.loop.extra_bytes == max(0, 4 * STAGE + STAGE_ALIGNMENT - sum(tile.size_bytes for tile in (C, A, B)))
-    assert {name: buffer.offset_bytes for name, buffer in ring.buffers.items()} == {"a": 0, "b": 2 * M * K}
-    assert not ring.products[0].has_start
-
-
 def test_each_slot_begins_with_a_swizzling_pattern() -> None:
     variant = variant_of(64, 48, 16, 128)
     a, b, c = t.tile("a", 64, 16, "float16"), t.tile("b", 16, 48, "float16"), t.tile("c", 64, 48)
@@ -64,13 +56,6 @@ def test_each_slot_begins_with_a_swizzling_pattern() -> None:
     assert ring is not None
     assert {name: buffer.offset_bytes for name, buffer in ring.buffers.items()} == {"b": 0, "a": 2 * STAGE_ALIGNMENT}
     assert ring.loop.stage_bytes == 4 * STAGE_ALIGNMENT
-
-
-def test_the_stages_lie_in_a_c_with_a_start_value() -> None:
-    ring, of_zeros = ring_of(t.load(C), t.loop(*body())), ring_of(t.zeros(C), t.loop(*body()))
-    assert (ring.first, ring.products[0].has_start, of_zeros.products[0].has_start) == (C, True, False)
-    assert ring.loop == of_zeros.loop
-    assert ring.fills == ()
 
 
 def test_a_tile_that_is_used_only_after_the_loop_is_idle() -> None:
@@ -114,14 +99,6 @@ def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> N
     )
 
 
-def test_the_plan_names_a_product_that_is_the_transpose_of_c() -> None:
-    a, c = t.tile("a", 32, K, "float16"), t.tile("c", 32, N)
-    target = LoopTarget({0: variant_of(32, N, K, 128)}, TARGET.families)
-    found = decided(t.zeros(c), t.loop(t.load(a), t.load(B), t.product(a, B, c)), tiles=(c, a, B), target=target)
-    assert found.planned.reason.endswith("; it computes the transpose of C")
-    assert "transpose" not in decided(t.zeros(C), t.loop(*body())).planned.reason
-
-
 def test_memory_around_a_function_counts() -> None:
     huge = t.tile("huge", 1024, 50)
     helper = t.function(t.zeros(C), t.loop(*body()), label="helper", tiles=(C, A, B))
@@ -152,31 +129,6 @@ def test_arrays_that_are_constant_in_a_loop() -> None:
 # ---- float32 tiles that are transposed on their way
 
 
-def test_one_conflict_leaves_all_tiles_as_they_are() -> None:
-    """C += A B and C += B D have one type, so A is not transposed either."""
-    square = variant_of(64, 64, 64, 128, dtype="float32")
-    a, b, c, d = (t.tile(name, 64, 64) for name in "abcd")
-    loop = t.loop(t.load(a), t.load(b), t.load(d), t.product(a, b, c), t.product(b, d, c, 1))
-    target = LoopTarget({0: square, 1: square}, TARGET.families)
-    ring = decided(t.zeros(c), loop, tiles=(c, a, b, d), target=target).ring
-    assert ring is not None
-    assert not any(buffer.transposed for buffer in ring.buffers.values())
-    assert len({product.variant for product in ring.products}) == 1
-
-
-def test_a_fixed_field_takes_stages_for_few_sums() -> None:
-    variant = variant_of(64, 64, 32, 256, dtype="float32")
-    a, b, c = t.tile("a", 64, 32), t.tile("b", 32, 64), t.tile("c", 64, 64)
-    nodes = t.zeros(c), t.loop(t.load(a), t.load(b), t.product(a, b, c))
-    for choice, has_stages in (
-        (PipelineOverrides(), False),
-        (PipelineOverrides("mma"), False),
-        (PipelineOverrides(stages=3), True),
-    ):
-        target = LoopTarget({0: variant}, TARGET.families, choice=choice)
-        assert (decided(*nodes, tiles=(c, a, b), target=target).ring is not None) == has_stages
-
-
 # ---- reasons
 
 
@@ -202,26 +154,6 @@ def test_rejections(nodes: tuple[Node, ...], reason: str) -> None:
     assert reason in rejection(decided(t.zeros(C), t.loop(*nodes)))
 
 
-def test_a_transpose_is_a_whole_tile() -> None:
-    stored = t.tile("stored", K, M, "float16")
-    flipped = t.view("flipped", stored, rows=M, cols=K, dtype="float16")
-    variant = variant_of(M, N, K, 128)
-    turned = LoopTarget({0: type(variant)(**{**vars(variant), "a": flipped_operand(variant)})}, TARGET.families)
-    nodes = t.load(stored), t.load(B), t.alias(flipped, stored), t.product(flipped, B, C)
-    assert decided(t.zeros(C), t.loop(*nodes), tiles=(C, stored, B), target=turned).ring is not None
-
-
-def flipped_operand(variant: Any) -> Any:
-    return type(variant.a)(variant.a.dtype, "col_major", variant.m, variant.a.alignment)
-
-
 def test_sums_over_an_outer_loop_are_a_rejection() -> None:
     decision = decided(t.zeros(C), t.loop(t.loop(*body())))
     assert rejection(decision) == "the accumulators stay in registers over an outer loop: merge the loops"
-
-
-def test_a_setting_is_a_reason() -> None:
-    target = LoopTarget(TARGET.variants, rejection="the setting main_loop is 'double_buffered'")
-    assert (
-        rejection(decided(t.zeros(C), t.loop(*body()), target=target)) == "the setting main_loop is 'double_buffered'"
-    )

@@ -269,18 +269,6 @@ def test_the_reverse_pass_does_not_repeat_a_product_that_nothing_reads() -> None
     assert macros(written(module, {}))[name] == "__VA_ARGS__"
 
 
-def test_a_module_with_a_product_has_async_loads_in_all_functions() -> None:
-    first, a, b, c = t.load(t.tile("x")), t.tile("a"), t.tile("b"), t.tile("c")
-    second = t.load(a)
-    other = t.function(first, t.operation("tile_sum", t.tile("x")), label="other")
-    own = t.function(second, t.product(a, b, c))
-    module = generated(session(("k", BIG)), trace=t.module(other, own))
-    for load in (first, second):
-        name = f"WT_AT_{load.hook}"
-        assert macros(written(module, functions(BIG[C])))[name] == "wt_module::Load<true>() << __VA_ARGS__"
-        assert macros(written(module, {}))[name] == "__VA_ARGS__", "without a built product Warp loads"
-
-
 def test_every_hook_is_defined_for_any_set_of_built_functions() -> None:
     module = module_with_loop()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +22,9 @@ from warp_tiles.plan.planning import (
     resolve,
     with_register_limit,
 )
-from warp_tiles.solver.variant import SolverConfig, SolverVariant, Variant, register_limit, registers_of_indexed
+from warp_tiles.solver.variant import SolverVariant, Variant, register_limit, registers_of_indexed
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
-FORWARD_REASON = "needed"
 
 
 def by_role(plan: ModulePlan) -> dict[Role, PlannedVariant]:
@@ -38,29 +36,11 @@ def use(kernel: str, function: str, backward: bool) -> FunctionUse:
     return FunctionUse(kernel, function, backward, f"{kernel} {'has' if backward else 'has no'} backward pass")
 
 
-def test_a_forward_only_kernel_needs_one_product() -> None:
-    plan = resolve(session(("k", BIG)), (), ["k"], [use("k", "k", False)])
-    found = by_role(plan)
-    assert {role: item.needed for role, item in found.items()} == {C: True, A: False, B: False}
-    assert found[C].reason == FORWARD_REASON
-    assert found[A].reason == found[B].reason == "not needed: k has no backward pass"
-    assert [item.variant for item in plan.needed] == [BIG[C]]
-    assert (plan.name, plan.arch, plan.block_dim, plan.kernels) == ("module", 90, 128, ("k",))
-
-
 def test_without_a_use_the_generated_adjoints_give_the_reason() -> None:
     called = resolve(session(("k", BIG)), {0}, ["k"], [])
     assert by_role(called)[A].reason == "needed: its adjoint is called"
     skipped = resolve(session(("k", BIG)), (), ["k"], [])
     assert by_role(skipped)[A].reason == "not needed: no kernel calls its adjoint"
-
-
-def test_equal_variants_of_two_sites_are_merged() -> None:
-    uses = [use("one", "one", False), use("two", "two", False)]
-    plan = resolve(session(("one", BIG), ("two", BIG)), (), ["one", "two"], uses)
-    assert len(plan.needed) == 1
-    assert plan.needed[0].kernels == ("one", "two")
-    assert len(plan.variants) == 3  # the skipped adjoints are merged too
 
 
 def test_a_variant_with_two_roles_is_listed_under_both() -> None:
@@ -70,34 +50,12 @@ def test_a_variant_with_two_roles_is_listed_under_both() -> None:
     assert {item.role for item in plan.needed if item.variant == SMALL[C]} == {C, A}
 
 
-def test_the_scalar_path_is_planned_with_its_reason() -> None:
-    made = Session("module", None, 1)
-    made.add("tile_matmul", "k", {}, scalar_reason="the target is the CPU")
-    plan = resolve(made, {0}, ["k"], [use("k", "k", True)])
-    found = by_role(plan)
-    assert plan.needed == ()
-    assert {role: item.needed for role, item in found.items()} == dict.fromkeys(PRODUCT_ROLES, True)
-    assert {item.variant for item in found.values()} == {None}
-    assert found[C].reason.endswith("on Warp's scalar path, because the target is the CPU")
-    assert found[A].reason == "needed: k has backward pass; on Warp's scalar path, because the target is the CPU"
-
-
 def test_scalar_sites_of_different_functions_stay_apart() -> None:
     made = Session("module", None, 1)
     for name in ("one", "two"):
         made.add("tile_matmul", name, {}, scalar_reason="the target is the CPU")
     plan = resolve(made, (), ["one", "two"], [])
     assert {item.function for item in plan.variants if item.role is C} == {"one", "two"}
-
-
-def test_the_product_in_warps_adjoint_of_a_cholesky_is_the_only_one_of_its_site() -> None:
-    made = Session("module", 90, 128)
-    made.add("tile_cholesky", "k", {A: BIG[A]}, roles=(A,))
-    (planned,) = resolve(made, {0}, ["k"], [use("k", "k", True)]).variants
-    assert (planned.call, planned.role, planned.needed, planned.variant) == ("tile_cholesky", A, True, BIG[A])
-    (skipped,) = resolve(made, (), ["k"], [use("k", "k", False)]).variants
-    assert not skipped.needed
-    assert resolve(made, (), ["k"], []).needed == ()
 
 
 _MATRIX = Operand("float32", "row_major", 8, 16)
@@ -128,54 +86,6 @@ def test_only_a_site_with_one_adjoint_is_a_solver() -> None:
     made.add("tile_matmul", "k", BIG)
     made.add("tile_cholesky", "k", {A: BIG[A]}, roles=(A,))
     assert [site.is_solver for site in made.sites] == [True, False, False]
-
-
-def test_a_plan_prints_the_fields_of_a_solver() -> None:
-    plan = resolve(solver_session(), {0}, ["k"], [])
-    for item, data in zip(plan.variants, json.loads(json.dumps(plan.to_json()))["variants"]):
-        assert set(data) >= PLAN_FIELDS
-        assert data["m"] is data["k"] is data["precision"] is None
-        assert data.items() >= item.variant.to_json().items()
-    config = SolverConfig(8)
-    assert replace(plan.needed[0], tile_config=config).to_json()["tile_config"] == config.to_json()
-
-
-PLAN_FIELDS = {
-    "role", "m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement", "leading_dimensions",
-    "threads", "arch", "needed", "reason", "provider", "key", "cached", "tile_config", "symbol", "choice",
-}  # fmt: skip
-
-
-def test_a_plan_prints_all_fields() -> None:
-    plan = resolve(session(("k", BIG)), (), ["k"], [use("k", "k", False)])
-    data = json.loads(json.dumps(plan.to_json()))
-    assert data["name"] == "module"
-    assert data["kernels"] == ["k"]
-    assert all(set(item) >= PLAN_FIELDS for item in data["variants"])
-    roles = [item["role"] for item in data["variants"]]
-    assert sorted(roles) == ["adjoint_a", "adjoint_b", "forward"]
-    assert data["variants"][0].items() >= plan.variants[0].variant.to_json().items()
-
-
-def test_a_plan_prints_provider_policy_and_tile_configuration() -> None:
-    plan = resolve(session(("k", BIG)), (), ["k"], [])
-    assert plan.to_json()["provider"] == plan.settings.provider == "auto"
-    assert plan.to_json()["policy"] == "auto"
-    config = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
-    planned = replace(plan.needed[0], provider="mma", symbol="f", tile_config=config)
-    data = json.loads(json.dumps(planned.to_json()))
-    assert (data["provider"], data["symbol"]) == ("mma", "f")
-    assert TileConfig.from_json(data["tile_config"]) == config
-    assert plan.needed[0].to_json()["tile_config"] is None
-    assert plan.needed[0].to_json()["symbol"] == BIG[C].symbol, "the default before a provider is assigned"
-
-
-def test_a_scalar_plan_prints_null_sizes() -> None:
-    made = Session("module", None, 1)
-    made.add("tile_matmul", "k", {}, scalar_reason="the target is the CPU")
-    for item in resolve(made, (), ["k"], []).to_json()["variants"]:
-        assert set(item) >= PLAN_FIELDS
-        assert (item["m"], item["arrangement"], item["symbol"]) == (None, None, "")
 
 
 def test_only_sites_with_a_generated_adjoint_need_it() -> None:
