@@ -292,7 +292,7 @@ MORE: dict[str, Form] = {
     "C is stored in the loop": Form(
         kernel(START, RANGE + f"\n    {STORE}"),
         state="as_warp",
-        reason="tile_store uses C in the loop",
+        reason="tile_store uses C in each iteration: store it behind the loop",
         differentiable=False,
     ),
     "a copy of C": Form(

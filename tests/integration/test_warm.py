@@ -226,7 +226,8 @@ def test_runs_of_a_warmed_script_build_nothing(starts: str, tmp_path: Path) -> N
     assert json_of(done)["start"] == str(record)
     assert [module.arch for module in read_record(record).modules] == [80, 90]
     prefix = [sys.executable, *(("-m", "warp_tiles", "run") if starts == "run" else ())]
-    environment = {**os.environ, "WARP_TILES_CACHE_DIR": str(cache)}
+    root = Path(__file__).resolve().parents[2]  # of benchmarks, which is not installed
+    environment = {**os.environ, "WARP_TILES_CACHE_DIR": str(cache), "PYTHONPATH": str(root)}
     run = subprocess.run(
         [*prefix, script, tmp_path / "kernels"], env=environment, check=True, capture_output=True, text=True
     )
