@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,4 +78,11 @@ def stand_in(kernel_cache: Path) -> Iterator[StandIn]:
         stack.enter_context(mock.patch.object(find("context.ModuleExec"), "__del__", keep))
         stack.enter_context(mock.patch.object(wp, "get_devices", devices))
         stack.enter_context(mock.patch.object(wp.config, "kernel_cache_dir", str(kernel_cache)))
-        yield device
+        try:
+            yield device
+        finally:
+            for module in find("context.user_modules").values():
+                for execution in module.execs.values():
+                    if execution.device is device:
+                        execution.handle = None  # Warp unloads nothing
+            gc.collect()  # what no module refers to any more, before its __del__ is Warp's again
