@@ -372,6 +372,37 @@ def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: An
     assert [kept.name for kept in read_record(file).modules] == [good.name, "broken"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"warp": "1", "modules": [' + "[]," * 600_000 + "[]]}", "[" * 600_000, "[" * 600_000 + '"',
+        r'{"\\": "\"", "a": [' + "{}," * 600_000, '"",' * 1_200_000, "x" * (65 << 20),
+    ],
+)  # fmt: skip
+def test_what_would_take_long_to_parse_is_refused_before(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_record, "parse_object", lambda _: pytest.fail("it is parsed"))
+    with pytest.raises(start_record.DamagedError, match="more than"):
+        StartRecord.from_bytes(text.encode())
+    with pytest.raises(start_record.DamagedError, match="not ASCII"):
+        StartRecord.from_bytes('{"∀": []}'.encode("utf-16-le"))
+
+
+def test_a_large_record_is_read() -> None:
+    source = 'float a[] = {1.0f, 2.0f}; printf("[%s]\\n", "{");\n' * 10_000
+    modules = tuple(dataclasses.replace(MODULE, name=f"m{n}", source=source) for n in range(100))
+    data = StartRecord("1", modules).to_bytes()
+    assert len(data) > 50 << 20
+    assert StartRecord.from_bytes(data).modules == modules
+
+
+def test_names_that_fill_a_file_name_are_used(recorded: Any) -> None:
+    (kept,) = read_record(recorded("first", load(text()))).modules
+    named = dataclasses.replace(kept, program=f"wp_{'é' * 117}.cu", arch=999, suffix="a")
+    rewrite(recorded.folder / "start.json", named)
+    recorded("second")
+    assert len(Path(named.file).name.encode()) <= 255
+
+
 def test_random_changes_are_refused_or_harmless() -> None:
     data = StartRecord("1", (MODULE,)).to_bytes()
     assert StartRecord.from_bytes(data) == StartRecord("1", (MODULE,))
@@ -397,6 +428,7 @@ def test_random_changes_are_refused_or_harmless() -> None:
         {"linked": {"functions": [], "suffix": "", "register_limit": None, "prefix": -1}},
         {"name": "\x1b[2J"}, {"program": "wp_\x1b[2J.cu"},
         {"switches": [1, 0, 1, 0]}, {"meta": {"a": "b"}}, {"source": 3}, {"suffix": "a/b"}, {"more": 1},
+        {"source": "\udc80"}, {"meta": {"\udc80": 1}}, {"program": f"wp_{'é' * 118}.cu"}, {"program": "wp_\udc80.cu"},
     ],
 )  # fmt: skip
 def test_a_field_of_another_kind_is_refused(change: dict[str, object]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -166,7 +167,7 @@ def gpus_here() -> dict[int, Any]:
 
 def in_kernel_cache(file: str) -> bool:
     """True if a file lies in Warp's kernel cache."""
-    return Path(str(warp.config.kernel_cache_dir), file).is_file()
+    return os.path.isfile(os.path.join(str(warp.config.kernel_cache_dir), file))
 
 
 # ---- hashes with constants at their full width

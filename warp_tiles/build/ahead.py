@@ -43,6 +43,8 @@ log = logging.getLogger("warp_tiles")
 _MOST_RECORDS = 64  # of scripts, below the cache's root
 _LOCK_S = 5.0
 _FETCHES = 16  # side by side
+#: What a build ahead may raise. The launch meets the same error, and reports it.
+FAILURES = (WarpTilesError, TypeError, ValueError, OSError)
 _said = WarnedTexts()
 
 
@@ -292,7 +294,7 @@ class ProgramStart:
             if self.is_stopped:
                 return
             key = None
-            with suppressed(WarpTilesError, TypeError, OSError):  # its build meets it again
+            with suppressed(*FAILURES):  # its build meets it again
                 key = keys_of(self._engine, self._context, module)[0] if held is not None else None
             if held is not None and key is not None and key.digest in held:
                 self._threads.submit(self._fetch, module, key)
@@ -356,7 +358,7 @@ class ProgramStart:
     def _bind(self, one: AheadModule) -> None:
         try:
             compiled(self._engine, one)
-        except (WarpTilesError, TypeError, OSError) as error:  # its launch meets the same error, and reports it
+        except FAILURES as error:  # its launch meets the same error, and reports it
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", one.module.name, error)
 
@@ -373,7 +375,7 @@ class ProgramStart:
                 f"the start record {self.file} is not used any further: what it names cannot be kept. {error.remedy}",
                 _said,
             )
-        except (WarpTilesError, TypeError, OSError) as error:  # the launch meets it again, and reports it
+        except FAILURES as error:  # the launch meets it again, and reports it
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", module.name, error)
 

@@ -29,8 +29,9 @@ from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import shown
 
 log = logging.getLogger("warp_tiles")
-_MOST_BYTES, _MOST_MODULES = 256 << 20, 4096
-_MOST_NAME = 250
+_MOST_BYTES, _MOST_MODULES = 64 << 20, 4096
+_MOST_VALUES = 500_000  # a thousand bytes of memory each, at most
+_MOST_NAME = 240  # bytes; the name of the binary is longer
 _SUFFIXES = {"a": 90, "f": 100}  # the first architecture with each suffix
 _CLUSTERS = 90  # the first architecture with them
 _IN_CLUSTERS = tuple(f"WP_CLUSTER_DIMS({digit}" for digit in "123456789")  # in kernels, other than the macro itself
@@ -93,6 +94,10 @@ class StartModule:
             raise DamagedError(f"switches is {shown(switches)}")
         if not data["name"].isprintable():  # terminals and logs show it
             raise DamagedError(f"name is {shown(data['name'])}")
+        try:
+            "".join((data["source"], *meta)).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DamagedError(f"source or meta is no text: {error.reason}") from error
         if not _is_name(data["program"]) or data["suffix"] not in ("", *ascii_lowercase):
             raise DamagedError(f"program is {shown(data['program'])}, suffix is {shown(data['suffix'])}")
         if data["output"] not in ("cubin", "ptx") or not 0 < data["arch"] < 1000:
@@ -158,6 +163,7 @@ class StartRecord:
         Raises:
             DamagedError: It is none.
         """
+        _require_bounded(data)
         found = parse_object(data)
         if found.keys() != {"warp", "modules"} or not isinstance(found["warp"], str):
             raise DamagedError("it is no start record")
@@ -175,8 +181,10 @@ class StartRecord:
             RecordError: It is longer than what is read.
         """
         data = (json.dumps(asdict(self), indent=1, ensure_ascii=True) + "\n").encode("ascii")
-        if len(data) > _MOST_BYTES:
-            raise RecordError(f"it would have more than {_MOST_BYTES} bytes, which is the most that is read")
+        try:
+            _require_bounded(data)
+        except DamagedError as error:
+            raise RecordError(f"it would not be read again: {error}") from error
         return data
 
     def after(self, warp: str, built: Iterable[StartModule], loaded: Callable[[StartModule], bool]) -> StartRecord:
@@ -200,13 +208,27 @@ class StartRecord:
         return StartRecord(warp, kept[:_MOST_MODULES])
 
 
+def _require_bounded(data: bytes) -> None:
+    """Refuse a text that takes long to parse, or much memory.
+
+    Raises:
+        DamagedError: It has too many bytes or values.
+    """
+    if not data.isascii() or b"\0" in data:  # another encoding, in which these bytes mean something else
+        raise DamagedError("it is not ASCII")
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # every quote left begins or ends a text
+    structure = b"".join(plain.split(b'"')[::2]) if plain.count(b'"') <= 4 * _MOST_VALUES else plain
+    if len(data) > _MOST_BYTES or sum(map(structure.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise DamagedError(f"it has more than {_MOST_BYTES} bytes or {_MOST_VALUES} values")
+
+
 def _is_name(program: str) -> bool:
     """True for a name that Warp gives to a source, which is no path."""
     return (
         program.startswith("wp_")
         and program.endswith(".cu")
-        and len(program) <= _MOST_NAME
         and program.isprintable()
+        and len(program.encode("utf-8")) <= _MOST_NAME
         and not set(program) & set("/\\")
     )
 

@@ -15,12 +15,12 @@ import click
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
-from warp_tiles.build.ahead import AheadModule, build_ahead, compiled
+from warp_tiles.build.ahead import FAILURES, AheadModule, build_ahead, compiled
 from warp_tiles.build.start_record import StartModule, read_record
 from warp_tiles.cli.cache import counted, require_push, sign_and_write
 from warp_tiles.cli.output import FILE, interrupted_by_signals, json_option, note, print_result, script_output_to_stderr
 from warp_tiles.cli.scripts import GRAMMAR, arch_option, incomplete_option, require_complete, takes_script
-from warp_tiles.errors import PlanError, RecordError, SettingError, WarpTilesError
+from warp_tiles.errors import PlanError, RecordError, SettingError
 from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import current
 from warp_tiles.store.paths import cache_root, start_file
@@ -152,7 +152,7 @@ def _build(row: Row, build: Callable[[], tuple[CacheKey, bool] | None]) -> None:
             row["reason"] = "no key covers its code, or its functions under these settings"
         else:
             row.update(key=found[0].digest, state="compiled" if found[1] else "present")
-    except (WarpTilesError, TypeError, OSError) as error:
+    except FAILURES as error:
         raise_if_signalled(error)
         _fail(row, error)
     row["seconds"] = round(time.perf_counter() - started, 3)
