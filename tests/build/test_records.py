@@ -13,7 +13,7 @@ import pytest
 from tests.bench import ALIGNED, Bench
 from tests.build.test_module_build import Case
 from tests.codegen.modules import BIG, session
-from tests.plan.test_planning import PLAN_FIELDS
+from tests.integration.commands import PLAN_FIELDS
 from warp_tiles import settings
 from warp_tiles.build.records import (
     COMPILE,
