@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -27,6 +27,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder, warp_library
 from warp_tiles.compile.pool import PROCESS_BYTES, CompilerPool, WorkerSlots, result_of
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
+from warp_tiles.util.threads import PREFETCH, RECORD
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 LTO_IR = b"\xedCN\x7f"  # the first bytes of NVRTC's LTO-IR
@@ -184,7 +185,7 @@ def test_a_request_that_a_thread_took_before_the_pool_was_closed_starts_nothing(
     own.close()
     for _ in range(2):  # while it is closed, and when it is open again
         with pytest.raises(WorkerError, match="closed during a build"):
-            own._run(GOOD, threads, ahead=False)
+            own._run(GOOD, threads, order=0)
         own.submit(GOOD).result(60)
         assert len(own._processes) == 1
 
@@ -473,7 +474,7 @@ def test_what_a_launch_waits_for_runs_beside_what_is_ahead(
     pool = CompilerPool(4, slots())
     ends, started = threading.Event(), list[Any]()
 
-    def run(request: Any, _: object) -> Any:
+    def run(request: Any, *_: object) -> Any:
         started.append(request)
         return request == "launch" or ends.wait(30)
 
@@ -492,7 +493,7 @@ def test_a_launch_gets_a_process_at_once_while_as_many_as_allowed_compile_ahead(
 ) -> None:
     pool, ends, started = CompilerPool(2), threading.Event(), list[str]()
 
-    def run(request: Any, _: object) -> Any:
+    def run(request: Any, *_: object) -> Any:
         started.append(request)
         return ends.wait(30)
 
@@ -508,6 +509,83 @@ def test_a_launch_gets_a_process_at_once_while_as_many_as_allowed_compile_ahead(
         ends.set()
         assert all(one.result(30) for one in (*ahead, *launches))
     assert started[3] == "launch 1"
+
+
+class Endless:
+    """A compiler process whose requests of a start record end only with it."""
+
+    made: ClassVar[list[Endless]] = []
+
+    def __init__(self, _: object) -> None:
+        self.ended = threading.Event()
+        self.made.append(self)
+
+    def run(self, request: Any) -> Any:
+        if isinstance(request, worker.Limited):
+            assert self.ended.wait(30)
+            raise WorkerError("it was ended")
+        return request
+
+    def kill(self) -> None:
+        self.ended.set()
+
+    close = kill
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> list[Endless]:
+    monkeypatch.setattr(pool_module, "_Process", Endless)
+    monkeypatch.setattr(Endless, "made", [])
+    return Endless.made
+
+
+def test_launches_that_wait_end_the_youngest_requests_of_a_start_record(
+    endless: list[Endless], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_PATIENCE_S", 0.2)
+    release = threading.Event()
+    run = Endless.run
+
+    def wait(process: Endless, request: Any) -> Any:
+        return run(process, request) if request != "long" or release.wait(30) else None
+
+    monkeypatch.setattr(Endless, "run", wait)
+    with CompilerPool(2) as pool:
+        ahead = []
+        for number in range(3):
+            ahead.append(pool.submit(f"ahead {number}", ahead=RECORD))  # type: ignore[arg-type]
+            until(lambda number=number: len(endless) == min(number + 1, 2))
+        long = pool.submit("long")  # type: ignore[arg-type]
+        until(lambda: len(endless) == 3)
+        assert pool.submit("short").result(10) == "short"  # type: ignore[arg-type, comparison-overlap]
+        ended = [process.ended.is_set() for process in endless]
+        assert ended == [True, True, False], "the launch that runs goes on"
+        release.set()
+        assert long.result(10) == "long"  # type: ignore[comparison-overlap]
+        assert [isinstance(one.exception(10), WorkerError) for one in ahead[:2]] == [True, True]
+
+
+def test_a_request_of_a_start_record_has_limits_of_time_and_memory(
+    endless: list[Endless], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "RECORD_S", 0.2)
+    with CompilerPool(1) as pool:
+        with pytest.raises(WorkerError, match="it was ended"):
+            pool.submit("ahead", ahead=RECORD).result(10)  # type: ignore[arg-type]
+        assert pool.submit("prefetch", ahead=PREFETCH).result(10) == "prefetch"  # type: ignore[arg-type, comparison-overlap]
+
+
+def test_a_source_that_takes_too_much_memory_fails_and_the_process_has_no_limit_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "RECORD_BYTES", 200 << 20)
+    levels = "".join(f"#define B{n + 1} {', '.join([f'B{n}'] * 10)}\n" for n in range(7))
+    bomb = replace(GOOD, source=f"#define B0 1\n{levels}__device__ int x[] = {{B7}};\n")
+    with CompilerPool(1) as pool:
+        with pytest.raises(BuildError) as error:
+            pool.submit(bomb, ahead=RECORD).result(120)
+        assert "out of memory" in error.value.log
+        assert pool.submit(GOOD).result(60).payload
 
 
 def test_a_slot_is_free_once_it_is_given_back_although_a_child_has_a_copy(slots: Callable[[], WorkerSlots]) -> None:

@@ -20,11 +20,10 @@ from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.reload import Prefetches
-from warp_tiles.build.context import PREFETCH, RECORD
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import PlanError
 from warp_tiles.settings import current
-from warp_tiles.util.threads import wait_all
+from warp_tiles.util.threads import PREFETCH, RECORD, wait_all
 
 
 class Compiler:
@@ -112,8 +111,8 @@ def test_a_module_of_one_kernel_is_compiled_ahead(device: StandIn, compiler: Com
 def test_products_are_built_ahead(device: StandIn, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     module, flags, submit = load(gemm(decorator=FORWARD_ONLY)), list[bool](), CompilerPool.submit
 
-    def note(pool: CompilerPool, request: Any, *, ahead: bool = False) -> Any:
-        flags.append(ahead)
+    def note(pool: CompilerPool, request: Any, *, ahead: int = 0) -> Any:
+        flags.append(ahead == PREFETCH)
         return submit(pool, request, ahead=ahead)
 
     monkeypatch.setattr(CompilerPool, "submit", note)

@@ -34,11 +34,11 @@ from warp_tiles._warp.modules import (
     outdated,
     withdrawn,
 )
-from warp_tiles.build.context import PREFETCH, ahead_of_launches
+from warp_tiles.build.context import ahead_of_launches
 from warp_tiles.errors import PlanError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings, current
-from warp_tiles.util.threads import raise_if_signalled, wait_all
+from warp_tiles.util.threads import PREFETCH, raise_if_signalled, wait_all
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
@@ -262,7 +262,7 @@ class Prefetches:
 
     def _run(self, module: Any, device: Any, block_dim: int) -> None:
         try:
-            with ahead_of_launches():
+            with ahead_of_launches(PREFETCH):
                 _compile_ahead(module, device, block_dim)
         except BaseException as error:  # the launch meets the same error, and reports it
             if isinstance(error, (KeyboardInterrupt, SystemExit)):

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles.build.context import RECORD, BuildContext, ahead_of_launches
+from warp_tiles.build.context import BuildContext, ahead_of_launches
 from warp_tiles.build.functions import Linked
 from warp_tiles.build.module_build import ModuleBuild, key_ahead, link_ahead
 from warp_tiles.build.records import now_s
@@ -32,7 +32,7 @@ from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import LOCKS, STARTS, absolute
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import write_output
-from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, suppressed
+from warp_tiles.util.threads import PREFETCH, RECORD, DaemonThreads, raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -125,6 +125,7 @@ def build_ahead(
     source, linked = module.module_source(), module.linked
     if "\r" in module.source or reason_without_key(source, module.source):  # Warp writes no such character
         return None
+    context = replace(context, ahead=context.ahead or PREFETCH)
     key, functions = keys_of(engine, context, module)
     if key is None or (not waits and context.modules.is_locked(key)):
         return None
@@ -135,13 +136,13 @@ def build_ahead(
             wanted = WarpOutput(b"", request.source, f".{source.target}.{module.output}", module.meta)
             if wanted.equal(WarpOutput.of(lease.found)) is not None:
                 return key, False
-            answer = result_of(replace(context, ahead=True).submit(request))
+            answer = result_of(context.submit(request))
             payload, seconds = replace(wanted, binary=answer.payload).pack(), answer.seconds
         else:
             if lease.found is not None:
                 return key, False
             bare = _bare_plan(context, module)
-            with ahead_of_launches():
+            with ahead_of_launches(context.ahead):
                 binary = link_ahead(engine, bare, source, module.source, linked, functions)
             if binary is None:
                 return None
@@ -216,7 +217,7 @@ class ProgramStart:
         self._in_warps_folder = in_warps_folder
         self._generate = generate
         self._archs = archs
-        self._context = engine.build_context(current())
+        self._context = replace(engine.build_context(current()), ahead=RECORD)
         root, shared = self._context.root, self._context.settings.cache_shared
         self._root = TrustedFolder(root, shared=shared)
         self._own = TrustedFolder(root, STARTS, shared=shared) if self.file.parent == root / STARTS else None

@@ -20,7 +20,7 @@ from warp_tiles.settings import OF_MODULE, Settings, current
 from warp_tiles.store import AHEAD, ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.store.kinds import FUNCTIONS, MODULES, REJECTED_SOURCES, Kind
 from warp_tiles.store.paths import cache_root
-from warp_tiles.util.threads import DaemonThreads, raise_if_signalled
+from warp_tiles.util.threads import LAUNCH, DaemonThreads, raise_if_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 if TYPE_CHECKING:
@@ -36,25 +36,23 @@ log = logging.getLogger("warp_tiles")
 T = TypeVar("T")
 _WAITING_THREADS = 64  # they only wait for compiler processes and for locks of other processes
 _WAITING_THREADS_OF_EXECUTORS = 256  # a cluster can have as many workers
-#: The order of what is built ahead of launches.
-PREFETCH, RECORD = range(2)
 
 
 class _ThisThread(threading.local):
-    is_ahead = False
+    ahead = LAUNCH
 
 
 _this_thread = _ThisThread()
 
 
 @contextmanager
-def ahead_of_launches() -> Iterator[None]:
-    """What this thread builds in the block leaves compiler processes to launches."""
-    before, _this_thread.is_ahead = _this_thread.is_ahead, True
+def ahead_of_launches(order: int) -> Iterator[None]:
+    """What this thread builds in the block leaves compiler processes to launches: PREFETCH or RECORD."""
+    before, _this_thread.ahead = _this_thread.ahead, order
     try:
         yield
     finally:
-        _this_thread.is_ahead = before
+        _this_thread.ahead = before
 
 
 class Resources:
@@ -136,14 +134,14 @@ class BuildContext:
 
     Attributes:
         compiled: The work of the compiler, added by each :meth:`get_or_compile` that compiles.
-        ahead: True if no launch waits for what it builds.
+        ahead: PREFETCH or RECORD if no launch waits for what it builds, else LAUNCH.
         linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
     """
 
     resources: Resources
     settings: Settings
     compiled: list[Phase] = field(default_factory=list, compare=False, repr=False)
-    ahead: bool = field(default_factory=lambda: _this_thread.is_ahead, compare=False)
+    ahead: int = field(default_factory=lambda: _this_thread.ahead, compare=False)
     linker_reason: str = ""
 
     @property
@@ -259,7 +257,7 @@ class BuildContext:
 
     @property
     def queue(self) -> DaemonThreads:
-        """Threads that build ahead of launches, by :data:`PREFETCH` and :data:`RECORD`. See :attr:`pool`."""
+        """Threads that build ahead of launches, those of prefetches first. See :attr:`pool`."""
         jobs = self.pool.jobs
         return self.resources.once(lambda: DaemonThreads(jobs, "warp_tiles_queue"), "queue", jobs)
 

@@ -34,7 +34,7 @@ from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import LAUNCH, raise_if_signalled
 from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ class ExecutorPool(CompilerPool):
         self._installation = installation
         self._pending: set[Future[Answer]] = set()
 
-    def submit(self, request: Request, *, ahead: bool = False) -> Future[Compiled]:
+    def submit(self, request: Request, *, ahead: int = LAUNCH) -> Future[Compiled]:
         """See :meth:`CompilerPool.submit`. Processes of this machine compile what Warp's own compiler has to."""
         if isinstance(request, WarpCompileRequest):
             return super().submit(request, ahead=ahead)

@@ -536,7 +536,7 @@ def link_ahead(
     Returns:
         The binary; None if another function took the place of one.
     """
-    context = replace(engine.build_context(bare.settings), ahead=True)
+    context = engine.build_context(bare.settings)
     futures = engine.start(linked.functions, bare.settings).values()
     compiled = context.submit(_request(context, module, text, bare.name, linked.prefix))
     built = [wait_result(future) for future in futures]

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,16 @@ from warp_tiles.compile.search import import_path
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
 from warp_tiles.util.processes import free_memory_bytes, host
-from warp_tiles.util.threads import DaemonThreads, available_cores, held, raise_if_signalled, suppressed, wait_all
+from warp_tiles.util.threads import (
+    LAUNCH,
+    RECORD,
+    DaemonThreads,
+    available_cores,
+    held,
+    raise_if_signalled,
+    suppressed,
+    wait_all,
+)
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 try:
@@ -47,6 +56,9 @@ PROCESS_BYTES = 450 * 10**6
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
 _SLOT_S = 0.05  # between two looks for a free slot
+#: Limits of a request of a start record, whose sources may never end: seconds and bytes.
+RECORD_S, RECORD_BYTES = 600.0, 4 << 30
+_PATIENCE_S = 2.0  # of a launch, before it ends a request of a start record
 _CLOSED = "the compiler processes were closed during a build"
 # without the __init__ of this package, whose imports take 0.05 s that a worker does not need
 _BOOTSTRAP = """
@@ -112,7 +124,7 @@ class _Process:
         except FileNotFoundError:
             return True
 
-    def run(self, request: Request) -> Compiled:
+    def run(self, request: Request | worker.Limited) -> Compiled:
         self.start()
         process = self._process
         assert process is not None
@@ -156,6 +168,12 @@ class _Process:
                 process.wait()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the process, and with it the request that it runs."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
 
     def close(self) -> None:
         with self._lock:
@@ -243,6 +261,7 @@ class CompilerPool:
         self._libraries = tuple(libraries)
         self._slots = slots
         self._running = Counter[bool]()  # by whether they were submitted ahead
+        self._limited: list[_Process] = []  # those that run requests of a start record, in the order of these
         self._needed = 0  # requests that wait, and were not submitted ahead
         self._looking = threading.Lock()
         self._looked_at_s = 0.0  # when no slot was found
@@ -253,16 +272,16 @@ class CompilerPool:
         self._processes: list[_Process] = []
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
 
-    def submit(self, request: Request, *, ahead: bool = False) -> Future[Compiled]:
+    def submit(self, request: Request, *, ahead: int = LAUNCH) -> Future[Compiled]:
         """Start a request. If it fails, its future raises the WarpTilesError.
 
         Args:
-            ahead: True if no launch waits for it yet.
+            ahead: PREFETCH or RECORD if no launch waits for it yet.
         """
         with self._lock:
             if self._threads is None:
                 self._threads = DaemonThreads(self.jobs, "warp_tiles"), DaemonThreads(self.jobs, "warp_tiles_ahead")
-            future = self._threads[ahead].submit(self._run, request, self._threads, ahead)
+            future = self._threads[ahead > LAUNCH].submit(self._run, request, self._threads, ahead)
             self._unfinished += 1
         future.add_done_callback(self._finished)
         return future
@@ -290,17 +309,21 @@ class CompilerPool:
                 self._processes.append(process)
                 self._idle.insert(0, process)  # the first that starts is used first
 
-    def _run(self, request: Request, threads: tuple[DaemonThreads, ...], ahead: bool) -> Compiled:
+    def _run(self, request: Request, threads: tuple[DaemonThreads, ...], order: int) -> Compiled:
+        ahead, waiting_since = order > LAUNCH, time.monotonic()
         with self._lock:
             self._needed += not ahead
         try:
             while (slot := self._slot(threads, ahead)) is None:
                 time.sleep(_SLOT_S)
+                if not ahead and time.monotonic() - waiting_since > _PATIENCE_S:
+                    waiting_since = time.monotonic()
+                    self._end_limited()
         finally:
             with self._lock:
                 self._needed -= not ahead
         try:
-            return self._run_in_slot(request, threads)
+            return self._run_in_slot(request, threads, order)
         finally:
             with self._lock:
                 self._running[ahead] -= 1
@@ -338,7 +361,7 @@ class CompilerPool:
         if self._slots is not None:
             self._slots.release(slot)
 
-    def _run_in_slot(self, request: Request, threads: tuple[DaemonThreads, ...]) -> Compiled:
+    def _run_in_slot(self, request: Request, threads: tuple[DaemonThreads, ...], order: int) -> Compiled:
         with self._lock:
             if self._threads is not threads:
                 raise WorkerError(_CLOSED)
@@ -346,11 +369,39 @@ class CompilerPool:
             if process not in self._processes:
                 self._processes.append(process)
         try:
-            return process.run(request)
+            if order < RECORD:
+                return process.run(request)
+            with self._limit(process):
+                return process.run(worker.Limited(request, RECORD_BYTES))
         finally:
             with self._lock:
                 if self._threads is threads:  # otherwise the process was closed
                     self._idle.append(process)
+
+    @contextlib.contextmanager
+    def _limit(self, process: _Process) -> Iterator[None]:
+        """Let the time limit, or a launch, end the process in the block."""
+        timer = threading.Timer(RECORD_S, self._end_limited, (process,))
+        timer.daemon = True
+        with self._lock:
+            self._limited.append(process)
+        try:
+            with suppressed(RuntimeError):  # no thread can be started
+                timer.start()
+            yield
+        finally:
+            timer.cancel()
+            with self._lock:  # from here on the process belongs to another request
+                if process in self._limited:
+                    self._limited.remove(process)
+
+    def _end_limited(self, process: _Process | None = None) -> None:
+        """End a request of a start record, by default the one that began last. Its module is left to its launch."""
+        with self._lock:
+            process = process or next(reversed(self._limited), None)
+            if process is not None and process in self._limited:
+                self._limited.remove(process)
+                process.kill()
 
     def after_fork(self) -> None:
         """Leave the slots of a forked child's parent to the parent."""

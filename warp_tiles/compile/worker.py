@@ -21,7 +21,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,6 +36,30 @@ _LENGTH = struct.Struct("<Q")
 _WATCH_S = 0.5
 #: Files of precompiled headers that a process keeps, of 80 MB each: one for each block size that its modules have.
 _PRECOMPILED = 4
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A request that may take only so much memory. Address space that it merely reserves does not count."""
+
+    request: Any
+    most_bytes: int
+
+    @contextlib.contextmanager
+    def limit(self) -> Iterator[None]:
+        """The limit in the block, for this process."""
+        try:
+            import resource
+        except ImportError:  # not on Windows
+            yield
+            return
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        most = min([self.most_bytes, *(value for value in before if value != resource.RLIM_INFINITY)])
+        resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def send(stream: BinaryIO, message: object) -> None:
@@ -148,6 +173,9 @@ def run(request: Any, libraries: Sequence[str] = ()) -> Compiled:
         BuildError, LinkError: The compiler or the linker rejects the request.
         ToolchainError: There is no library for it.
     """
+    if isinstance(request, Limited):
+        with request.limit():
+            return run(request.request, libraries)
     if isinstance(request, (CompileRequest, LinkRequest)):
         libraries = libraries or tuple(map(os.fspath, find_toolchain().paths))
         if isinstance(request, CompileRequest):
