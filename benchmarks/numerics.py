@@ -1,7 +1,6 @@
 """Measures the errors of products and solvers, of warp_tiles and of unmodified Warp, on a GPU with the same inputs.
 
-    python benchmarks/numerics.py --json benchmarks/results/numerics.json
-    python -m benchmarks.pages
+    python benchmarks/numerics.py --json benchmarks/results/numerics.json --doc docs/tables.md
 
 The error of a product is the difference to float64 over sum |a| |b| of the same element, as in error bounds of sums.
 `solver_errors.py` defines the errors of solvers, whose rows are `--only "*condition*"`. `--build-only` needs no GPU.

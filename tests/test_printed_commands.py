@@ -43,6 +43,7 @@ PARSED = {
     r"--scheduler tcp://host:8786": "it needs a Dask scheduler; tests/cluster/test_command.py has one",
     r"example_tile_mlp\.py": "it trains for minutes",
     r"run examples/gemm\.py": "tests/test_examples.py runs it",
+    r"plan --arch 90 examples/gemm\.py": "tests/integration/test_cli_tables.py runs it",
 }
 """Commands of warp-tiles that are only parsed, and why."""
 NEEDS_GPU = r"warp-tiles tune (?!list|show|export|import|clear)"  # they run, and say so

@@ -65,6 +65,17 @@ def screen(*arguments: object, columns: int) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", written.decode("utf-8")).splitlines()
 
 
+def test_the_page_about_plans_shows_the_plan_of_the_example() -> None:
+    """docs/plan.md, which explains it row by row."""
+    page = (REPOSITORY / "docs" / "plan.md").read_text("utf-8")
+    (shown,) = re.findall(r"^```\n(module .*?)^```", page, re.MULTILINE | re.DOTALL)
+    (command,) = re.findall(r"^warp-tiles (.*plan .*gemm\.py)$", page, re.MULTILINE)
+    *words, script = command.split()
+    printed = [line for line in screen(*words, REPOSITORY / script, columns=80) if line]
+    printed = [line.replace(f"{REPOSITORY}/", "") for line in printed]
+    assert printed[-len(shown.splitlines()) :] == shown.splitlines()
+
+
 def words(text: str) -> Counter[str]:
     return Counter(re.sub("[│┃━─┏┓┗┛┡┩└┘┬┴┼╇┳,]", " ", text).split())
 
