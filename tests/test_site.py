@@ -42,7 +42,7 @@ def pages(nav: Any) -> Iterator[str]:
 
 
 def test_the_navigation_has_every_page_once() -> None:
-    written = [path.name for path in DOCS.glob("*.md")] + ["tutorial.md"]  # made from the notebook
+    written = [path.name for path in DOCS.glob("*.md")] + ["tutorial.md", "index.md"]  # the notebook and the README
     assert sorted(pages(CONFIG["nav"])) == sorted(written)
 
 
@@ -55,7 +55,8 @@ def test_the_site_names_the_project_as_its_metadata_do() -> None:
 
 def documented() -> list[str]:
     """The names whose docstrings the reference shows."""
-    return re.findall(r"^::: warp_tiles\.(?:api\.)?(\w+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    page = site.on_page_markdown((DOCS / "api.md").read_text("utf-8"))
+    return re.findall(r"^::: warp_tiles\.(?:api\.)?(\w+)$", page, re.MULTILINE)
 
 
 def test_the_reference_has_every_exported_name_once() -> None:
@@ -81,14 +82,14 @@ def test_the_help_of_every_command_is_in_the_site() -> None:
 
 def test_the_page_has_the_tree_of_errors() -> None:
     tree = "\n".join(line[4:] for line in str(errors.__doc__).splitlines() if line.startswith("    "))
-    assert f"```text\n{tree}\n```" in (DOCS / "errors.md").read_text("utf-8")
+    assert f"```text\n{tree}\n```" in (DOCS / "troubleshooting.md").read_text("utf-8")
 
 
 def test_readers_of_a_page_on_github_see_no_directive_of_the_site() -> None:
     for page in DOCS.glob("*.md"):
         shown = re.sub(r"<!--.*?-->", "", page.read_text("utf-8"), flags=re.DOTALL)
         assert ":::" not in shown, page
-        assert ":::" in site.on_page_markdown(page.read_text("utf-8")) or page.name not in ("api.md", "errors.md")
+        assert ":::" in site.on_page_markdown(page.read_text("utf-8")) or page.name not in ("api.md", "troubleshooting.md")
 
 
 @pytest.mark.parametrize(
@@ -128,8 +129,11 @@ def test_a_picture_leads_to_its_full_size() -> None:
     assert site.with_full_size(f"<p>{picture}</p>") == f'<p><a href="compile_time.png">{picture}</a></p>'
 
 
-def test_the_first_page_has_one_picture() -> None:
-    assert len(re.findall(r"^!\[[^\]]+\]\(", (DOCS / "index.md").read_text("utf-8"), re.MULTILINE)) == 1
+def test_the_first_page_is_the_readme_with_one_picture() -> None:
+    page = site.first_page()
+    assert re.findall(r"^!\[[^\]]+\]\((.*?)\)", page, re.MULTILINE) == ["cold_start.png"]
+    links = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert [link for link in links if not (DOCS / link.partition("#")[0]).exists()] == []
 
 
 # ---- the tutorial

@@ -19,6 +19,7 @@ from tools.notebook import as_markdown  # noqa: E402
 
 SOURCES = "https://github.com/warp-tiles/warp-tiles/blob/main/"
 HELP_OF_COMMANDS = "<!-- the help of every command -->"
+DOCSTRINGS = "<!-- the docstring of every name -->"
 ONLY_IN_THE_SITE = re.compile(r"<!-- only in the site\n(.*?)\n-->", re.DOTALL)
 
 
@@ -43,6 +44,13 @@ def help_of_commands() -> str:
                 yield from visit(inner, part, context)
 
     return "\n\n".join(visit(commands, "warp-tiles"))
+
+
+def docstrings(page: str) -> str:
+    """The directives that show the docstrings of the names in the first columns of a page."""
+    cells = "\n".join(re.findall(r"^\| (`.*?`) \| ", page, re.MULTILINE))
+    names = ["api.plan" if name == "plan" else name for name in re.findall(r"`(\w+)\b", cells)]
+    return "## Docstrings\n\n" + "\n\n".join(f"::: warp_tiles.{name}" for name in names)  # plan is a package, too
 
 
 def without_roles(html: str) -> str:
@@ -75,14 +83,21 @@ def with_full_size(html: str) -> str:
     return re.sub(r'<p>(<img [^>]*src="([^"]+)"[^>]*>)</p>', r'<p><a href="\2">\1</a></p>', html)
 
 
+def first_page() -> str:
+    """README.md as a page of docs/."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    return re.sub(r"\]\((?!docs/|[a-z]+:|#)([^)\s]+)\)", r"](../\1)", readme).replace("](docs/", "](")
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """Add the tutorial, which is a notebook in the repository."""
+    """Add the README as the first page, and the tutorial, which is a notebook in the repository."""
     from mkdocs.structure.files import File
 
     notebook = files.get_file_from_path("tutorial.ipynb")
     if notebook is not None:
         files.remove(notebook)
     files.append(File.generated(config, "tutorial.md", content=as_markdown()))
+    files.append(File.generated(config, "index.md", content=first_page()))
     return files
 
 
@@ -90,6 +105,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill what is made from the code, and change the links."""
     if HELP_OF_COMMANDS in markdown:
         markdown = markdown.replace(HELP_OF_COMMANDS, help_of_commands())
+    if DOCSTRINGS in markdown:
+        markdown = markdown.replace(DOCSTRINGS, docstrings(markdown))
     return site_links(ONLY_IN_THE_SITE.sub(r"\1", markdown))
 
 
