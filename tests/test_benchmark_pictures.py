@@ -124,8 +124,8 @@ def test_every_picture_of_the_pages_is_one_of_them_and_shown() -> None:
     names = {picture.name for picture in PICTURES}
     assert len(names) == len(PICTURES)
     assert {path.name for path in DOCS.glob("*.png")} == names
-    pages = "".join(path.read_text("utf-8") for path in DOCS.glob("*.md"))
-    assert set(re.findall(r"\((\w+\.png)\)", pages)) == names
+    pages = "".join(path.read_text("utf-8") for path in [DOCS.parent / "README.md", *DOCS.glob("*.md")])
+    assert set(re.findall(r"\((?:docs/)?(\w+\.png)\)", pages)) == names
 
 
 def test_other_results_make_a_picture_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

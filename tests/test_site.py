@@ -89,7 +89,10 @@ def test_readers_of_a_page_on_github_see_no_directive_of_the_site() -> None:
     for page in DOCS.glob("*.md"):
         shown = re.sub(r"<!--.*?-->", "", page.read_text("utf-8"), flags=re.DOTALL)
         assert ":::" not in shown, page
-        assert ":::" in site.on_page_markdown(page.read_text("utf-8")) or page.name not in ("api.md", "troubleshooting.md")
+        assert ":::" in site.on_page_markdown(page.read_text("utf-8")) or page.name not in (
+            "api.md",
+            "troubleshooting.md",
+        )
 
 
 @pytest.mark.parametrize(
