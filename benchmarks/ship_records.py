@@ -9,7 +9,8 @@ questions. A question of the file whose default did not lose removes its shipped
 
 `--compare` needs the GPU of the file. It measures the choice of the file beside that of the package, whose
 records of this GPU count, on the launches of the list. The ratio is the speed of the file's choice over that of the
-package's. The status is 1 if a ratio is below 0.98.
+package's. The status is 1 if a ratio is below 0.98. With `--limits 89`, this GPU counts as one with the shared
+memory, threads and blocks of sm_89. A file that does not exist is measured first, within the same number of minutes.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.runner import geometric_mean
+from benchmarks.speed.occupancy import limits_of
 from benchmarks.tune_matmul import shipped
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import current
 from warp_tiles.tuning.answers import Place, digest_of
-from warp_tiles.tuning.contribution import Contribution, contributed_places, read_contribution
+from warp_tiles.tuning.contribution import Contribution, contribute, contributed_places, read_contribution
 from warp_tiles.tuning.corpus import PRODUCTS
 from warp_tiles.tuning.in_place import PlacedLaunch, Tuner
 from warp_tiles.tuning.key import Environment
@@ -198,6 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--compare", action="store_true", help="measure on this GPU, and ship nothing")
     parser.add_argument("--minutes", type=float, default=5.0, help="time limit of a comparison")
+    parser.add_argument("--limits", type=int, metavar="ARCH", help="compare within the limits of another architecture")
     parser.add_argument("--json", type=Path, help="file for the rows of a comparison")
     options = parser.parse_args(arguments)
     import warp as wp
@@ -205,17 +208,22 @@ def main(arguments: list[str] | None = None) -> int:
     import warp_tiles
     from warp_tiles._warp import require_hooks
 
-    contribution = read_contribution(options.file)
     wp.config.log_level = wp.LOG_WARNING
     warp_tiles.enable()
     engine = require_hooks("ship_records").engine
     if not options.compare:
+        contribution = read_contribution(options.file)
         for path, count in ship(contribution, places(engine, arch_of(contribution))).items():
             print(f"{path}: {count} records")
         return 0
     gpu = wp.get_device("cuda:0")
-    rows = compare(contribution, engine, gpu, options.minutes)
-    data = {"contribution": contribution.facts, "gpu": gpu.name, "summary": summary(rows), "rows": rows}
+    with limits_of(options.limits or gpu.arch, gpu.arch):
+        if not options.file.exists():
+            contribute(options.file, [gpu], options.minutes)
+        contribution = read_contribution(options.file)
+        rows = compare(contribution, engine, gpu, options.minutes)
+    data = {"contribution": contribution.facts, "gpu": gpu.name, "limits": options.limits or gpu.arch}
+    data |= {"summary": summary(rows), "rows": rows}
     print(json.dumps(data["summary"], indent=1))
     if options.json:
         write_output(options.json, (json.dumps(data, indent=1) + "\n").encode())
