@@ -63,7 +63,7 @@ class Case:
 def compiled(text: str, arch: int) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         warp, tiles, out = (f"{folder}/{name}" for name in ("warp", "tiles", "out"))
-        settings = (("WARP_TILES_PROVIDER", "mma"),)
+        settings = (("WARP_TILES_PROVIDER", "own"),)
         return build(Job((text,), True, arch, THREADS, warp, tiles, out, settings, imported=True))
 
 

@@ -8,10 +8,10 @@ builders alternate, and the median counts. No GPU is needed. `--quick` leaves ou
 take minutes.
 
 The builder `warp` is unmodified Warp with cuBLASDx and cuSolverDx, and `scalar` is unmodified Warp with the module
-options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `mma`, `cublasdx` and `cublasdx, one process` are
+options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `own`, `cublasdx` and `cublasdx, one process` are
 warp_tiles with that provider. `triton` is Triton; `--triton PYTHON` names an interpreter that has it, and without it
 its groups are left out. Their time begins when each side is imported. The builders without NVRTC are warp_tiles on a
-machine that has neither NVRTC nor nvJitLink: with the functions of `mma` in the module's source, or with libmathdx.
+machine that has neither NVRTC nor nvJitLink: with the functions of `own` in the module's source, or with libmathdx.
 
 More rows: `variants` has NVRTC's time for single functions, `startup` what warp_tiles adds to the first load of a
 cached module and to a launch, and `hit` the time of a cache hit.
@@ -88,11 +88,11 @@ THREADS, ARCH = 128, 90
 BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None for builders without it
     "warp": None,
     "scalar": None,
-    "mma": {"WARP_TILES_PROVIDER": "mma"},
+    "own": {"WARP_TILES_PROVIDER": "own"},
     "cublasdx": {"WARP_TILES_PROVIDER": "cublasdx"},
     "cublasdx, one process": {"WARP_TILES_PROVIDER": "cublasdx", "WARP_TILES_JOBS": "1"},
     "triton": None,
-    "mma, no NVRTC": {},
+    "own, no NVRTC": {},
     "libmathdx, no NVRTC": {"WARP_TILES_PROVIDER": "libmathdx"},
 }
 TYPES = {
@@ -128,18 +128,18 @@ class Group:
     threads: int = THREADS
 
 
-_FOUR = ("warp", "scalar", "mma", "cublasdx")
-_NO_NVRTC = ("mma", "mma, no NVRTC", "libmathdx, no NVRTC")
+_FOUR = ("warp", "scalar", "own", "cublasdx")
+_NO_NVRTC = ("own", "own, no NVRTC", "libmathdx, no NVRTC")
 GROUPS = {
     "one": Group("differentiable, cold", (ONE.source(None),), _FOUR),
     "headers": Group(
         "differentiable, headers precompiled",
         (ONE.source(None),),
-        ("scalar", "mma"),
+        ("scalar", "own"),
         before=(Kernel(16, 16, 16).source(None), Kernel(32, 32, 32).source(None)),
     ),
     "forward": Group("forward only by kernel option, cold", (ONE.source(False),), _FOUR),
-    "cached": Group("differentiable, LTO-IR cached", (ONE.source(None),), ("warp", "mma", "cublasdx"), again=True),
+    "cached": Group("differentiable, LTO-IR cached", (ONE.source(None),), ("warp", "own", "cublasdx"), again=True),
     "eight": Group(
         "eight kernels in one module, cold",
         ("".join(kernel.source(None) for kernel in EIGHT),),
@@ -152,16 +152,16 @@ GROUPS = {
         (*_FOUR, "cublasdx, one process"),
         slow_repeats=1,
     ),
-    "triton": Group("fp16 loop of 256 threads, cold", (LOOP.source(False),), ("mma", "triton"), threads=256),
+    "triton": Group("fp16 loop of 256 threads, cold", (LOOP.source(False),), ("own", "triton"), threads=256),
     "triton_later": Group(
         "fp16 loop of 256 threads, headers precompiled",
         (LOOP.source(False),),
-        ("mma", "triton"),
+        ("own", "triton"),
         before=(Kernel(64, 64, 64).source(False), Kernel(128, 64, 64).source(False)),
         threads=256,
     ),
     **{
-        name: Group(f"solver, {name}, cold", (text,), ("warp", "scalar", "mma"), slow_repeats=1)
+        name: Group(f"solver, {name}, cold", (text,), ("warp", "scalar", "own"), slow_repeats=1)
         for name, text in SOLVERS.items()
     },
     **{
@@ -217,15 +217,15 @@ def measure_group(group: Group, repeats: int, quick: bool, triton: str) -> Row:
 
 
 def measure_variants(repeats: int) -> Row:
-    """NVRTC's time and the bytes of LTO-IR for single functions of the provider ``mma``."""
+    """NVRTC's time and the bytes of LTO-IR for single functions of the provider ``own``."""
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.compile.worker import run
     from warp_tiles.gemm.dispatch import Target, Tile, products
-    from warp_tiles.providers.mma import MmaProvider
+    from warp_tiles.providers.own import OwnProvider
 
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        provider = MmaProvider(ToolchainStore(Path(folder)))
+        provider = OwnProvider(ToolchainStore(Path(folder)))
         for types, (ab, c, precision) in TYPES.items():
             for size in (64, 16, 6):
                 tiles = [Tile(dtype, (size, size), (size, 1), "row_major", True) for dtype in (ab, ab, c)]  # type: ignore[arg-type]

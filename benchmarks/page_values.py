@@ -31,8 +31,8 @@ def compile_times() -> dict[str, str]:
         return float(sides[group][ours][field] / sides[group][peer][field])
 
     def cells(group: str) -> list[str]:
-        of_warp = f"{share(group, 'mma', 'warp'):.3f}" if "warp" in sides[group] else ""
-        return [*(seconds(group, side) for side in ("warp", "scalar", "mma")), of_warp, seconds(group, "cublasdx")]
+        of_warp = f"{share(group, 'own', 'warp'):.3f}" if "warp" in sides[group] else ""
+        return [*(seconds(group, side) for side in ("warp", "scalar", "own")), of_warp, seconds(group, "cublasdx")]
 
     def without_nvrtc(group: str) -> list[str]:
         found = sides[group].values()
@@ -49,7 +49,7 @@ def compile_times() -> dict[str, str]:
         "eight": "eight kernels in one module, 24 functions, cold",
         "apart": "eight modules, 24 functions, cold",
     }
-    sizes = [*map(megabytes, ("warp", "scalar", "mma")), f"{share('one', 'mma', 'warp', 'cubin_bytes'):.3f}",
+    sizes = [*map(megabytes, ("warp", "scalar", "own")), f"{share('one', 'own', 'warp', 'cubin_bytes'):.3f}",
              megabytes("cublasdx")]  # fmt: skip
     # of one function that Warp builds, products and solvers
     built = [found["warp"] for name, found in sides.items() if name != "cached" and "warp" in found]
@@ -62,18 +62,18 @@ def compile_times() -> dict[str, str]:
         "libmathdx seconds": span(waits, ".0f"),
         "libmathdx megabytes": span((found["lto_bytes"] / found["lto_builds"] / 1e6 for found in built), ".0f"),
         "compile times": table(
-            ["", "unmodified Warp 1.19 (cuBLASDx)", "its scalar path", "warp_tiles (`mma`)", "ratio to cuBLASDx",
+            ["", "unmodified Warp 1.19 (cuBLASDx)", "its scalar path", "warp_tiles (`own`)", "ratio to cuBLASDx",
              "`provider=cublasdx`"],
             [*([text, *cells(group)] for group, text in cold.items()), ["size of the first cubin", *sizes]],
         ),
-        "README cubin": f"{megabytes('mma')} in place of {megabytes('warp')}",
+        "README cubin": f"{megabytes('own')} in place of {megabytes('warp')}",
         "overview": table(
             ["", "Warp", "warp_tiles"],
             [["first run of a differentiable fp16 64x64x64 kernel, two cores", seconds("one", "warp", 0),
-              seconds("one", "mma")],
+              seconds("one", "own")],
              ["... of a kernel with `enable_backward=False`", f"{seconds('forward', 'warp', 0)}, adjoints included",
-              f"{seconds('forward', 'mma')}, adjoints skipped"],
-             ["its cubin", megabytes("warp"), megabytes("mma")],
+              f"{seconds('forward', 'own')}, adjoints skipped"],
+             ["its cubin", megabytes("warp"), megabytes("own")],
              ["cold start of Newton's Featherstone solver, of Warp's block Cholesky example "
               "([clients](clients.md)), CPU time",
               *(f"{newton[side]['cpu_s']:.0f} s, {blocked[side]['cpu_s']:.0f} s" for side in ("warp", "tiles"))],
@@ -86,7 +86,7 @@ def compile_times() -> dict[str, str]:
               ", ".join(ratio(solved(kind, "cholesky", *VECTORS)[0]) for kind in ("fp32", "fp64")) + " times as fast"],
              ],
         ),
-        **{f"{name} ratio": f"{share(name, 'mma', 'triton'):.2f}" for name in ("triton", "triton_later")},
+        **{f"{name} ratio": f"{share(name, 'own', 'triton'):.2f}" for name in ("triton", "triton_later")},
         "nvrtc": f"{span((found['milliseconds'] for found in rows['variants']['variants']), '.0f')} ms",
         "lto": f"{span((found['lto_bytes'] / 1e3 for found in rows['variants']['variants']), '.0f')} KB",
         "launch us": f"{launch['tiles']:.1f} against {launch['warp']:.1f} µs",

@@ -117,9 +117,9 @@ class FakePool:
         pass
 
 
-def mma(variant: Variant) -> str:
-    """Name of the compile request of the provider mma."""
-    return f"{variant.symbol}_mma"
+def own(variant: Variant) -> str:
+    """Name of the compile request of the provider own."""
+    return f"{variant.symbol}_own"
 
 
 def cublasdx(variant: GemmProblem) -> str:

@@ -181,7 +181,7 @@ def test_an_invalid_environment_does_not_break_the_import(tmp_path: Path) -> Non
     )
     output = python(code, tmp_path, WARP_TILES_PROVIDER="bogus", WARP_CACHE_PATH=str(tmp_path / "w"))
     assert "WARP_TILES_PROVIDER is 'bogus'" in output
-    assert "auto, mma, cublasdx, libmathdx, scalar" in output
+    assert "auto, own, cublasdx, libmathdx, scalar" in output
     assert output.splitlines()[-1] == "False"
 
 

@@ -132,7 +132,7 @@ def test_kernels_of_warp_on_the_cpu(function: str, tmp_path: Path, monkeypatch: 
 
     class Store:
         def record(self, build: Build[solvers.Cell]) -> dict[str, Any]:
-            return {"builds": [{"provider": "mma"}]} if build.side == "tiles" else {"seconds": 1}
+            return {"builds": [{"provider": "own"}]} if build.side == "tiles" else {"seconds": 1}
 
     def load(store: Store, build: Build[solvers.Cell], device: str) -> Any:
         path = tmp_path / f"{build.module}.py"
@@ -145,7 +145,7 @@ def test_kernels_of_warp_on_the_cpu(function: str, tmp_path: Path, monkeypatch: 
         row = solver_errors.Row(function, "fp64", 8, condition)
         rows.append(solver_errors.measure(row, Store(), "cpu"))  # type: ignore[arg-type]
     for row in rows:
-        for side, provider in zip(solvers.SIDES, ("mma", "Warp with libmathdx", "Warp's native path")):
+        for side, provider in zip(solvers.SIDES, ("own", "Warp with libmathdx", "Warp's native path")):
             assert set(row[side]) == {"x", *solver_errors.ADJOINTS[function]}
             has_gradient = function in ("cholesky", "lower_solve")
             for found in row[side].values() if has_gradient else [row[side]["x"]]:

@@ -4,7 +4,7 @@
     python tools/beside.py torch==2.14.1    these alone
 
 The package is installed first. Installing the project must change nothing that is there, ``doctor`` must find no
-problem, and README's first program and a build with each of ``mma`` and ``cublasdx`` must succeed in a process that has
+problem, and README's first program and a build with each of ``own`` and ``cublasdx`` must succeed in a process that has
 imported the package first.
 """
 
@@ -30,7 +30,7 @@ MODULES = {
     "cupy": "cupy",
     "numba": "numba.cuda",
 }  # by the beginning of the package's name
-PROVIDERS = ("mma", "cublasdx")
+PROVIDERS = ("own", "cublasdx")
 
 
 def readme_program() -> str:

@@ -70,7 +70,7 @@ def test_a_newer_warp_is_served_if_the_probe_is_as_expected(newer: list[str]) ->
     assert require_hooks("a test")._is_untested, "enable() generates nothing"
     plan = warp_tiles.plan(load(TEXT), arch=90, block_dim=64)
     assert plan.loops
-    assert {item.provider for item in plan.needed} <= {"mma", "stages"}
+    assert {item.provider for item in plan.needed} <= {"own", "stages"}
     assert len(newer) == 1, newer
 
 
@@ -121,7 +121,7 @@ def test_another_trace_leaves_only_loops_to_warp(newer: list[str], monkeypatch: 
     assert "loops of products are left as Warp generates them" in left_to_warp(newer)
     assert plan.loops == ()
     assert "expected ('tile_store', 'another way')" in plan.loops_reason
-    assert {item.provider for item in plan.needed} == {"mma"}
+    assert {item.provider for item in plan.needed} == {"own"}
 
 
 @needs_mathdx

@@ -102,7 +102,7 @@ def test_a_setting_without_effect_on_code_discards_nothing(discarded: list[None]
 
 
 def test_a_provider_discards_hashes_even_if_it_is_the_default(discarded: list[None]) -> None:
-    with warp_tiles.override(provider="mma"):
+    with warp_tiles.override(provider="own"):
         assert len(discarded) == 1
     with warp_tiles.override(provider=Settings().provider):  # overrides the options of modules
         assert len(discarded) == 3

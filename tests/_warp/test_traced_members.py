@@ -61,7 +61,7 @@ def test_a_missing_part_is_named_once_and_loops_stay_unchanged(path: str, caplog
         assert f"warp._src.{path}" in plan.loops_reason
         assert plan.to_json()["loops_reason"] == plan.loops_reason
         assert warp_tiles.plan(module, block_dim=64).loops_reason == "", "loops for a CPU are not traced"
-        assert {item.provider for item in plan.needed} == {"mma"}
+        assert {item.provider for item in plan.needed} == {"own"}
         assert [item.role.value for item in plan.needed] == ["forward", "adjoint_a", "adjoint_b"]
         generated = generate(module)
         assert generated.trace.functions == {}
@@ -88,7 +88,7 @@ def test_the_kernel_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path
     with enabled_without("codegen.Adjoint.add_return", caplog):
         _, record = compile_module(load(TEXT, block_dim=64), tmp_path, use_ptx=True)
     assert record["linker"] == "warp_tiles", record
-    assert {build["provider"] for build in record["builds"]} == {"mma"}
+    assert {build["provider"] for build in record["builds"]} == {"own"}
     assert record["loops"] == []
     assert "warp._src.codegen.Adjoint.add_return" in record["loops_reason"]
     (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))

@@ -77,6 +77,6 @@ def test_the_users_choice_counts(chosen: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_product_without_enable_reads_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WARP_TILES_PROVIDR", "mma")
+    monkeypatch.setenv("WARP_TILES_PROVIDR", "own")
     a = wp.array(np.eye(8, dtype=np.float32), device="cpu")
     assert warp_tiles.matmul(a, a).numpy().trace() == 8.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, failing_libmathdx, libmathdx, mma, variant_of
+from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, failing_libmathdx, libmathdx, own, variant_of
 from warp_tiles import settings
 from warp_tiles.build.chain import Chain
 from warp_tiles.build.context import BuildContext
@@ -22,7 +22,7 @@ from warp_tiles.errors import BuildError, LockedError, ToolchainError, Unsupport
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant, resolve
 from warp_tiles.providers.fallbacks import COSTS, IN_SOURCE_TITLE, LIBMATHDX_TITLE
-from warp_tiles.providers.mma import MmaProvider, SolverProvider
+from warp_tiles.providers.own import OwnProvider, SolverProvider
 from warp_tiles.settings import PROVIDER_ORDER, Settings, current
 from warp_tiles.solver.variant import SolverVariant, Variant
 
@@ -59,22 +59,22 @@ def names_of(chain: Chain, variant: Variant) -> list[str]:
 def test_providers_are_tried_in_order(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     chain = bench.engine.chain(AUTO)
-    assert names_of(chain, ALIGNED) == ["mma", "mma in source", "cublasdx", "libmathdx", "scalar"]
-    assert names_of(chain, FACTOR) == ["mma", "mma in source", "scalar"]
-    for variant, own in ((ALIGNED, MmaProvider), (FACTOR, SolverProvider)):
-        assert isinstance(chain.order(variant)[0], own)
+    assert names_of(chain, ALIGNED) == ["own", "own in source", "cublasdx", "libmathdx", "scalar"]
+    assert names_of(chain, FACTOR) == ["own", "own in source", "scalar"]
+    for variant, provider in ((ALIGNED, OwnProvider), (FACTOR, SolverProvider)):
+        assert isinstance(chain.order(variant)[0], provider)
 
 
 def test_without_libmathdx_in_warp_it_is_not_tried(bench: Bench) -> None:
-    assert names_of(bench.engine.chain(AUTO), ALIGNED) == ["mma", "mma in source", "cublasdx", "scalar"]
+    assert names_of(bench.engine.chain(AUTO), ALIGNED) == ["own", "own in source", "cublasdx", "scalar"]
 
 
 @pytest.mark.parametrize("name", PROVIDER_ORDER)
 def test_a_named_provider_is_the_only_one(bench: Bench, name: str) -> None:
     chain = bench.engine.chain(Settings(provider=name))
-    tried = [name, "mma in source"] if name == "mma" else [name]
+    tried = [name, "own in source"] if name == "own" else [name]
     assert names_of(chain, ALIGNED) == tried
-    assert names_of(chain, FACTOR) == (tried if name in ("mma", "scalar") else [])
+    assert names_of(chain, FACTOR) == (tried if name in ("own", "scalar") else [])
     assert chain.forced
 
 
@@ -83,14 +83,14 @@ def test_a_named_provider_is_the_only_one(bench: Bench, name: str) -> None:
 
 def test_the_first_provider_is_taken_and_the_plan_gives_the_reason(bench: Bench) -> None:
     found = planned(bench, ALIGNED)
-    assert found.provider == "mma"
-    assert found.reason.endswith("; built by mma (default)")
+    assert found.provider == "own"
+    assert found.reason.endswith("; built by own (default)")
 
 
 def test_an_odd_block_goes_to_cublasdx_without_a_warning(bench: Bench) -> None:
     found = planned(bench, ODD)
     assert (found.provider, found.symbol, found.tile_config) == ("cublasdx", ODD.symbol, None)
-    assert "; built by cublasdx (mma cannot serve threads=48" in found.reason
+    assert "; built by cublasdx (own cannot serve threads=48" in found.reason
     artifact, warned = bench.build_with_warnings(ODD)
     assert (artifact.provider, artifact.key, warned) == ("cublasdx", found.key, [])
     assert bench.pool.requests == [cublasdx(ODD)]
@@ -101,7 +101,7 @@ def test_a_variant_for_the_scalar_path_causes_no_warning(bench: Bench, variant: 
     bench.engine.use_libmathdx(libmathdx)
     found = planned(bench, variant)
     assert (found.provider, found.symbol, found.key) == ("scalar", "", "")
-    for name in ("mma", "cublasdx", "libmathdx"):
+    for name in ("own", "cublasdx", "libmathdx"):
         assert f"{name} cannot serve {field}" in found.reason
     artifact, warned = bench.build_with_warnings(variant)
     assert (artifact.provider, artifact.payload, warned) == ("scalar", b"", [])
@@ -123,9 +123,9 @@ def test_the_plan_has_the_function_with_the_weaker_promises_of_cublasdx(bench: B
 @pytest.mark.parametrize(
     ("name", "variant", "field"),
     [
-        ("mma", ODD, "threads=48"),
-        ("mma", FEW, "threads=16"),
-        ("mma", OLD, "arch=70"),
+        ("own", ODD, "threads=48"),
+        ("own", FEW, "threads=16"),
+        ("own", OLD, "arch=70"),
         ("cublasdx", FEW, "threads=16"),
         ("cublasdx", OLD, "arch=70"),
         ("libmathdx", FEW, "threads=16"),
@@ -166,7 +166,7 @@ def test_a_named_cublasdx_without_a_compiler_is_an_error(bench: Bench) -> None:
 
 def test_mma_needs_no_headers(bench: Bench) -> None:
     bench.store.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
-    assert planned(bench, ALIGNED).provider == "mma"
+    assert planned(bench, ALIGNED).provider == "own"
     assert bench.build_with_warnings(ALIGNED)[1] == []
 
 
@@ -175,7 +175,7 @@ def test_without_headers_the_next_provider_is_used_with_a_warning(bench: Bench) 
     bench.store.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
     found = planned(bench, ODD)
     assert found.provider == "libmathdx"
-    assert "mma cannot serve threads=48" in found.reason
+    assert "own cannot serve threads=48" in found.reason
     assert "no cublasdx.hpp" in found.reason
     artifact, warned = bench.build_with_warnings(ODD)
     assert artifact.provider == "libmathdx"
@@ -190,20 +190,20 @@ def test_the_salt_depends_on_the_providers(bench: Bench) -> None:
     assert len({every, *one.values()}) == 5
     assert "block_gemm.cuh" in every
     assert "gemm.cuh" in every
-    assert "mma source=" in one["mma"]
-    assert "cublasdx source=" not in one["mma"]
+    assert "own source=" in one["own"]
+    assert "cublasdx source=" not in one["own"]
     bench.store.compiler = "another"
     assert bench.engine.fingerprint(AUTO) != every
-    assert bench.engine.fingerprint(Settings(provider="mma")) != one["mma"]
+    assert bench.engine.fingerprint(Settings(provider="own")) != one["own"]
     assert bench.engine.fingerprint(Settings(provider="scalar")) == one["scalar"]
     bench.store.compiler, bench.store.source = "compiler digest", "another"
     assert bench.engine.fingerprint(AUTO) != every
 
 
 def test_builds_of_two_providers_are_not_shared(bench: Bench, tmp_path: Path) -> None:
-    choices = [Settings(provider=name, cache_dir=tmp_path) for name in ("mma", "cublasdx", "scalar")]
+    choices = [Settings(provider=name, cache_dir=tmp_path) for name in ("own", "cublasdx", "scalar")]
     built = [bench.engine.start([ALIGNED], choice)[ALIGNED].result(20) for choice in choices]
-    assert [artifact.provider for artifact in built] == ["mma", "cublasdx", "scalar"]
+    assert [artifact.provider for artifact in built] == ["own", "cublasdx", "scalar"]
     assert len({artifact.key for artifact in built}) == 3
 
 
@@ -212,8 +212,8 @@ def test_builds_of_two_providers_are_not_shared(bench: Bench, tmp_path: Path) ->
 
 @pytest.mark.parametrize("role", PRODUCT_ROLES)
 def test_a_bfloat16_result_is_built_by_mma(bench: Bench, role: Role) -> None:
-    assert planned(bench, NARROW, role).provider == "mma"
-    assert bench.build(NARROW).provider == "mma"
+    assert planned(bench, NARROW, role).provider == "own"
+    assert bench.build(NARROW).provider == "own"
 
 
 @pytest.mark.parametrize("name", ["cublasdx", "libmathdx", "scalar"])
@@ -229,7 +229,7 @@ def test_no_other_provider_accumulates_in_bfloat16(bench: Bench, name: str, role
         bench.engine.annotate(alone)
     assert str(caught.value).startswith("In 'k': tile_matmul() does not support")
     assert f"{name} cannot serve c_dtype=bfloat16" in str(caught.value)
-    assert "provider 'mma' does" in str(caught.value)
+    assert "provider 'own' does" in str(caught.value)
 
 
 @pytest.mark.parametrize(("change", "field"), [({"threads": 48}, "threads=48"), ({"arch": 70}, "arch=70")])
@@ -238,19 +238,19 @@ def test_an_unsupported_bfloat16_gradient_does_not_take_the_scalar_path_silently
 ) -> None:
     bench.engine.use_libmathdx(libmathdx)
     variant = replace(NARROW, **change)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=f"'a' or 'b' tiles.*mma cannot serve {field}.*scalar cannot serve c_dtype"):
+    with pytest.raises(TypeError, match=f"'a' or 'b' tiles.*own cannot serve {field}.*scalar cannot serve c_dtype"):
         planned(bench, variant, Role.ADJOINT_A)
-    with pytest.raises(UnsupportedVariant, match=f"mma cannot serve {field}"):
+    with pytest.raises(UnsupportedVariant, match=f"own cannot serve {field}"):
         bench.build(variant)
 
 
 def test_a_bfloat16_gradient_that_fails_to_compile_raises_with_the_log(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.refuse(mma(NARROW))
+    bench.refuse(own(NARROW))
     with pytest.raises(BuildError) as caught:
         bench.build(NARROW)
     assert "unsupported alignment" in caught.value.log
-    assert bench.pool.requests == [mma(NARROW)]
+    assert bench.pool.requests == [own(NARROW)]
 
 
 def test_a_bfloat16_gradient_without_a_compiler_stands_in_the_source(bench: Bench) -> None:
@@ -264,8 +264,8 @@ def test_a_bfloat16_gradient_without_a_compiler_stands_in_the_source(bench: Benc
 @pytest.mark.parametrize(
     ("refused", "symbol", "instead"),
     [
-        ([mma(ALIGNED)], ALIGNED.symbol, "; using cuBLASDx."),
-        ([mma(ALIGNED), cublasdx(ALIGNED)], UNALIGNED.symbol, "; using cuBLASDx without alignment."),
+        ([own(ALIGNED)], ALIGNED.symbol, "; using cuBLASDx."),
+        ([own(ALIGNED), cublasdx(ALIGNED)], UNALIGNED.symbol, "; using cuBLASDx without alignment."),
     ],
 )
 def test_cublasdx_is_the_first_fallback(bench: Bench, refused: list[str], symbol: str, instead: str) -> None:
@@ -282,7 +282,7 @@ def test_cublasdx_is_the_first_fallback(bench: Bench, refused: list[str], symbol
 
 def test_warps_libmathdx_is_the_third_fallback(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    rejected_sources = (mma(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
+    rejected_sources = (own(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
     bench.refuse(*rejected_sources)
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert (artifact.symbol, artifact.payload, artifact.provider) == ("dot_8", b"libmathdx LTO-IR", "libmathdx")
@@ -300,16 +300,16 @@ def test_warps_libmathdx_is_the_third_fallback(bench: Bench) -> None:
 
 def test_a_variant_without_weaker_promises_is_tried_once(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.refuse(mma(UNALIGNED), cublasdx(UNALIGNED))
+    bench.refuse(own(UNALIGNED), cublasdx(UNALIGNED))
     artifact, warned = bench.build_with_warnings(UNALIGNED)
     assert artifact.provider == "libmathdx"
-    assert bench.pool.requests == [mma(UNALIGNED), cublasdx(UNALIGNED)]
+    assert bench.pool.requests == [own(UNALIGNED), cublasdx(UNALIGNED)]
     assert len(warned) == 2
 
 
 def test_the_scalar_path_is_the_last_fallback(bench: Bench) -> None:
     bench.engine.use_libmathdx(failing_libmathdx)
-    bench.refuse(mma(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
+    bench.refuse(own(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert (artifact.symbol, artifact.payload, artifact.provider) == ("", b"", "scalar")
     assert len(warned) == 4
@@ -319,17 +319,17 @@ def test_the_scalar_path_is_the_last_fallback(bench: Bench) -> None:
 
 
 def test_an_equal_warning_is_issued_once(bench: Bench) -> None:
-    bench.refuse(mma(ALIGNED))
+    bench.refuse(own(ALIGNED))
     assert len(bench.build_with_warnings(ALIGNED)[1]) == 1
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert warned == []
     assert len(artifact.warnings) == 1  # the record still has it
     other = variant_of(16)
-    bench.refuse(mma(other))
+    bench.refuse(own(other))
     assert len(bench.build_with_warnings(other)[1]) == 1
 
 
-@pytest.mark.parametrize("provider", ["auto", "mma"])
+@pytest.mark.parametrize("provider", ["auto", "own"])
 def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(bench: Bench, provider: str) -> None:
     bench.engine.use_libmathdx(libmathdx)
     bench.store.error = ToolchainError("NVRTC was not found", remedy="pip install nvidia-cuda-nvrtc-cu12")
@@ -338,9 +338,9 @@ def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(benc
         artifact, warned = bench.build_with_warnings(ALIGNED)
         factor, later = bench.build_with_warnings(FACTOR)
         assert bench.build_with_warnings(variant_of(16))[1] == []
-    assert (found.provider, found.in_source, found.symbol, found.key) == ("mma", True, ALIGNED.symbol, "")
+    assert (found.provider, found.in_source, found.symbol, found.key) == ("own", True, ALIGNED.symbol, "")
     assert "; in the module's source (NVRTC was not found" in found.reason
-    assert (artifact.provider, artifact.in_source, artifact.symbol) == ("mma", True, ALIGNED.symbol)
+    assert (artifact.provider, artifact.in_source, artifact.symbol) == ("own", True, ALIGNED.symbol)
     assert (artifact.payload, artifact.key, artifact.tile_config) == (b"", "", found.tile_config)
     assert (factor.symbol, factor.in_source, later) == (FACTOR.symbol, True, [])
     (text,) = warned
@@ -373,7 +373,7 @@ def test_fast_and_locked_do_not_replace_a_missing_toolchain(
 
 
 def test_fast_does_not_replace_an_unusable_compiler(bench: Bench) -> None:
-    bench.pool.refuse[mma(ALIGNED)] = ToolchainError("NVRTC cannot be loaded", log="no such symbol")
+    bench.pool.refuse[own(ALIGNED)] = ToolchainError("NVRTC cannot be loaded", log="no such symbol")
     with settings.override(policy="fast"), pytest.raises(ToolchainError, match="NVRTC cannot be loaded") as caught:
         bench.build(ALIGNED)
     assert caught.value.log == "no such symbol"
@@ -397,8 +397,8 @@ def test_functions_that_warp_cannot_link_stand_in_the_source(
         (found,) = engine.annotate(plan).needed
         built = engine.start([ALIGNED], linker_reason=linker_reason)[ALIGNED].result(20)
         engine.close()
-    assert (found.provider, found.in_source, built.in_source) == ("mma", in_source, in_source)
-    assert bench.pool.requests == [mma(ALIGNED)] * (not in_source)
+    assert (found.provider, found.in_source, built.in_source) == ("own", in_source, in_source)
+    assert bench.pool.requests == [own(ALIGNED)] * (not in_source)
     assert ("Warp's CUDA 12.8 cannot read the LTO-IR of NVRTC 12.9" in found.reason) is in_source
     assert bool(built.payload) is not in_source
 
@@ -424,20 +424,20 @@ def test_locked_does_not_put_functions_into_the_source(tmp_path: Path, monkeypat
 
 def test_an_unusable_compiler_falls_back_to_libmathdx(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.pool.refuse[mma(ALIGNED)] = ToolchainError("NVRTC cannot be loaded")
+    bench.pool.refuse[own(ALIGNED)] = ToolchainError("NVRTC cannot be loaded")
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert artifact.provider == "libmathdx"
-    assert bench.pool.requests == [mma(ALIGNED)], "without a toolchain no other compiling provider is tried"
+    assert bench.pool.requests == [own(ALIGNED)], "without a toolchain no other compiling provider is tried"
     assert len(warned) == 1
 
 
 def test_a_crash_of_the_compiler_process_is_no_fallback(bench: Bench) -> None:
     # a fallback would stay in Warp's kernel cache under the hash of a healthy toolchain
     bench.engine.use_libmathdx(libmathdx)
-    bench.pool.refuse[mma(ALIGNED)] = WorkerError("a compiler process ended with exit status -9")
+    bench.pool.refuse[own(ALIGNED)] = WorkerError("a compiler process ended with exit status -9")
     with pytest.raises(WorkerError, match="-9"):
         bench.engine.start([ALIGNED])[ALIGNED].result(20)
-    assert bench.pool.requests == [mma(ALIGNED)] * 2, "the request is sent twice"
+    assert bench.pool.requests == [own(ALIGNED)] * 2, "the request is sent twice"
 
 
 def test_functions_for_an_architecture_that_nvrtc_lacks_stand_in_the_source(
@@ -448,7 +448,7 @@ def test_functions_for_an_architecture_that_nvrtc_lacks_stand_in_the_source(
     monkeypatch.setattr(BuildContext, "toolchain", lambda self: toolchain)
     unknown = replace(ALIGNED, arch=110)
     artifact, warned = bench.build_with_warnings(unknown)
-    assert (artifact.provider, artifact.in_source) == ("mma", True)
+    assert (artifact.provider, artifact.in_source) == ("own", True)
     assert bench.pool.requests == []
     assert "does not compile for sm_110" in warned[0]
 

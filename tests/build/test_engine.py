@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, libmathdx, mma, plan_of, variant_of
+from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, libmathdx, own, plan_of, variant_of
 from tests.waiting import until
 from warp_tiles import settings
 from warp_tiles.build import engine
@@ -32,15 +32,15 @@ from warp_tiles.settings import Settings, current
 
 def test_the_second_build_is_a_hit(bench: Bench) -> None:
     built = bench.build(ALIGNED)
-    assert (built.variant, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "mma", False)
-    assert built.payload == f"LTO-IR of {mma(ALIGNED)}".encode()
+    assert (built.variant, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "own", False)
+    assert built.payload == f"LTO-IR of {own(ALIGNED)}".encode()
     assert built.tile_config == choose(ALIGNED)
     hit = bench.build(ALIGNED)
     assert hit.hit
     assert (hit.payload, hit.key, hit.symbol) == (built.payload, built.key, built.symbol)
     assert hit.tile_config == built.tile_config
     assert hit.warnings == ()
-    assert bench.pool.requests == [mma(ALIGNED)]
+    assert bench.pool.requests == [own(ALIGNED)]
 
 
 def test_the_manifest_describes_the_build(bench: Bench) -> None:
@@ -52,7 +52,7 @@ def test_the_manifest_describes_the_build(bench: Bench) -> None:
     assert entry.info["build_seconds"] == 0.5
     assert entry.info["compiler"] == "NVRTC 12.9"
     assert entry.info["tile_config"] == choose(ALIGNED).to_json()
-    assert entry.info["provider"] == "mma"
+    assert entry.info["provider"] == "own"
     with settings.override(provider="cublasdx"):
         other = bench.cache.manifest(bench.build(ALIGNED).key)
     assert other is not None
@@ -75,7 +75,7 @@ def test_equal_variants_of_many_threads_are_built_once(bench: Bench) -> None:
     bench.pool.gate.set()
     for thread in threads:
         thread.join(20)
-    assert sorted(bench.pool.requests) == sorted(mma(v) for v in (ALIGNED, *others))
+    assert sorted(bench.pool.requests) == sorted(own(v) for v in (ALIGNED, *others))
     assert len(found) == 8 * 3
 
 
@@ -195,7 +195,7 @@ def test_different_settings_have_different_resources(tmp_path: Path) -> None:
     ("changes", "started"),
     [
         ({}, True),
-        ({"provider": "mma"}, True),
+        ({"provider": "own"}, True),
         ({"provider": "cublasdx"}, True),
         ({"provider": "libmathdx"}, False),
         ({"provider": "scalar"}, False),
@@ -236,7 +236,7 @@ def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path:
 # ---- with the real compiler
 
 
-@pytest.mark.parametrize("provider", ["mma", "cublasdx"])
+@pytest.mark.parametrize("provider", ["own", "cublasdx"])
 def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path) -> None:
     tiny = variant_of(4)
     with settings.override(cache_dir=tmp_path, provider=provider, jobs=1, progress="off"):
@@ -288,7 +288,7 @@ def test_a_forked_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path)
 def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> None:
     before = bench.engine.annotate(plan_of(ALIGNED))
     forward = before.needed[0]
-    assert (forward.provider, forward.cached, len(forward.key)) == ("mma", False, 64)
+    assert (forward.provider, forward.cached, len(forward.key)) == ("own", False, 64)
     assert (forward.symbol, forward.tile_config) == (ALIGNED.symbol, choose(ALIGNED))
     assert bench.pool.requests == [], "planning builds nothing"
     skipped = next(item for item in before.variants if not item.needed)
@@ -324,7 +324,7 @@ def test_a_variant_with_several_roles_is_built_once(bench: Bench) -> None:
     assert len(plan.needed) == 3
     futures = bench.engine.start(item.variant for item in plan.needed if item.variant)
     assert {future.result(20).symbol for future in futures.values()} == {ALIGNED.symbol}
-    assert bench.pool.requests == [mma(ALIGNED)]
+    assert bench.pool.requests == [own(ALIGNED)]
 
 
 # ---- the text that is added to a module's hash: each input of the machine code changes it
@@ -337,7 +337,7 @@ CHANGES = (
     {"mathdx_opt_out": "own"},
     {"solver_gradients": "own"},
     {"linker": "warp"},
-    {"provider": "mma"},
+    {"provider": "own"},
 )
 
 
@@ -375,6 +375,6 @@ def test_another_version_of_the_package_changes_it(bench: Bench, monkeypatch: py
 
 
 def test_a_missing_toolchain_changes_it(bench: Bench) -> None:
-    before = bench.engine.fingerprint(Settings(provider="mma"))
+    before = bench.engine.fingerprint(Settings(provider="own"))
     bench.store.error = ToolchainError("NVRTC was not found")
-    assert "mma: NVRTC was not found" in bench.engine.fingerprint(Settings(provider="mma")) != before
+    assert "own: NVRTC was not found" in bench.engine.fingerprint(Settings(provider="own")) != before

@@ -39,8 +39,8 @@ from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, RefusedWorkerError, SettingError, ToolchainError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.own import OwnProvider
 
 FLAGS = ("-arch=sm_90", "--std=c++17")
 GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", FLAGS, (), "the function good")
@@ -98,7 +98,7 @@ def test_requests_travel_without_paths_of_this_machine_and_get_them_back(
     assert native is not None
     module = replace(GOOD, include_dirs=(os.fspath(native),))
     expected = [
-        (request_of(MmaProvider(store), variant), (CODE, COMPILER, DEVICE_SOURCES)),
+        (request_of(OwnProvider(store), variant), (CODE, COMPILER, DEVICE_SOURCES)),
         (request_of(CublasdxProvider(store), variant), (CODE, COMPILER, DEVICE_SOURCES, CUDA_HEADERS)),
         (module, (CODE, COMPILER, WARP_HEADERS)),
     ]
@@ -303,7 +303,7 @@ def worker(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("worker")
 def test_a_worker_compiles_like_this_process(installation: Installation, store: ToolchainStore) -> None:
-    request = request_of(MmaProvider(store), variant_of(16, "float16", threads=64))
+    request = request_of(OwnProvider(store), variant_of(16, "float16", threads=64))
     with ThreadPoolExecutor(2) as executor, CompilerPool(1) as local:
         pool = ExecutorPool(executor, installation)
         sent, here = pool.submit(request).result(60), local.submit(request).result(60)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench import ALIGNED, Bench, libmathdx, mma, plan_of, variant_of
+from tests.bench import ALIGNED, Bench, libmathdx, own, plan_of, variant_of
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, ToolchainError
 from warp_tiles.solver.variant import SolverVariant, Variant
@@ -60,7 +60,7 @@ def test_the_weaker_recipe_of_the_same_provider_is_accepted(bench: Bench) -> Non
 def test_a_function_of_another_provider_is_not_accepted(bench: Bench) -> None:
     with settings.override(provider="cublasdx"):
         bench.build(ALIGNED)
-    assert "the mma function" in missing(bench, ALIGNED).message
+    assert "the own function" in missing(bench, ALIGNED).message
     with settings.override(policy="locked"), pytest.raises(LockedError):
         bench.build(ALIGNED)
 
@@ -81,7 +81,7 @@ def test_the_scalar_path_needs_nothing(bench: Bench) -> None:
 
 
 def test_a_solver_is_looked_up_for_its_own_provider(bench: Bench) -> None:
-    assert f"the mma function {FACTOR.describe()} is not" in missing(bench, FACTOR).message
+    assert f"the own function {FACTOR.describe()} is not" in missing(bench, FACTOR).message
     built = bench.build(FACTOR)
     with settings.override(policy="locked"):
         bench.engine.start_cached(plan_of(FACTOR, FEW))
@@ -113,4 +113,4 @@ def test_a_damaged_entry_is_not_built_again(bench: Bench) -> None:
     with settings.override(policy="locked"), pytest.raises(LockedError):
         bench.build(ALIGNED)
     assert bench.pool.requests == []
-    assert bench.build(ALIGNED).payload == f"LTO-IR of {mma(ALIGNED)}".encode()
+    assert bench.build(ALIGNED).payload == f"LTO-IR of {own(ALIGNED)}".encode()

@@ -80,7 +80,7 @@ def test_a_build_is_printed_without_its_bytes() -> None:
         "warnings": [],
     }
     config = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
-    own = replace(BUILT, provider="mma", tile_config=config)
+    own = replace(BUILT, provider="own", tile_config=config)
     assert own.to_json()["tile_config"] == config.to_json()
     assert own.without_payload().tile_config == config
     assert SCALAR.to_json()["warnings"] == ["warned"]

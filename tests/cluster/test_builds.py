@@ -26,7 +26,7 @@ from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, WorkerError
-from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.own import OwnProvider
 
 psutil = pytest.importorskip("psutil", reason="Dask brings psutil")
 
@@ -152,8 +152,8 @@ def test_the_engine_asks_once_more_after_such_an_error(
     workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(warp_toolkit=(13, 4), executor=workers.get_executor())
-    monkeypatch.setattr(MmaProvider, "text", lambda self, recipe: f"{_FUNCTIONS}\n// {recipe.symbol}")
-    with settings.override(cache_dir=tmp_path, provider="mma"), allowed_failures(workers, 0):
+    monkeypatch.setattr(OwnProvider, "text", lambda self, recipe: f"{_FUNCTIONS}\n// {recipe.symbol}")
+    with settings.override(cache_dir=tmp_path, provider="own"), allowed_failures(workers, 0):
         (future,) = engine.start([variant_of(16, threads=64)]).values()
         os.kill(until(lambda: compiling_worker(workers)), signal.SIGKILL)
         assert future.result(60).payload
@@ -215,7 +215,7 @@ def test_a_worker_with_other_sources_is_refused_and_nothing_is_stored(
     workers: Any, foreign: str, installation: Installation, tmp_path: Path
 ) -> None:
     engine = Engine(warp_toolkit=(13, 4), executor=workers.get_executor(workers=[foreign]))
-    with settings.override(cache_dir=tmp_path, provider="mma"):
+    with settings.override(cache_dir=tmp_path, provider="own"):
         (future,) = engine.start([variant_of(16, "float16", threads=64)]).values()
         with pytest.raises(RefusedWorkerError) as caught:
             future.result(60)

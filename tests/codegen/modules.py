@@ -91,7 +91,7 @@ def planned(module: GeneratedModule, built: Mapping[Any, DeviceFunction]) -> Mod
 
     def choose(each: PlannedVariant) -> PlannedVariant:
         function = built.get(each.variant)
-        provider = each.provider or ("scalar" if function is None else "mma")
+        provider = each.provider or ("scalar" if function is None else "own")
         return replace(each, provider=provider, device_function=function)
 
     return plan_module(module, choose, lambda reserved: ())

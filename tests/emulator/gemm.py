@@ -10,9 +10,9 @@ from tests.emulator.emulator import Answer, Function, Launch
 from tests.emulator.tiles import Matrix, Tile, rounded
 from warp_tiles.gemm.problem import DTYPES, DType, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.providers.mma import MmaProvider, config_struct, problem_struct
+from warp_tiles.providers.own import OwnProvider, config_struct, problem_struct
 
-INCLUDES = [MmaProvider.header]
+INCLUDES = [OwnProvider.header]
 # unit roundoff; half the smallest subnormal number
 ROUNDOFF = {name: info.roundoff for name, info in DTYPES.items()}
 UNDERFLOW: dict[DType, float] = {

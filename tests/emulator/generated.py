@@ -20,7 +20,7 @@ from tests.emulator.module import KERNELS, EmulatedModule, Machine, Outcome
 from tests.emulator.native import FOLDER
 from tests.integration.helpers import load, without_compilation
 from warp_tiles.compile import sources
-from warp_tiles.providers.mma import unit_of
+from warp_tiles.providers.own import unit_of
 
 Argument = Values | int | float | bytes  # bytes for a struct
 
@@ -45,7 +45,7 @@ class Generated:
 
 
 def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Generated:
-    """Generate a module's source without compiling it. The provider ``mma`` serves its products.
+    """Generate a module's source without compiling it. The provider ``own`` serves its products.
 
     Args:
         module: Python module of kernels, see :func:`tests.integration.helpers.load`.
@@ -59,11 +59,11 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
         without_compilation() as plans,
         patch.object(sources, "kernels_folder", lambda: kernels),
         warp_tiles.enabled(),
-        warp_tiles.override(provider="mma"),
+        warp_tiles.override(provider="own"),
     ):
         wp.compile_aot_module(module, arch=arch, module_dir=folder)
     ((source,), (meta,), (plan,)) = folder.glob("*.cu"), folder.glob("*.meta"), plans
-    linked = [planned for planned in plan.needed if planned.provider == "mma" and not planned.in_source]
+    linked = [planned for planned in plan.needed if planned.provider == "own" and not planned.in_source]
     functions = {planned.symbol: unit_of(planned.variant, planned.tile_config) for planned in linked if planned.variant}
     sizes = {name.removesuffix("_smem_bytes"): int(size) for name, size in json.loads(meta.read_text()).items()}
     return Generated(source.read_text(), tuple(functions.values()), sizes, arch, threads)

@@ -9,7 +9,7 @@ import numpy as np
 from tests.emulator.emulator import Answer, Function, Launch
 from tests.emulator.gemm import ROUNDOFF
 from tests.emulator.tiles import Matrix, Tile, rounded
-from warp_tiles.providers.mma import header_of, solver_translation_unit
+from warp_tiles.providers.own import header_of, solver_translation_unit
 from warp_tiles.solver.variant import SolverConfig, SolverVariant, choose
 
 # C++ of a call with (alpha, a, b, beta, c), by function and whether it is in place

@@ -17,7 +17,7 @@ from tests.emulator.solver import Case, error_of, launch, usual
 from tests.nightly import some
 from tests.solver_kernels import BODIES, DIFFERENTIABLE, REFERENCES, gradients, inputs, kernels_text
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand
-from warp_tiles.providers.mma import SolverProvider
+from warp_tiles.providers.own import SolverProvider
 from warp_tiles.solver.variant import Function, SolverConfig, SolverVariant
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds

@@ -18,7 +18,7 @@ from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from warp_tiles.gemm.choose import choose, fma_candidates, mma_candidates
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig, fits, instructions, transposed
-from warp_tiles.providers.mma import register_accumulators
+from warp_tiles.providers.own import register_accumulators
 
 pytestmark = pytest.mark.slow
 

@@ -182,7 +182,7 @@ def test_tf32_requires_float32(arch: int | None, position: int, dtype: str) -> N
     ("target", "reason"), [(Target(None, 1), "the target is the CPU"), (Target(90, 64, "off"), "off")]
 )
 def test_a_bfloat16_result_is_refused_on_the_scalar_path(target: Target, reason: str) -> None:
-    text = r"bfloat16 'out' tile.*float16, float32, and float64\..*provider 'mma' does.*"
+    text = r"bfloat16 'out' tile.*float16, float32, and float64\..*provider 'own' does.*"
     with pytest.raises(TypeError, match=f"{text}Here {reason}"):
         product(tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"), target=target)
 

@@ -235,7 +235,10 @@ def test_scalar_and_off_need_no_toolchain(policy: str, no_toolchain: list[str], 
 def test_only_the_users_own_choice_of_fast_needs_the_toolchain(no_toolchain: list[str], tmp_path: Path) -> None:
     # this module has the limits of `fast`, but no layer has set that policy
     opted_out = {"enable_mathdx_gemm": False, "warp_tiles_mathdx_opt_out": "own"}
-    with warp_tiles.enabled(), pytest.warns(RuntimeWarning, match="NVRTC was not found; using mma in the module's"):
+    with (
+        warp_tiles.enabled(),
+        pytest.warns(RuntimeWarning, match="NVRTC was not found; using functions in the module's"),
+    ):
         compiled(gemm(), tmp_path, **opted_out)
     with warp_tiles.enabled(), warp_tiles.override(policy="fast"), pytest.raises(ToolchainError):
         compiled(gemm(), tmp_path, **opted_out)

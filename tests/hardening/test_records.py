@@ -135,7 +135,7 @@ def test_a_record_cannot_choose_a_provider_that_no_search_measures(provider: obj
     key = TuningKey(FUNCTION, values_of(wanted), "5" * 64, ENVIRONMENT)
     record = Record(key, (timing(DEFAULTS[FUNCTION]), timing({"provider": provider, "tile_config": None}, 1.0)))
     tuned = Answers({digest_of(FUNCTION, key.values): record})
-    assert tuned.best(wanted, ("mma", "cublasdx", "libmathdx", "scalar")) is None
+    assert tuned.best(wanted, ("own", "cublasdx", "libmathdx", "scalar")) is None
 
 
 def test_a_record_that_is_nested_to_any_depth_is_damage() -> None:

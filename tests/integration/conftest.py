@@ -16,7 +16,7 @@ from tests.integration.ahead_modules import warp_module
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
 from warp_tiles._warp.internals import find
 from warp_tiles.providers.base import Recipe
-from warp_tiles.providers.mma import SolverProvider
+from warp_tiles.providers.own import SolverProvider
 
 
 @pytest.fixture

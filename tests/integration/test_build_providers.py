@@ -36,23 +36,23 @@ def test_code_overrides_the_module_option_which_overrides_the_environment(
     monkeypatch.setenv("WARP_TILES_PROVIDER", "libmathdx")
     module = load(TINY)
     cubins = set()
-    for name in ("mma", "cublasdx"):  # the changed option builds again
+    for name in ("own", "cublasdx"):  # the changed option builds again
         wp.set_module_options({"warp_tiles_provider": name}, module=module)
         cubin, record = compile_module(module, tmp_path / "out")
         cubins.add(cubin)
         assert kernels_in(cubin) == {"gemm_forward"}
         (build,) = record["builds"]
         assert (build["provider"], record["provider"]) == (name, name)
-        assert (build["tile_config"] is not None) == (name == "mma")
+        assert (build["tile_config"] is not None) == (name == "own")
         forward = record["variants"][0]
         assert (
             f"built by {name} (the setting provider (module option warp_tiles_provider of module " in forward["reason"]
         )
         assert (build["symbol"], build["key"]) == (forward["symbol"], forward["key"])
     assert len(cubins) == 2, "Warp's own cache keeps both"
-    with warp_tiles.override(provider="mma"):
+    with warp_tiles.override(provider="own"):
         record = compile_module(module, tmp_path / "code")[1]
-    assert [build["provider"] for build in record["builds"]] == ["mma"]
+    assert [build["provider"] for build in record["builds"]] == ["own"]
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_block_with_a_partial_warp_is_built_by_cublasdx(cold: Path, tmp_path: 
         cubin, record = compile_module(load(TINY, block_dim=48), tmp_path / "out")
     assert kernels_in(cubin) == {"gemm_forward"}
     assert [build["provider"] for build in record["builds"]] == ["cublasdx"]
-    assert "built by cublasdx (mma cannot serve threads=48" in record["variants"][0]["reason"]
+    assert "built by cublasdx (own cannot serve threads=48" in record["variants"][0]["reason"]
 
 
 BFLOAT16 = [
@@ -80,7 +80,7 @@ def test_bfloat16_with_a_backward_pass(case: Case, arch: int, cold: Path, tmp_pa
     kernel.module.options["block_dim"] = case.threads
     cubin, record = compile_module(kernel.module, tmp_path / "out", arch)
     assert kernels_in(cubin) == {"product_forward", "product_backward"}
-    assert {build["provider"] for build in record["builds"]} == {"mma"}
+    assert {build["provider"] for build in record["builds"]} == {"own"}
     assert counts(record)[0] == len({build["symbol"] for build in record["builds"]})
     assert {build["variant"]["c_dtype"] for build in record["builds"]} == {case.a, case.b, case.c}
 
@@ -97,7 +97,7 @@ def test_the_scalar_provider_builds_nothing(cold: Path, tmp_path: Path) -> None:
 # ---- failures
 
 
-SOURCES = {"mma": "gemm/block_gemm.cuh", "cublasdx": "cublasdx/gemm.cuh"}
+SOURCES = {"own": "gemm/block_gemm.cuh", "cublasdx": "cublasdx/gemm.cuh"}
 LIBMATHDX = "Warp's libmathdx, which takes 5 to 18 s and 1 to 7 MB of LTO-IR for each function"
 
 
@@ -216,10 +216,10 @@ def test_every_builtin_compiles_without_a_toolchain(no_toolchain: None, cold: Pa
     with pytest.warns(RuntimeWarning) as caught:
         cubin, record = compile_module(load(EVERY_BUILTIN, warp_tiles_main_loop="double_buffered"), tmp_path / "out")
     (message,) = (str(warning.message) for warning in caught)
-    assert message.startswith("warp_tiles: NVRTC was not found; using mma in the module's source, ")
+    assert message.startswith("warp_tiles: NVRTC was not found; using functions in the module's source, ")
     assert message.endswith(" Remedy: install it")
     assert {"gemm_forward", "gemm_backward", "loop_forward", "k0_backward", "k3_forward"} <= kernels_in(cubin)
-    assert functions_of(record) == {("mma", True, 0)}
+    assert functions_of(record) == {("own", True, 0)}
     assert counts(record) == (0, 0)
     needed = [variant for variant in record["variants"] if variant["needed"]]
     assert {variant["call"] for variant in needed} == {"tile_matmul", *CALLS} - IN_PLACE
@@ -240,7 +240,7 @@ def test_a_debug_module_builds_with_an_nvrtc_newer_than_warps_linker(
     with warp_tiles.override(policy=policy):  # a warning would be an error
         cubin, record = compile_module(load(TINY, mode="debug"), tmp_path / "out")
     assert "gemm_forward" in kernels_in(cubin), "all functions of a debug build have symbols"
-    assert functions_of(record) == {("mma", True, 0)}
+    assert functions_of(record) == {("own", True, 0)}
     assert "it is a debug build" in record["linker_reason"]
     (variant,) = (variant for variant in record["variants"] if variant["needed"])
     assert "Warp's CUDA 13.0 cannot read the LTO-IR of NVRTC" in variant["reason"]
@@ -258,7 +258,7 @@ def test_a_failed_link_puts_functions_into_the_source_if_warp_cannot_link_them(
     cubin, record = compile_module(load(TINY), tmp_path / "out")
     assert kernels_in(cubin) == {"gemm_forward"}
     assert (record["linker"], record["linker_reason"]) == ("warp", "nvJitLink failed")
-    assert functions_of(record) == {("mma", True, 0)}
+    assert functions_of(record) == {("own", True, 0)}
     wp.set_module_options({"block_dim": 48}, module=(odd := load(TINY)))
     with pytest.raises(LinkError, match=r"built by cublasdx: the linker of Warp's CUDA 13\.0 cannot read"):
         compile_module(odd, tmp_path / "odd")

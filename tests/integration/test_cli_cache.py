@@ -18,7 +18,7 @@ def test_cache_info_and_list(filled_cache: Path) -> None:
     entries = json_of(command("cache", "list", cache=filled_cache / "lto"))["entries"]
     assert len({entry["key"] for entry in entries}) == 3
     assert sum(entry["payload_bytes"] for entry in entries) == info["payload_bytes"]
-    assert {entry["info"]["provider"] for entry in entries} == {"mma"}
+    assert {entry["info"]["provider"] for entry in entries} == {"own"}
     assert all(TileConfig.from_json(entry["info"]["tile_config"]) for entry in entries)
     used = [entry["used_at_ns"] for entry in entries]
     assert used == sorted(used, reverse=True)

@@ -80,7 +80,7 @@ def test_doctor_without_headers(tmp_path: Path) -> None:
     findings = {item["subject"]: item for item in json_of(done)["findings"]}
     assert findings["toolchain"]["state"] == "ok"
     assert findings["headers"]["state"] == "note", "own templates need none"
-    assert "the provider mma needs none, cublasdx is not available" in findings["headers"]["detail"]
+    assert "the provider own needs none, cublasdx is not available" in findings["headers"]["detail"]
     assert "pip install nvidia-cuda-nvcc-cu12" in findings["headers"]["remedy"]
 
 
@@ -112,7 +112,7 @@ def test_an_unknown_value() -> None:
     message = usage_error(command("cache", "info", WARP_TILES_PROVIDER="cutlass"))
     assert "WARP_TILES_PROVIDER" in message
     assert "'cutlass', which is invalid" in message
-    assert "auto, mma, cublasdx, libmathdx, scalar" in message
+    assert "auto, own, cublasdx, libmathdx, scalar" in message
 
 
 def test_doctor_names_an_unknown_variable() -> None:
@@ -142,7 +142,7 @@ def test_a_plan_without_a_toolchain_gives_the_reason(folder: Path) -> None:
         environment={"WARP_TILES_CACHE_DIR": str(folder / "lto")},
     )
     (module,) = json_of(done)["modules"]
-    assert {(variant["provider"], variant["in_source"]) for variant in module["variants"]} == {("mma", True)}
+    assert {(variant["provider"], variant["in_source"]) for variant in module["variants"]} == {("own", True)}
     assert module["linker_reason"].startswith("there is no toolchain except Warp's")
     assert all("NVRTC (libnvrtc) was found neither" in variant["reason"] for variant in module["variants"])
 

@@ -32,10 +32,10 @@ def test_plan(folder: Path, name: str) -> None:
         assert (variant["precision"], variant["threads"], variant["arch"]) == ("default", 64, 90)
         assert variant["leading_dimensions"] == [16, 16, 16]
         assert len(variant["arrangement"]) == 3
-        assert (variant["needed"], variant["provider"], variant["cached"]) == (True, "mma", False)
+        assert (variant["needed"], variant["provider"], variant["cached"]) == (True, "own", False)
         assert TileConfig.from_json(variant["tile_config"]).instruction == "fma"
         assert variant["reason"].startswith("needed")
-        assert "; built by mma (default)" in variant["reason"]
+        assert "; built by own (default)" in variant["reason"]
         assert len(variant["key"]) == 64
         assert variant["reason"]
     assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]
@@ -84,7 +84,7 @@ def test_a_misspelt_word_is_named_with_what_is_valid(folder: Path, words: str, m
 def test_plan_prints_a_table(folder: Path) -> None:
     done = command("plan", folder / "main.py", folder, as_json=False)
     assert done.returncode == 0, done.stderr
-    for text in ("forward", "adjoint_a", "adjoint_b", "16x16x16", "gemm", "sm_90", "64 threads", "mma", "fma", "lanes"):
+    for text in ("forward", "adjoint_a", "adjoint_b", "16x16x16", "gemm", "sm_90", "64 threads", "own", "fma", "lanes"):
         assert text in done.stdout
 
 
@@ -125,9 +125,9 @@ def test_plan_of_solvers_on_the_scalar_path(folder: Path) -> None:
 
 
 def test_a_provider_that_cannot_serve_a_plan_is_a_usage_error(folder: Path) -> None:
-    done = command("plan", "--block-dim", "48", folder / "main.py", folder, WARP_TILES_PROVIDER="mma")
+    done = command("plan", "--block-dim", "48", folder / "main.py", folder, WARP_TILES_PROVIDER="own")
     message = usage_error(done)
-    assert "mma cannot serve threads=48" in message
+    assert "own cannot serve threads=48" in message
     assert "16x16x16 float32" in message
     assert "WARP_TILES_PROVIDER=auto" in message
 
@@ -137,8 +137,8 @@ def test_a_tile_without_a_leading_dimension_is_an_error_with_a_named_provider(fo
     text = re.sub(r"a = wp\.tile_load\(.*", f"a = {row}", WITHOUT_GUARD, count=1)
     assert row in text
     (folder / "broadcast.py").write_text(text)
-    message = usage_error(command("plan", folder / "broadcast.py", folder, WARP_TILES_PROVIDER="mma"))
-    assert "mma cannot serve the product" in message
+    message = usage_error(command("plan", folder / "broadcast.py", folder, WARP_TILES_PROVIDER="own"))
+    assert "own cannot serve the product" in message
     assert "strides=(0, 1)" in message
     (module,) = json_of(command("plan", folder / "broadcast.py", folder))["modules"]
     assert {variant["provider"] for variant in module["variants"]} == {"scalar"}

@@ -59,7 +59,7 @@ def test_run_reports_builds(folder: Path) -> None:
     assert (module["lto_builds"], module["lto_hits"], module["linker"]) == (1, 0, "warp_tiles")
     assert [variant["needed"] for variant in module["variants"]] == [True, False, False]
     (build,) = module["builds"]
-    assert (build["hit"], build["provider"]) == (False, "mma")
+    assert (build["hit"], build["provider"]) == (False, "own")
     assert build["tile_config"] == module["variants"][0]["tile_config"]
     assert (folder / "out" / module["output"]).stat().st_size == module["cubin_bytes"]
 

@@ -24,8 +24,8 @@ from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.worker import run
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.own import OwnProvider
 from warp_tiles.settings import current
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
@@ -53,7 +53,7 @@ COMBINATIONS = [
 ]
 
 
-# the same for the provider mma, which sums halves in fp32
+# the same for the provider own, which sums halves in fp32
 OWN_COMBINATIONS = [
     (H, H, H, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32"),
     (H, H, F, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32"),
@@ -74,7 +74,7 @@ OWN_COMBINATIONS = [
     (B, B, F, False, 120, r"mma\.sync.*\.f32\.bf16\.bf16\.f32"),
     (D, D, D, False, 120, r"mma\.sync.*\.f64\.f64\.f64\.f64"),
 ]
-PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
+PROVIDERS: dict[str, type[NvrtcProvider]] = {"own": OwnProvider, "cublasdx": CublasdxProvider}
 
 
 @functools.cache
@@ -125,7 +125,7 @@ def check_code(name: str, variant: GemmProblem, instruction: str) -> None:
     ("name", "a", "b", "c", "tf32", "arch", "instruction"),
     [
         *some([("cublasdx", *one) for one in sorted(COMBINATIONS, key=lambda one: one[4] != 90)], 5),
-        *(("mma", *one) for one in OWN_COMBINATIONS),
+        *(("own", *one) for one in OWN_COMBINATIONS),
     ],
     ids=ids,
 )
@@ -172,7 +172,7 @@ def test_functions_of_all_dtypes_have_less_than_40_kb(count: int) -> None:
     @settings(max_examples=count, derandomize=True, database=None)
     @given(gemm_variants())
     def check(variant: GemmProblem) -> None:
-        request = provider("mma").request(provider("mma").recipes(variant)[0])
+        request = provider("own").request(provider("own").recipes(variant)[0])
         assert len(run(request).payload) <= 40 * 1024
 
     check()

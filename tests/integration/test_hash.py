@@ -105,7 +105,7 @@ def test_a_module_with_a_solver_gets_another_hash(call: str) -> None:
 def test_every_provider_and_linker_has_its_own_hash() -> None:
     module = load(gemm())
     hashes = {warp_hash(module)}
-    choices = [{"provider": name} for name in ("mma", "cublasdx", "libmathdx", "scalar")] + [{"linker": "warp"}]
+    choices = [{"provider": name} for name in ("own", "cublasdx", "libmathdx", "scalar")] + [{"linker": "warp"}]
     with warp_tiles.enabled():
         hashes.add(warp_hash(module))
         for choice in choices:
@@ -118,16 +118,16 @@ def test_a_modules_own_provider_is_in_its_hash() -> None:
     module = load(gemm())
     with warp_tiles.enabled():
         hashes = {None: warp_hash(module)}
-        for name in ("mma", "cublasdx", "scalar"):
+        for name in ("own", "cublasdx", "scalar"):
             wp.set_module_options({"warp_tiles_provider": name}, module=module)
             hashes[name] = warp_hash(module)
         assert len(set(hashes.values())) == 4
-        wp.set_module_options({"warp_tiles_provider": "mma"}, module=module)
-        assert warp_hash(module) == hashes["mma"]
+        wp.set_module_options({"warp_tiles_provider": "own"}, module=module)
+        assert warp_hash(module) == hashes["own"]
 
 
 def test_code_that_overrides_a_modules_provider_is_in_its_hash() -> None:
-    module = load(gemm(), warp_tiles_provider="mma")
+    module = load(gemm(), warp_tiles_provider="own")
     with warp_tiles.enabled():
         own = warp_hash(module)
         with warp_tiles.override(provider="cublasdx"):
@@ -365,5 +365,5 @@ def test_own_templates_serve_a_module_that_opts_out_if_asked(text: str, options:
     with warp_tiles.enabled():
         assert warp_hash(module) != before
         planned = warp_tiles.plan(module, arch=90, block_dim=64)
-    assert {variant.provider for variant in planned.needed} == {"mma"}
-    assert planned.settings.providers == ("mma", "scalar"), "no provider that needs a library"
+    assert {variant.provider for variant in planned.needed} == {"own"}
+    assert planned.settings.providers == ("own", "scalar"), "no provider that needs a library"

@@ -48,7 +48,7 @@ def test_an_adjoint_without_stages_builds_its_functions_alone(tmp_path: Path) ->
     assert record["loops"][0]["instruction"] == "wgmma"
     assert record["loops"][0]["reverse_instructions"] == []
     providers = {variant["role"]: variant["provider"] for variant in record["variants"]}
-    assert providers == {"forward": "stages", "adjoint_a": "mma", "adjoint_b": "mma"}
+    assert providers == {"forward": "stages", "adjoint_a": "own", "adjoint_b": "own"}
     assert len(record["builds"]) == 2
     assert record["linker"] == "warp_tiles"
 

@@ -124,7 +124,7 @@ def test_the_three_products_of_a_call() -> None:
     row, col = "row_major", "col_major"
     assert arrangements == [[row, row, row], [row, col, row], [col, row, row]]
     assert [variant_of(v).leading_dimensions for v in found.variants] == [(32, 24, 24), (24, 24, 32), (32, 24, 24)]
-    assert {v.provider for v in found.variants} == {"mma"}
+    assert {v.provider for v in found.variants} == {"own"}
     assert all(v.tile_config is not None for v in found.variants)
     assert len({v.key for v in found.variants}) == 3
     assert all(len(v.key) == 64 for v in found.variants)
@@ -194,7 +194,7 @@ def test_the_module_option_enable_mathdx_gemm() -> None:
     found = plan(gemm(), enable_mathdx_gemm=False)
     assert {v.provider for v in found.variants} == {"scalar"}
     assert all("enable_mathdx_gemm" in v.reason for v in found.variants)
-    assert {v.provider for v in plan(gemm(), enable_mathdx_gemm=True).variants} == {"mma"}
+    assert {v.provider for v in plan(gemm(), enable_mathdx_gemm=True).variants} == {"own"}
 
 
 def test_the_module_option_warp_tiles_provider() -> None:
@@ -210,12 +210,12 @@ def test_the_module_option_warp_tiles_provider() -> None:
         plan(gemm(), warp_tiles_provider="cutlass")
 
 
-@pytest.mark.parametrize(("threads", "provider"), [(16, "scalar"), (31, "scalar"), (33, "cublasdx"), (64, "mma")])
+@pytest.mark.parametrize(("threads", "provider"), [(16, "scalar"), (31, "scalar"), (33, "cublasdx"), (64, "own")])
 def test_the_block_size_decides_the_provider(threads: int, provider: str) -> None:
     found = plan(gemm(), block_dim=threads)
     assert {v.provider for v in found.variants} == {provider}
-    refused = [v for v in found.variants if f"mma cannot serve threads={threads}" in v.reason]
-    assert len(refused) == (0 if provider == "mma" else 3)
+    refused = [v for v in found.variants if f"own cannot serve threads={threads}" in v.reason]
+    assert len(refused) == (0 if provider == "own" else 3)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -110,7 +110,7 @@ WITHOUT_MMA = [{"provider": name} for name in ("cublasdx", "libmathdx", "scalar"
 def test_bfloat16_in_a_differentiable_kernel(a: str, b: str) -> None:
     found = plan_case(Case(16, 16, 16, a, b, F))
     assert roles(found, needed=True) == ALL
-    assert {v.provider for v in found.variants} == {"mma"}
+    assert {v.provider for v in found.variants} == {"own"}
     assert {variant_of(v).c.dtype for v in found.variants} == {a, b, F}
 
 
@@ -125,7 +125,7 @@ def test_bfloat16_in_a_differentiable_kernel_where_mma_cannot_serve(
     a: str, b: str, arch: int | None, threads: int, setting: dict[str, str]
 ) -> None:
     kernel = make_kernel(Case(16, 16, 16, a, b, F))
-    message = r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel.*provider 'mma' does.* Here "
+    message = r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel.*provider 'own' does.* Here "
     with warp_tiles.override(**setting), pytest.raises(TypeError, match=message):
         warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
 
@@ -147,14 +147,14 @@ def test_bfloat16_in_a_helper_shared_with_a_differentiable_kernel() -> None:
 def test_a_bfloat16_result(accumulate: bool) -> None:
     case = Case(16, 16, 16, B, B, B, accumulate=accumulate)
     found = plan_case(case)
-    assert {v.provider for v in found.variants} == {"mma"}
+    assert {v.provider for v in found.variants} == {"own"}
     assert {variant_of(v).c.dtype for v in found.variants} == {B}
     refusing: list[tuple[int | None, int, dict[str, str]]] = [(None, 1, {}), (90, 48, {})]
     refusing += [(90, 64, setting) for setting in WITHOUT_MMA]
     for backward in (False, True):
         for arch, threads, setting in refusing:
             kernel = make_kernel(replace(case, backward=backward))
-            with warp_tiles.override(**setting), pytest.raises(TypeError, match=r"(?s)bfloat16 'out' tile.*'mma' does"):
+            with warp_tiles.override(**setting), pytest.raises(TypeError, match=r"(?s)bfloat16 'out' tile.*'own' does"):
                 warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
 
 

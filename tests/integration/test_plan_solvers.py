@@ -39,9 +39,9 @@ def test_every_builtin_is_planned(call: str, dtype: str) -> None:
         assert (variant.n, variant.dtype, variant.threads, variant.arch) == (16, dtype, 64, 90)
         assert variant.in_place == (call in IN_PLACE)
         assert variant.columns == (16 if "cholesky" in variant.function and "solve" not in variant.function else 4)
-        assert (planned.needed, planned.provider, len(planned.key)) == (True, "mma", 64)
+        assert (planned.needed, planned.provider, len(planned.key)) == (True, "own", 64)
         assert isinstance(planned.tile_config, SolverConfig)
-        assert "built by mma (default)" in planned.reason
+        assert "built by own (default)" in planned.reason
 
 
 @pytest.mark.parametrize(("arch", "threads"), [(75, 32), (80, 128), (120, 1024)])
@@ -163,4 +163,4 @@ def test_products_and_solvers_of_one_kernel() -> None:
         *(("tile_matmul", role) for role in ("forward", "adjoint_a", "adjoint_b")),
         *(("tile_cholesky", role) for role in ("forward", "adjoint")),
     ]
-    assert {planned.provider for planned in found.needed} == {"mma"}
+    assert {planned.provider for planned in found.needed} == {"own"}

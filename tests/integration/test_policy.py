@@ -133,14 +133,14 @@ def test_fast_takes_mma_or_the_scalar_path(cold: Path, tmp_path: Path) -> None:
     with warp_tiles.override(policy="fast"):
         _, whole = compile_module(load(gemm(), enable_backward=False), tmp_path / "whole")
         _, odd = compile_module(load(gemm(), enable_backward=False, block_dim=48), tmp_path / "odd")
-    assert (providers(whole), providers(odd)) == (["mma"], ["scalar"])
+    assert (providers(whole), providers(odd)) == (["own"], ["scalar"])
     assert "cublasdx" not in str(odd["variants"][0]["reason"])
 
 
 def test_a_module_has_its_own_policy(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARP_TILES_POLICY", "scalar")
     _, record = compile_module(load(gemm(), enable_backward=False, warp_tiles_policy="fast"), tmp_path / "out")
-    assert (providers(record), record["policy"]) == (["mma"], "fast")
+    assert (providers(record), record["policy"]) == (["own"], "fast")
 
 
 def test_a_forbidden_provider_is_an_error_at_every_use_of_the_module(cold: Path, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_max_measures_nothing_for_a_build_ahead_of_time(
     monkeypatch.setattr(engine(), "tune_launch", lambda resolved: pytest.fail("nothing is launched"))
     with warp_tiles.override(policy="max"):
         _, record = compile_module(load(gemm(), enable_backward=False), tmp_path / "out")
-    assert providers(record) == ["mma"]
+    assert providers(record) == ["own"]
 
 
 @pytest.mark.slow

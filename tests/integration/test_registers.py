@@ -56,7 +56,7 @@ def test_small_products_leave_registers_to_other_blocks(tmp_path: Path, name: st
     (dtype, precision, (m, n, k), threads, backward), bounds = CASES[name]
     total = "float32" if dtype == "float16" else dtype
     source = KERNEL.format(dtype=dtype, total=total, m=m, n=n, k=k, precision=precision, backward=backward)
-    with warp_tiles.override(provider="mma"):
+    with warp_tiles.override(provider="own"):
         cubin, record = compile_module(load(source, block_dim=threads), tmp_path)
     assert record["linker"] == "warp_tiles"
     found = registers(cubin.read_bytes())

@@ -52,7 +52,7 @@ def test_every_builtin_and_adjoint_in_one_kernel(
     assert kernels_in(cubin) == {"every_forward", "every_backward"}
     assert (record["linker"], record["linker_reason"]) == ("warp_tiles", "")
     assert counts(record) == (FUNCTIONS, 0)
-    assert {build["provider"] for build in record["builds"]} == {"mma"}
+    assert {build["provider"] for build in record["builds"]} == {"own"}
     for build in record["builds"]:
         variant = build["variant"]
         assert variant["dtype"] == dtype
@@ -85,8 +85,8 @@ def test_a_function_that_does_not_compile_takes_the_scalar_path_alone(
         cubin, record = compile_module(load(solver("tile_cholesky")), tmp_path)
     assert kernels_in(cubin) == {"solver_forward", "solver_backward"}
     assert {build["variant"]["solver"]: build["provider"] for build in record["builds"]} == {
-        name: "scalar" if name == refused else "mma" for name in ("cholesky", "cholesky_adjoint")
+        name: "scalar" if name == refused else "own" for name in ("cholesky", "cholesky_adjoint")
     }
     assert record["linker"] == "warp_tiles"
-    with warp_tiles.override(provider="mma"), pytest.raises(BuildError):
+    with warp_tiles.override(provider="own"), pytest.raises(BuildError):
         compile_module(load(solver("tile_cholesky")), tmp_path / "named")

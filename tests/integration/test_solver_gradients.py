@@ -63,7 +63,7 @@ def test_every_builtin_has_an_own_gradient(call: str, dtype: str) -> None:
     found = own(solver(call, dtype=dtype))
     assert functions_of(found) == OWN_FUNCTIONS[call]
     for planned in found.variants:
-        assert (planned.needed, planned.provider, planned.no_gradient) == (True, "mma", "")
+        assert (planned.needed, planned.provider, planned.no_gradient) == (True, "own", "")
         assert solver_of(planned).in_place == (call in IN_PLACE)
 
 
@@ -78,7 +78,7 @@ def test_a_kernel_without_an_adjoint_needs_no_gradient() -> None:
 def test_only_own_templates_have_the_gradient(call: str) -> None:
     with warp_tiles.override(provider="scalar"):
         (forward,) = own(solver(call)).variants
-    assert forward.no_gradient.startswith("only the provider mma has one: ")
+    assert forward.no_gradient.startswith("only the provider own has one: ")
     found = own(solver(call), block_dim=48)
     assert "threads=48" in found.variants[0].no_gradient
 

@@ -75,7 +75,7 @@ def test_enable_mathdx_solver_off(call: str, libmathdx_solvers: list[str]) -> No
     assert libmathdx_solvers == []
 
 
-@pytest.mark.parametrize(("threads", "provider"), [(64, "mma"), (48, "scalar")])
+@pytest.mark.parametrize(("threads", "provider"), [(64, "own"), (48, "scalar")])
 @pytest.mark.parametrize("policy", ["auto", "locked"])
 def test_a_module_that_opts_out_of_mathdx_never_gets_libmathdx(
     policy: str, threads: int, provider: str, libmathdx_solvers: list[str]
@@ -111,7 +111,7 @@ def test_a_cpu_target_has_no_functions(libmathdx_solvers: list[str]) -> None:
 
 BROADCAST = solver("tile_cholesky_solve", "a, wp.tile_broadcast(wp.tile_load(A, shape=(16, 1)), shape=(16, 4))")
 UNSERVED = {
-    "threads": (solver("tile_cholesky"), {"block_dim": 48}, "mma cannot serve threads=48"),
+    "threads": (solver("tile_cholesky"), {"block_dim": 48}, "own cannot serve threads=48"),
     "strides": (BROADCAST, {}, "the right-hand side with shape=(16, 4) strides=(1, 0) cannot be expressed"),
 }
 
@@ -145,7 +145,7 @@ def test_locked_refuses_an_unserved_call(case: str, libmathdx_solvers: list[str]
 @pytest.mark.parametrize("case", UNSERVED)
 def test_a_named_mma_refuses_an_unserved_call(case: str, libmathdx_solvers: list[str]) -> None:
     text, target, reason = UNSERVED[case]
-    with warp_tiles.override(provider="mma"), pytest.raises(warp_tiles.UnsupportedVariant) as caught:
+    with warp_tiles.override(provider="own"), pytest.raises(warp_tiles.UnsupportedVariant) as caught:
         plan(text, **target)  # type: ignore[arg-type]
     assert reason in str(caught.value)
     assert 'call override(provider="auto")' in str(caught.value)
@@ -155,7 +155,7 @@ def test_a_named_mma_refuses_an_unserved_call(case: str, libmathdx_solvers: list
 def test_a_plan_names_an_adjoint_that_does_not_fit(libmathdx_solvers: list[str]) -> None:
     text = solver("tile_cholesky", dtype="float64").replace("(16, 16)", "(96, 96)")
     found = plan(text)
-    assert [planned.provider for planned in found.variants] == ["mma", "mma"]
+    assert [planned.provider for planned in found.variants] == ["own", "own"]
     (problem,) = found.launch_problems
     assert problem.startswith("the backward pass of kernel solver fails: ")
     assert libmathdx_solvers == []
@@ -193,7 +193,7 @@ def test_the_product_in_warps_adjoint_of_a_cholesky(
 OPTED_OUT = {"enable_mathdx_solver": False, "warp_tiles_mathdx_opt_out": "own"}  # not libmathdx, but own functions
 
 
-@pytest.mark.parametrize("provider", ["auto", "mma"])
+@pytest.mark.parametrize("provider", ["auto", "own"])
 @pytest.mark.parametrize("options", [{}, OPTED_OUT], ids=["all", "opted out"])
 def test_without_a_toolchain_functions_are_planned_in_the_source(
     options: dict[str, Any], provider: str, no_toolchain: None, libmathdx_solvers: list[str]
@@ -202,7 +202,7 @@ def test_without_a_toolchain_functions_are_planned_in_the_source(
         warnings.simplefilter("error")
         found = plan(solver("tile_lower_solve"), **options)
     assert [(planned.role.value, planned.provider) for planned in found.needed] == [
-        ("forward", "mma"), ("adjoint", "mma")
+        ("forward", "own"), ("adjoint", "own")
     ]  # fmt: skip
     for planned in found.needed:
         assert planned.in_source

@@ -238,7 +238,7 @@ def test_an_adjoint_without_stages_needs_its_functions_alone() -> None:
     module = module_with_stages(called=True)
     built = functions(STAGED[A], STAGED[B])
     providers = {each.role: each.provider for each in planned(module, built).variants}
-    assert providers == {C: STAGES, A: "mma", B: "mma"}
+    assert providers == {C: STAGES, A: "own", B: "own"}
     text = written(module, built)
     assert names_of(text, 0) == [STAGED[A].symbol, STAGED[A].symbol, STAGED[B].symbol], "a forward name that is no 0"
     assert sorted(declared(text)) == sorted((STAGED[A].symbol, STAGED[B].symbol))

@@ -122,7 +122,7 @@ SOLVE = SolverVariant("lower_solve", 64, 64, (_WIDE_MATRIX,) * 3, False, 256, 90
 SOLVERS = "every kernel calls a solver function, which gains more from resident blocks than from registers"
 
 
-def planned(variant: Variant, kernel: str = "k", provider: str = "mma", needed: bool = True) -> PlannedVariant:
+def planned(variant: Variant, kernel: str = "k", provider: str = "own", needed: bool = True) -> PlannedVariant:
     return PlannedVariant(variant, Role.FORWARD, "call", kernel, (kernel,), needed, "", provider)
 
 
@@ -141,10 +141,10 @@ def limit(
 @pytest.mark.parametrize(
     ("threads", "provider", "expected"),
     [
-        (128, "mma", (None, "")),
-        (256, "mma", (128, "2 resident blocks hide latency")),
+        (128, "own", (None, "")),
+        (256, "own", (128, "2 resident blocks hide latency")),
         (256, "cublasdx", (None, "")),
-        (512, "mma", (128, "a block of 512 threads cannot launch with more")),
+        (512, "own", (128, "a block of 512 threads cannot launch with more")),
         (1024, "cublasdx", (64, "a block of 1024 threads cannot launch with more")),
         (1024, "scalar", (None, "")),
     ],

@@ -20,8 +20,8 @@ from warp_tiles.gemm.tensor_kernel import HEADER
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.own import OwnProvider, SolverProvider
 from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Config, Function, SolverConfig, SolverVariant, Variant
 from warp_tiles.util.threads import side_by_side
 
@@ -63,7 +63,7 @@ _CUBLASDX_CHECKS: tuple[_Check, ...] = (
 )
 
 
-# the provider mma: the same, and the tile configuration; None for the chooser's
+# the provider own: the same, and the tile configuration; None for the chooser's
 _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
     # halves: lines along K and across it, C in vectors, more tiles than warps, every kind of swizzle
     (((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90), None),
@@ -131,7 +131,7 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
     (((7, 5, 3), "bbb", "crc", (0, 0, 0), (0, 0, 0), "default", 32, 75), None),
 )
 
-# solvers of the provider mma: function, n, columns, dtype, arrangements, True for all the alignment that the leading
+# solvers of the provider own: function, n, columns, dtype, arrangements, True for all the alignment that the leading
 # dimensions allow (False: one element), True in place, threads, arch, lanes of a column
 _SolverCheck = tuple[Function, int, int, str, str, bool, bool, int, int, int]
 _SOLVER_CHECKS: tuple[_SolverCheck, ...] = (
@@ -182,7 +182,7 @@ def all_checks() -> tuple[Check, ...]:
     found = [Check(CublasdxProvider, _variant(check)) for check in _CUBLASDX_CHECKS]
     for check, config in _MMA_CHECKS:
         variant = _variant(check)
-        found.append(Check(MmaProvider, variant, config or choose(variant)))
+        found.append(Check(OwnProvider, variant, config or choose(variant)))
     found += [Check(SolverProvider, _solver(check), SolverConfig(lanes=check[-1])) for check in _SOLVER_CHECKS]
     return tuple(found)
 

@@ -15,7 +15,7 @@ from warp_tiles.cli.output import write_depfile
 from warp_tiles.errors import BuildError, OutputError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
-from warp_tiles.providers.mma import SolverProvider
+from warp_tiles.providers.own import SolverProvider
 from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, SolverVariant, reason_unsupported
 
 
@@ -24,7 +24,7 @@ def checked(kind: type) -> list[Any]:
     return [job for job in checks.all_checks() if isinstance(job.variant, kind)]
 
 
-@pytest.mark.parametrize("provider", ["mma", "cublasdx"])
+@pytest.mark.parametrize("provider", ["own", "cublasdx"])
 def test_the_checks_cover_every_dtype_arch_and_arrangement(provider: str) -> None:
     variants = [job.variant for job in checked(GemmProblem) if job.provider.name == provider]
     assert len({variant.symbol for variant in variants}) == len(variants) <= 32

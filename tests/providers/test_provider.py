@@ -21,11 +21,11 @@ from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.providers import mma
+from warp_tiles.providers import own
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider, promised
-from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.own import OwnProvider, SolverProvider
 from warp_tiles.solver.variant import OPERANDS, Config, Function, SolverConfig, SolverVariant, Variant
 from warp_tiles.solver.variant import choose as choose_lanes
 from warp_tiles.store.explain import explain
@@ -50,7 +50,7 @@ class Kind:
 
 FMA, LANES = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4), SolverConfig(4)
 KINDS = {
-    "mma": Kind(MmaProvider, BASE, CHANGED, FMA, MmaProvider.header, "arch/mma.cuh"),
+    "own": Kind(OwnProvider, BASE, CHANGED, FMA, OwnProvider.header, "arch/mma.cuh"),
     "cublasdx": Kind(CublasdxProvider, BASE, CHANGED, None, "cublasdx/gemm.cuh", "cublasdx/tile.cuh"),
     "solver": Kind(SolverProvider, solver.BASE, solver.CHANGED, LANES, SolverProvider.header, "arch/lane.cuh"),
 }
@@ -70,7 +70,7 @@ class FakeInstallation:
         self.sources = {name: folder / "kernels" / kind.source for name, kind in KINDS.items()}
         self.own_headers = {name: folder / "kernels" / kind.header for name, kind in KINDS.items()}
         for path, text in {
-            self.sources["mma"]: '#include "arch/mma.cuh"\n',
+            self.sources["own"]: '#include "arch/mma.cuh"\n',
             self.sources["solver"]: '#include "arch/lane.cuh"\n',
             self.sources["cublasdx"]: '#include <cublasdx.hpp>\n#include "tile.cuh"\n',
             **dict.fromkeys(self.own_headers.values(), "// instructions\n"),
@@ -138,7 +138,7 @@ def test_every_field_of_the_variant_is_in_the_key(name: str, field: str, install
 def test_every_field_of_the_configuration_is_in_the_key(
     name: str, field: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mma, "register_accumulators", lambda variant, symbol, config: "")  # it need not be buildable
+    monkeypatch.setattr(own, "register_accumulators", lambda variant, symbol, config: "")  # it need not be buildable
     config = KINDS[name].config
     value = getattr(config, field)
     other = {str: "mma_m16n8k8", bool: not value, int: 2 * value}[type(value)]
@@ -148,7 +148,7 @@ def test_every_field_of_the_configuration_is_in_the_key(
 
 
 def test_recipes_have_the_chosen_configuration(installation: FakeInstallation) -> None:
-    assert [found.tile_config for found in installation.provider("mma").recipes(BASE)] == [choose(BASE)]
+    assert [found.tile_config for found in installation.provider("own").recipes(BASE)] == [choose(BASE)]
     for function in get_args(Function):
         variant = solver_variant(function)
         (found,) = installation.provider("solver").recipes(variant)
@@ -160,13 +160,13 @@ def solver_variant(function: Function) -> SolverVariant:
     return SolverVariant(function, 24, 24, (solver.L,) * len(OPERANDS[function]), False, 64, 90)
 
 
-@pytest.mark.parametrize("name", ["mma", "solver"])
+@pytest.mark.parametrize("name", ["own", "solver"])
 @pytest.mark.parametrize("changes", [{"threads": 48}, {"arch": 70}], ids=str)
 def test_a_variant_that_cannot_be_built_has_no_recipe(
     name: str, changes: dict[str, int], installation: FakeInstallation
 ) -> None:
     ((field, value),) = changes.items()
-    with pytest.raises(UnsupportedVariant, match=f"mma cannot serve {field}={value}: "):
+    with pytest.raises(UnsupportedVariant, match=f"own cannot serve {field}={value}: "):
         installation.provider(name).recipes(replace(KINDS[name].variant, **changes))  # type: ignore[arg-type]
 
 
@@ -176,7 +176,7 @@ def test_equal_inputs_give_equal_keys(name: str, installation: FakeInstallation)
 
 
 def test_keys_of_providers_differ(installation: FakeInstallation) -> None:
-    assert {"provider", "source"} < differing(installation.key("mma"), installation.key("cublasdx"))
+    assert {"provider", "source"} < differing(installation.key("own"), installation.key("cublasdx"))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_the_compile_request_agrees_with_the_key(name: str, installation: FakeIn
     assert found["flags"] == KeyField.of("flags", request.flags)
     assert request.flags[0] == "-arch=sm_90"
     variant = KINDS[name].variant
-    assert request.name == f"{variant.symbol}_{'cublasdx' if name == 'cublasdx' else 'mma'}.cu"
+    assert request.name == f"{variant.symbol}_{'cublasdx' if name == 'cublasdx' else 'own'}.cu"
     assert variant.describe() in request.subject
 
 
@@ -271,12 +271,12 @@ def test_without_a_compiler_there_is_no_key(
 def test_without_headers_mma_builds_and_cublasdx_raises(
     installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = installation.key("mma")
+    before = installation.key("own")
     found = replace(installation.toolchain(), include_dirs=(), missing_headers=("no cublasdx.hpp", "pip install it"))
     monkeypatch.setattr(store_module, "find_toolchain", lambda warp_toolkit: found)
     shutil.rmtree(installation.folder / "memo")
-    assert installation.key("mma") == before
-    assert installation.provider("mma").request(recipe("mma")).source
+    assert installation.key("own") == before
+    assert installation.provider("own").request(recipe("own")).source
     functions: tuple[Callable[[Recipe], object], ...] = (
         installation.provider("cublasdx").key_of,
         installation.provider("cublasdx").request,
@@ -287,7 +287,7 @@ def test_without_headers_mma_builds_and_cublasdx_raises(
         assert caught.value.remedy == "pip install it"
 
 
-@pytest.mark.parametrize("name", ["mma", "solver"])
+@pytest.mark.parametrize("name", ["own", "solver"])
 def test_the_cache_stores_the_configuration(name: str, installation: FakeInstallation) -> None:
     kind = KINDS[name]
     info = installation.provider(name).manifest(recipe(name), Compiled(b"", 1.25, "NVRTC 12.9"))
@@ -295,7 +295,7 @@ def test_the_cache_stores_the_configuration(name: str, installation: FakeInstall
     assert info == {
         "symbol": kind.variant.symbol,
         "variant": kind.variant.to_json(),
-        "provider": "mma",
+        "provider": "own",
         "build_seconds": 1.25,
         "compiler": "NVRTC 12.9",
         "tile_config": kind.config.to_json(),

@@ -18,7 +18,8 @@ from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.cublasdx import promised, source_text
-from warp_tiles.providers.mma import (
+from warp_tiles.providers.nvrtc import unique_name
+from warp_tiles.providers.own import (
     config_struct,
     header_of,
     problem_struct,
@@ -26,7 +27,6 @@ from warp_tiles.providers.mma import (
     solver_translation_unit,
     translation_unit,
 )
-from warp_tiles.providers.nvrtc import unique_name
 from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig
 
 # ---- the promises to cuBLASDx

@@ -131,7 +131,7 @@ def test_an_installed_wheel_plans_a_module_away_from_the_checkout(built: Path, t
     assert done.returncode == 0, done.stderr
     package, needed, provider = done.stdout.splitlines()[-1].rsplit(" ", 2)
     assert Path(package) == installed / "warp_tiles"
-    assert (int(needed), provider) == (3, "mma")
+    assert (int(needed), provider) == (3, "own")
 
     command = subprocess.run(
         [str(installed / "bin" / "warp-tiles"), "--version"],

@@ -31,7 +31,7 @@ from warp_tiles.solver.variant import Variant
 
 HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"
 CONFIG = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
-WARNING = "mma failed; using cuBLASDx"
+WARNING = "own failed; using cuBLASDx"
 _DECIDED: tuple[tuple[DType, DecidedBy], ...] = (("float16", "record"), ("float32", "heuristic"))
 PRODUCTS = tuple(
     answer_of(
@@ -42,12 +42,12 @@ PRODUCTS = tuple(
 LOOP = PlannedLoop("k", "train.py", 12, 1, "pipelined", 4, "wgmma multiplies 4 stages of 8192 bytes", "wgmma", 64)
 
 
-def plan(name: str = "first", reason: str = "built by mma (default)") -> ModulePlan:
+def plan(name: str = "first", reason: str = "built by own (default)") -> ModulePlan:
     """A module of one needed product and two skipped adjoints, with its loop."""
     use = FunctionUse("k", "k", False, "kernel 'k' has enable_backward=False")
     made = resolve(session(("k", BIG)), (), ["k"], [use])
     variants = tuple(
-        replace(v, provider="mma", key="ab" * 32, tile_config=CONFIG, choice="tuned", reason=f"{v.reason}; {reason}")
+        replace(v, provider="own", key="ab" * 32, tile_config=CONFIG, choice="tuned", reason=f"{v.reason}; {reason}")
         if v.needed
         else v
         for v in made.variants
@@ -59,16 +59,16 @@ def backward_plan(name: str = "second") -> ModulePlan:
     """A module that needs a product and both adjoints."""
     use = FunctionUse("trained", "k", True, "kernel 'trained' has a backward pass")
     made = resolve(session(("k", SMALL)), (0,), ["trained"], [use])
-    changes: dict[str, Any] = {"provider": "mma", "key": "cd" * 32, "tile_config": CONFIG, "choice": "default"}
+    changes: dict[str, Any] = {"provider": "own", "key": "cd" * 32, "tile_config": CONFIG, "choice": "default"}
     variants = tuple(replace(v, **changes) for v in made.variants)
     return replace(made, name=name, variants=variants)
 
 
 def built(variant: Variant, start: float, seconds: float, wait: float = 0.1, **changes: Any) -> Artifact:
-    """A build of ``mma`` that waited for a compiler process first."""
+    """A build of ``own`` that waited for a compiler process first."""
     assert isinstance(variant, GemmProblem)
     work = Phase(COMPILE, start + wait, seconds - wait)
-    made = Artifact(variant, variant.symbol, b"x" * 30_000, "mma", "ab" * 32, False, seconds, tile_config=CONFIG)
+    made = Artifact(variant, variant.symbol, b"x" * 30_000, "own", "ab" * 32, False, seconds, tile_config=CONFIG)
     return replace(made, started_at_s=start, compiled=work, **changes).without_payload()
 
 

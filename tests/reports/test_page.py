@@ -116,7 +116,7 @@ def test_texts_of_the_record_are_escaped() -> None:
     assert reader.text.count(shown) > 40
     assert f"first{shown}" in reader.text
     assert any(shown in (value or "") for _, given in reader.elements for value in given.values())
-    for part in ("mma failed; using cuBLASDx", "a debug build", "train.py", LOOP.reason):
+    for part in ("own failed; using cuBLASDx", "a debug build", "train.py", LOOP.reason):
         assert f"{part}{shown}" in reader.text or f"{part}{shown}:" in reader.text, part
 
 
@@ -164,7 +164,7 @@ def test_rows_say_what_was_done_by_what_and_why() -> None:
     rows = rows_of(run())
     first = next(row for row in rows if row[0].startswith("forward 8x12x4"))
     assert first[2] == "built"
-    assert first[3] == "mma, fma 8x4, lanes 8x4x1chosen from a tuning record"
+    assert first[3] == "own, fma 8x4, lanes 8x4x1chosen from a tuning record"
     assert first[5:] == ["30.0 kB", "0.60"]
     skipped = next(row for row in rows if row[0].startswith("adjoint_a 8x4x12"))
     assert (skipped[2], skipped[3], skipped[4]) == ("skipped", "", "not needed: kernel 'k' has enable_backward=False")
@@ -193,8 +193,8 @@ def test_warnings_and_fallbacks_are_listed_once_with_their_module() -> None:
     reader = read(page(run(), "title", FACTS))
     notes = [text for text in reader.texts if text.startswith("Module ")]
     assert notes == [
-        "Module second: adjoint_b 16x4x4: planned with mma, built with cublasdx",
-        "Module second: mma failed; using cuBLASDx",
+        "Module second: adjoint_b 16x4x4: planned with own, built with cublasdx",
+        "Module second: own failed; using cuBLASDx",
         "Module late: linked by Warp: a debug build",
     ]
     assert "No warning" not in reader.text

@@ -232,12 +232,18 @@ def test_an_option_that_is_none_is_ignored() -> None:
     assert current({"warp_tiles_provider": None}).layer("provider") == "default"
 
 
-@pytest.mark.parametrize("option", ["cutlass", 3, "", ["mma"], True])
+def test_the_former_name_of_a_provider_names_the_present_one() -> None:
+    with pytest.raises(SettingError) as caught, override(provider="mma"):  # type: ignore[typeddict-item]
+        pass
+    assert caught.value.remedy.startswith("it is now 'own'; valid values are auto, own, ")
+
+
+@pytest.mark.parametrize("option", ["cutlass", 3, "", ["own"], True])
 def test_an_unknown_provider_of_a_module_lists_the_valid_ones(option: object) -> None:
     with pytest.raises(SettingError, match="module m: option warp_tiles_provider is ") as caught:
         current({"warp_tiles_provider": option}, "m")
-    assert "auto, mma, cublasdx, libmathdx, scalar" in caught.value.remedy
-    with override(provider="mma"), pytest.raises(SettingError):
+    assert "auto, own, cublasdx, libmathdx, scalar" in caught.value.remedy
+    with override(provider="own"), pytest.raises(SettingError):
         current({"warp_tiles_provider": option})
 
 
@@ -343,7 +349,7 @@ def test_a_removed_working_directory_has_no_project_file(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("policy", "provider"),
     [
-        *((policy, provider) for policy in ("off", "scalar") for provider in ("mma", "cublasdx", "libmathdx")),
+        *((policy, provider) for policy in ("off", "scalar") for provider in ("own", "cublasdx", "libmathdx")),
         ("off", "scalar"),
         ("fast", "cublasdx"),
         ("fast", "libmathdx"),

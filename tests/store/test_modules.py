@@ -208,15 +208,15 @@ def test_the_hash_of_a_module_covers_the_trusted_keys(store: Path, signing: Path
 def test_a_function_that_fell_back_is_not_kept_as_the_planned_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The functions of mma and cuBLASDx have the same name, so the source does not tell them apart."""
-    from warp_tiles.providers.mma import MmaProvider
+    """The functions of own and cuBLASDx have the same name, so the source does not tell them apart."""
+    from warp_tiles.providers.own import OwnProvider
 
     def fail(*_: object, **__: object) -> None:
         raise warp_tiles.BuildError("broken on purpose")
 
     with warp_tiles.override(cache_dir=tmp_path / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
         with monkeypatch.context() as patched:
-            patched.setattr(MmaProvider, "build", fail)
+            patched.setattr(OwnProvider, "build", fail)
             with pytest.warns(RuntimeWarning, match="broken on purpose"):
                 fallen, record = compile_module(load(TINY), tmp_path / "first")
         assert [build["provider"] for build in record["builds"]] == ["cublasdx"]

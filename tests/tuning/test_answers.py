@@ -26,7 +26,7 @@ LOOP = loop_place(ASKED)
 FUNCTION = function_place(PRODUCT)
 assert FUNCTION is not None
 SOURCE = "5" * 64
-ALL = ("mma", "cublasdx", "libmathdx", "scalar")
+ALL = ("own", "cublasdx", "libmathdx", "scalar")
 TILE = ranked(PRODUCT)[2]
 
 
@@ -60,23 +60,23 @@ class TestChoices:
             assert loop_answers(80.0, "tiles=3").pipeline(ASKED) is None
 
     def test_a_faster_function_is_chosen(self) -> None:
-        config = function_config("mma", TILE)
+        config = function_config("own", TILE)
         found = answers(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0)).best(PRODUCT, ALL)
-        assert (found.provider, found.tile_config) == ("mma", TILE)
+        assert (found.provider, found.tile_config) == ("own", TILE)
 
     def test_a_named_provider_takes_the_best_of_its_own(self) -> None:
         found = answers(
             FUNCTION,
             timing(DEFAULTS["function"], 100.0),
             timing({"provider": "cublasdx"}, 70.0),
-            timing(function_config("mma", TILE), 80.0),
+            timing(function_config("own", TILE), 80.0),
         )
         assert found.best(PRODUCT, ALL).provider == "cublasdx"
-        assert found.best(PRODUCT, ("mma",)).provider == "mma"
+        assert found.best(PRODUCT, ("own",)).provider == "own"
         assert found.best(PRODUCT, ("libmathdx",)) is None
 
     def test_a_tile_that_does_not_fit_causes_a_warning(self) -> None:
-        config = function_config("mma", replace(TILE, tile_m=512))
+        config = function_config("own", replace(TILE, tile_m=512))
         tuned = answers(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0))
         with pytest.warns(RuntimeWarning, match="is ignored: "):
             assert tuned.best(PRODUCT, ALL) is None
@@ -100,12 +100,12 @@ class TestForced:
         found = replace(loop_answers(80.0), forced=forced)
         assert found.pipeline(ASKED).overrides.family == "double_buffered"
         assert found.best(PRODUCT, ALL).provider == "cublasdx"
-        assert found.best(PRODUCT, ("mma",)) is None
+        assert found.best(PRODUCT, ("own",)) is None
         assert found.pipeline(replace(ASKED, memory=replace(ASKED.memory, at_end=False))) is None
 
     def test_a_forced_answer_that_does_not_fit_is_an_error(self) -> None:
         """So that the candidate fails. A warning about a record would leave the default to be timed in its place."""
-        forced = {FUNCTION.digest: function_config("mma", replace(TILE, tile_m=512)), LOOP.digest: {"pipeline": "?"}}
+        forced = {FUNCTION.digest: function_config("own", replace(TILE, tile_m=512)), LOOP.digest: {"pipeline": "?"}}
         for found in (Answers({}, forced=forced), replace(loop_answers(80.0), forced=forced)):
             with pytest.raises(ValueError, match="does not fit"):
                 found.best(PRODUCT, ALL)

@@ -26,8 +26,8 @@ from warp_tiles.tuning.in_place import TunedPlace
 from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.tuning.store import RecordStore, open_store
 
-FAST = timing({"provider": "mma", "tile": {"m": 64}}, 10.0, shared_bytes=8192)
-SLOW = timing({"provider": "mma", "tile": {"m": 16}}, 25.0)
+FAST = timing({"provider": "own", "tile": {"m": 64}}, 10.0, shared_bytes=8192)
+SLOW = timing({"provider": "own", "tile": {"m": 16}}, 25.0)
 DEFAULT = timing({"pipeline": "auto"}, 25.0)
 STAGED = timing({"pipeline": "stages=4"}, 10.0)
 PLACE = Place("loop", (("stage_bytes", 8192),), "loop of 64x64x32", ({"pipeline": "auto"}, {"pipeline": "stages=4"}))
@@ -384,8 +384,8 @@ def test_the_group_shows_its_commands() -> None:
 
 
 def test_a_dot_joins_nested_names_and_an_x_joins_sizes() -> None:
-    config = {"provider": "mma", "tile": {"m": 64, "warps": [2, 4]}, "fast": True, "none": None, "empty": {}}
-    assert label(config) == "provider=mma tile.m=64 tile.warps=2x4 fast=true none=null empty={}"
+    config = {"provider": "own", "tile": {"m": 64, "warps": [2, 4]}, "fast": True, "none": None, "empty": {}}
+    assert label(config) == "provider=own tile.m=64 tile.warps=2x4 fast=true none=null empty={}"
     assert label({}) == "-"
 
 

@@ -494,8 +494,8 @@ class TestShipping:
         store.merge(place.key("5" * 64, H200), [place_timing(config, 100.0) for config in place.configs])
         found = snapshot(store, None, settings.current())  # type: ignore[arg-type]
         assert found is not None
-        assert found._choice(place.digest, ("mma",)) is None, "the user measured that the default is as fast"
-        other = found._choice(list(asked)[2], ("mma",))
+        assert found._choice(place.digest, ("own",)) is None, "the user measured that the default is as fast"
+        other = found._choice(list(asked)[2], ("own",))
         assert other is not None
         assert other[1] == "shipped record: 70.0 us against 100.0 us of the default"
 

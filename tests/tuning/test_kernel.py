@@ -176,7 +176,7 @@ def test_a_kernel_of_a_shared_module_gets_one_of_its_own(store: MemoryStore) -> 
 
 @pytest.mark.parametrize(
     ("option", "values"),
-    [("warp_tiles_provider", ["scalar", "mma"]), ("warp_tiles_main_loop", ["mma,stages=3", "wgmma,blocks=1"])],
+    [("warp_tiles_provider", ["scalar", "own"]), ("warp_tiles_main_loop", ["mma,stages=3", "wgmma,blocks=1"])],
 )
 def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore, option: str, values: list[str]) -> None:
     configs = [{"tile": 8, "block_dim": 32, option: value} for value in values]
@@ -506,7 +506,7 @@ def test_the_provider_of_products_and_the_mode_of_the_build_are_in_the_key(
     before = add.key(arguments(), "cpu")
     assert dict(before.values)["build.products"] == "warp"
     with warp_tiles.enabled():
-        for provider in ("mma", "scalar"):
+        for provider in ("own", "scalar"):
             with warp_tiles.override(provider=provider):
                 assert dict(add.key(arguments(), "cpu").values)["build.products"] == provider
     assert add.key(arguments(), "cpu").digest == before.digest

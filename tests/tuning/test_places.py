@@ -103,7 +103,7 @@ class TestFunctions:
         place = function_place(variant(64, 64, 64, 128))
         assert place.configs[0] == DEFAULTS["function"]
         assert place.configs[-1] == {"provider": "cublasdx"}
-        assert function_config("mma", choose(variant(64, 64, 64, 128))) not in place.configs
+        assert function_config("own", choose(variant(64, 64, 64, 128))) not in place.configs
         assert 10 < len(place.configs) <= FUNCTIONS + 1
 
     def test_nothing_to_choose_is_no_place(self) -> None:
@@ -129,7 +129,7 @@ class TestFunctions:
 
     def test_configurations_survive_a_record(self) -> None:
         tile = choose(variant(64, 64, 64, 128))
-        assert tile_config_of(function_config("mma", tile)) == tile
+        assert tile_config_of(function_config("own", tile)) == tile
         assert tile_config_of({"provider": "cublasdx"}) is None
 
     def test_each_field_of_the_variant_is_in_the_key(self) -> None:

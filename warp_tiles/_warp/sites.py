@@ -317,7 +317,7 @@ def dispatch_solver(
 
     Raises:
         LockedError: The policy is ``locked``, and only libmathdx can serve the call.
-        UnsupportedVariant: The settings name the provider ``mma``, and no leading dimension expresses a tile.
+        UnsupportedVariant: The settings name the provider ``own``, and no leading dimension expresses a tile.
     """
     arguments = (arg_types, return_type, return_values, arg_values)
     if builder is None or options["output_arch"] is None:
@@ -341,12 +341,12 @@ def dispatch_solver(
     provider, reason = "scalar", _without_functions(options, resolved, SOLVER_OPTION, "solver")
     if not reason:
         provider, reason = _provider(found, resolved, allowed)
-    if provider == "mma" and isinstance(found, str):
+    if provider == "own" and isinstance(found, str):
         raise UnsupportedVariant(
-            f"In '{sites.function(builder)}': mma cannot serve {name}, {found}",
+            f"In '{sites.function(builder)}': own cannot serve {name}, {found}",
             remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
         )
-    variants = {} if provider != "mma" or isinstance(found, str) else found
+    variants = {} if provider != "own" or isinstance(found, str) else found
     lost = _lost_gradient(roles, variants, reason, resolved)
     if provider == "libmathdx":
         if not resolved.rules.builds:
@@ -395,26 +395,26 @@ def _lost_gradient(
     if resolved.solver_gradients == "warp":
         return f"Warp has none: {resolved.remedy('solver_gradients', 'own')}"
     if not variants:
-        return f"only the provider mma has one: {reason}"
+        return f"only the provider own has one: {reason}"
     return reason_unsupported(variants[Role.ADJOINT])
 
 
 def _provider(found: Mapping[Role, SolverVariant] | str, resolved: Settings, libmathdx: bool) -> tuple[str, str]:
-    """The provider of a call, and the reason why it is not ``mma``.
+    """The provider of a call, and the reason why it is not ``own``.
 
     ``libmathdx`` is False if the module opts out of libmathdx.
     """
-    if resolved.provider == "mma":  # the engine raises the reason why it cannot build the variant, here and below
-        return "mma", ""
+    if resolved.provider == "own":  # the engine raises the reason why it cannot build the variant, here and below
+        return "own", ""
     other = "scalar"
     # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles
     if libmathdx and not {"libmathdx", "cublasdx"}.isdisjoint(resolved.providers):
         other = "libmathdx"
-    if "mma" not in resolved.providers:
+    if "own" not in resolved.providers:
         layer = "provider" if resolved.provider != "auto" else "policy"
         return other, resolved.against(layer, "auto")
     if isinstance(found, str):
         return other, found
-    # without NVRTC, functions of mma stand in the module's source, unless the policy makes that an error
+    # without NVRTC, functions of own stand in the module's source, unless the policy makes that an error
     unsupported = reason_unsupported(found[Role.FORWARD])
-    return (other, f"mma cannot serve {unsupported}") if unsupported else ("mma", "")
+    return (other, f"own cannot serve {unsupported}") if unsupported else ("own", "")

@@ -22,8 +22,8 @@ from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers.base import Provider, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.fallbacks import Libmathdx, LibmathdxProvider, ScalarProvider
-from warp_tiles.providers.mma import InSourceProvider, MmaProvider, SolverProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.own import InSourceProvider, OwnProvider, SolverProvider
 from warp_tiles.settings import OWN, Settings, current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.util.threads import raise_if_signalled, wait_all
@@ -45,7 +45,7 @@ _NOT_CACHED = (
     "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "
     "and copy the cache here (`warp-tiles cache export FILE` there, `warp-tiles cache import FILE` here)"
 )
-_COMPILING = frozenset((MmaProvider.name, CublasdxProvider.name))  # the providers that need compiler processes
+_COMPILING = frozenset((OwnProvider.name, CublasdxProvider.name))  # the providers that need compiler processes
 
 
 class Measurements(Protocol):
@@ -151,7 +151,7 @@ class Engine:
         store = self.build_context(resolved).store
         tuned = self.answers(resolved)
         make: dict[str, Callable[[], tuple[Provider[Any], ...]]] = {
-            "mma": lambda: _own_templates(store, tuned),
+            "own": lambda: _own_templates(store, tuned),
             "cublasdx": lambda: (CublasdxProvider(store),),
             "libmathdx": lambda: (LibmathdxProvider(self._libmathdx),),
             "scalar": lambda: (ScalarProvider(),),
@@ -410,7 +410,7 @@ class Engine:
 
 
 def _own_templates(store: ToolchainStore, tuned: Tuned | None) -> tuple[Provider[Any], ...]:
-    own: tuple[NvrtcProvider[Any], ...] = (MmaProvider(store, tuned), SolverProvider(store))
+    own: tuple[NvrtcProvider[Any], ...] = (OwnProvider(store, tuned), SolverProvider(store))
     return (*own, *(InSourceProvider(provider, store) for provider in own))
 
 

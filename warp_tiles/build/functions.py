@@ -11,7 +11,7 @@ from warp_tiles.codegen.answers import DeviceFunction, LoopAccumulators
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import Choose
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
-from warp_tiles.providers.mma import register_accumulators, unit_of
+from warp_tiles.providers.own import register_accumulators, unit_of
 from warp_tiles.solver.variant import SolverVariant, Variant, variant_from_fields
 
 
@@ -50,7 +50,7 @@ class Linked:
 
 
 def with_function(planned: PlannedVariant) -> PlannedVariant:
-    """A needed variant with the device function of its provider. Only functions of ``mma`` have a configuration."""
+    """A needed variant with the device function of its provider. Only functions of ``own`` have a configuration."""
     variant, config, symbol = planned.variant, planned.tile_config, planned.symbol
     if variant is None or planned.provider == "scalar":
         return replace(planned, device_function=None)

@@ -416,14 +416,14 @@ class ModuleBuild:
 
     def _in_source(self, artifacts: list[Artifact], problem: str) -> list[Artifact]:
         by_nvrtc = [artifact for artifact in artifacts if artifact.payload and artifact.provider != "libmathdx"]
-        if fixed := next((artifact for artifact in by_nvrtc if artifact.provider != "mma"), None):
+        if fixed := next((artifact for artifact in by_nvrtc if artifact.provider != "own"), None):
             raise LinkError(
                 f"module {self.plan.name} cannot be linked with {fixed.variant.describe()}, built by {fixed.provider}: "
                 f"{problem}",
                 remedy="install an NVRTC that is not newer than Warp's CUDA, or set the provider to 'libmathdx'",
             )
         return [
-            replace(artifact, payload=b"", key="", in_source=True) if artifact.provider == "mma" else artifact
+            replace(artifact, payload=b"", key="", in_source=True) if artifact.provider == "own" else artifact
             for artifact in artifacts
         ]
 

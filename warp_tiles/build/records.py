@@ -114,12 +114,12 @@ class Artifact:
     Attributes:
         symbol: Its device function; empty on the scalar path.
         payload: LTO-IR; empty on the scalar path, and for a function in the module's source.
-        provider: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``.
+        provider: ``own``, ``cublasdx``, ``libmathdx`` or ``scalar``.
         key: Digest of its cache key; empty if it is not cached.
         hit: True if it comes from the cache.
         warnings: Warnings about it that were issued.
         lto_bytes: Size of the LTO-IR if the payload itself was released.
-        tile_config: Tile configuration of the provider ``mma``; None with others.
+        tile_config: Tile configuration of the provider ``own``; None with others.
         started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.build.records.now_s`.
         compiled: The part in which a compiler process worked; None if none did. In the rest the build waited for a
             compiler process or for another process that built the same function, or used files.

@@ -117,7 +117,7 @@ def _archs() -> Finding | None:
     if lacking := [arch for arch in known if toolchain.reason_unsupported(arch)]:
         detail = f"NVRTC {dotted(toolchain.nvrtc_version)} cannot serve {_listed(lacking)}, which Warp knows"
         remedy = (
-            "install a newer NVRTC; until then, Warp's compiler builds mma functions for these as part of each module"
+            "install a newer NVRTC; until then, Warp's compiler builds own functions for these as part of each module"
         )
         return Finding("archs", "note", detail, remedy)
     return Finding("archs", "ok", f"Warp and NVRTC know {_listed(known)}")
@@ -137,7 +137,7 @@ def _headers() -> Finding:
     try:
         folders, version = find_headers(nvrtc_version)
     except ToolchainError as error:
-        detail = f"{error.message}; the provider mma needs none, cublasdx is not available"
+        detail = f"{error.message}; the provider own needs none, cublasdx is not available"
         return Finding("headers", "note", detail, error.remedy)
     return Finding("headers", "ok", f"nvidia-mathdx {version}, headers in {', '.join(map(str, folders))}")
 

@@ -108,8 +108,8 @@ def check_tiles(a: Tile, b: Tile, out: Tile, precision: Precision) -> None:
 _NO_TF32 = "tile_matmul() cannot honor precision='tf32' for this compilation; falling back to default precision."
 
 _BFLOAT16_REMEDY = (
-    " warp_tiles' provider 'mma' does, accumulating in float32. It needs a GPU of sm_75 or newer, a multiple of 32 "
-    "threads per block, and the setting provider at 'auto' or 'mma'."
+    " warp_tiles' provider 'own' does, accumulating in float32. It needs a GPU of sm_75 or newer, a multiple of 32 "
+    "threads per block, and the setting provider at 'auto' or 'own'."
 )
 
 BFLOAT16_OUT_ERROR = (

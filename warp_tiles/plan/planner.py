@@ -394,7 +394,7 @@ class _Planner:
         target = replace(
             without_stages, families=families, rejection=asked, choice=choice, records=self.generated.records
         )
-        if "mma" in self.settings.providers:
+        if "own" in self.settings.providers:
             return target
         return replace(
             target, forbidden=self.settings.named_value("policy" if self.settings.provider == "auto" else "provider")

@@ -58,10 +58,10 @@ class PlannedVariant:
         kernels: Keys of the kernels that need it; if it is skipped, of those that contain it.
         needed: True if a launch computes it.
         reason: The reasons for this decision and for the provider.
-        provider: The provider of its function: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``; ``stages`` if loops
+        provider: The provider of its function: ``own``, ``cublasdx``, ``libmathdx`` or ``scalar``; ``stages`` if loops
             compute it from stages, without a function; empty if it is skipped.
         symbol: The function that will be called; empty until a provider is found, and on the scalar path.
-        tile_config: Tile configuration of the provider ``mma``; None with others.
+        tile_config: Tile configuration of the provider ``own``; None with others.
         choice: What decided about provider and tile configuration: ``tuned`` (a tuning record) or ``default`` (the
             order of the providers and the heuristics); empty until a provider is found.
         key: Digest of its cache key; empty if it is not cached by warp_tiles.
@@ -351,7 +351,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     if plan.arch is None or not plan.has_own_code or plan.linker_reason:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
-    own = [v for v in plan.needed if v.provider == "mma"]
+    own = [v for v in plan.needed if v.provider == "own"]
     if (paired := _pair(plan)) is not None:
         limits[paired[0]] = paired[1]
     elif (alone := max_registers(plan.arch, plan.block_dim)) is not None:
@@ -378,7 +378,7 @@ def _pair(plan: ModulePlan) -> tuple[int, str] | None:
     """The register limit for two resident blocks, and the reason; None if they do not fit or would spill too much."""
     assert plan.arch is not None
     limit = pair_limit(plan.arch, plan.block_dim)
-    functions = [(v.variant, v.tile_config) for v in plan.needed if v.provider == "mma"]
+    functions = [(v.variant, v.tile_config) for v in plan.needed if v.provider == "own"]
     staged = [loop for loop in plan.loops if loop.instruction or loop.reverse_instructions]
     if limit is None or not (functions or staged):
         return None
@@ -410,7 +410,7 @@ def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
         if isinstance(planned.variant, GemmProblem) and isinstance(planned.tile_config, TileConfig):
             instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
             yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
-        elif isinstance(planned.variant, SolverVariant) and planned.provider == "mma" and plan.loops:
+        elif isinstance(planned.variant, SolverVariant) and planned.provider == "own" and plan.loops:
             row = f"{planned.variant.size} is slower with fewer beside a loop of products"
             yield registers_of_rows(planned.variant), row
     for loop in plan.loops:

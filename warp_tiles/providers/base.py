@@ -88,7 +88,7 @@ class TunedChoice:
     """The fastest measured way to compute a variant.
 
     Attributes:
-        tile_config: The tile configuration for the provider ``mma``; None for other providers.
+        tile_config: The tile configuration for the provider ``own``; None for other providers.
         reason: Its speed and the comparison, as text for the plan.
     """
 

@@ -13,7 +13,7 @@ from warp_tiles.solver.variant import SolverVariant, Variant
 
 Libmathdx = Callable[[GemmProblem], tuple[str, bytes]]
 LIBMATHDX_TITLE, SCALAR_TITLE = "Warp's libmathdx", "Warp's scalar path"
-IN_SOURCE_TITLE = "mma in the module's source"
+IN_SOURCE_TITLE = "functions in the module's source"
 # docs/measured.md has the times; the own templates take 30 ms and 30 KB
 COSTS = {
     IN_SOURCE_TITLE: "which Warp compiles with the module, without a limit of registers",

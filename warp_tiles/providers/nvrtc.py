@@ -33,7 +33,7 @@ class NvrtcProvider(Provider[V]):
         header: A header below ``kernels/`` that includes each file that a translation unit can include.
     """
 
-    name = "mma"
+    name = "own"
     compiles = True
     schema: ClassVar[int] = 1
     header: ClassVar[str]

@@ -21,7 +21,7 @@ DEFAULT = "default"  # the layer below all others
 OF_MODULE = "module option"  # the beginning of a layer
 COMMAND_LINE = "command line"
 OWN = "own"  # trust in the user's own cache alone
-PROVIDER_ORDER = ("mma", "cublasdx", "libmathdx", "scalar")
+PROVIDER_ORDER = ("own", "cublasdx", "libmathdx", "scalar")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ POLICIES = {
     for policy in (
         Policy("off", (), records=False),
         Policy("scalar", ("scalar",), records=False),
-        Policy("fast", ("mma", "scalar"), records=False, needs_toolchain=True),
+        Policy("fast", ("own", "scalar"), records=False, needs_toolchain=True),
         Policy("auto"),
         Policy("max", tunes=True),
         Policy("locked", builds=False, needs_toolchain=True),
@@ -99,8 +99,8 @@ class Settings:
         layers: The layer of each value that is not a default, by name. It does not count for equality.
     """
 
-    provider: str = _setting("auto", values.choice("auto", *PROVIDER_ORDER), affects="code", users_own=True)
-    """`auto`: every [provider](providers.md#providers) in order. `mma`, `cublasdx`, `libmathdx`, `scalar`: only this
+    provider: str = _setting("auto", values.choice("auto", *PROVIDER_ORDER, mma="own"), affects="code", users_own=True)
+    """`auto`: every [provider](providers.md#providers) in order. `own`, `cublasdx`, `libmathdx`, `scalar`: only this
     one; its failure is an error. `cublasdx` has no solvers and leaves them to libmathdx."""
     mathdx_opt_out: str = _setting("warp", values.choice("warp", "own"), affects="code")
     """Calls whose module opts out of MathDx (`enable_mathdx_gemm=False`, `enable_mathdx_solver=False`): `warp`

@@ -22,7 +22,7 @@ Folder = str | PathLike[str]
 class Keywords(TypedDict, Generic[Removed], total=False):
     """Every setting with the type of its values. See :class:`warp_tiles.Settings`."""
 
-    provider: Literal["auto", "mma", "cublasdx", "libmathdx", "scalar"] | Removed
+    provider: Literal["auto", "own", "cublasdx", "libmathdx", "scalar"] | Removed
     mathdx_opt_out: Literal["warp", "own"] | Removed
     linker: Literal["auto", "own", "warp"] | Removed
     cache_dir: Folder | Removed

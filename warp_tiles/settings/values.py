@@ -39,12 +39,13 @@ def _printed(value: Any) -> str:
         return "9" * 5000
 
 
-def choice(*valid: str) -> Callable[[str, Any], str]:
-    """A parser that accepts the given words."""
+def choice(*valid: str, **former: str) -> Callable[[str, Any], str]:
+    """A parser that accepts the given words, and names the present ones of former words."""
 
     def parse(name: str, value: Any) -> str:
         if value not in valid:
-            raise _refused(name, value, f"valid values are {', '.join(valid)}")
+            renamed = f"it is now {former[value]!r}; " if isinstance(value, str) and value in former else ""
+            raise _refused(name, value, f"{renamed}valid values are {', '.join(valid)}")
         return str(value)
 
     return parse

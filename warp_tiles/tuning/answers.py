@@ -24,7 +24,7 @@ from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig, fits, steps_over_k, view_of
 from warp_tiles.providers.base import TunedChoice
 from warp_tiles.providers.cublasdx import CublasdxProvider, require_served
-from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.own import OwnProvider
 from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.folder import warn_once
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey, environment_of
@@ -134,12 +134,12 @@ def pipeline_of(config: Config) -> PipelineOverrides:
 # ---- functions
 
 #: The providers whose functions a search measures.
-MEASURED = ("mma", "cublasdx")
+MEASURED = ("own", "cublasdx")
 
 
 def function_place(variant: GemmProblem, adjoint: bool = False) -> Place | None:
     """The place of a function on shared tiles; None if there is nothing to choose."""
-    found = [function_config("mma", config) for config in tile_configs(variant)[1:]]
+    found = [function_config("own", config) for config in tile_configs(variant)[1:]]
     with contextlib.suppress(UnsupportedVariant):
         choose(variant)  # otherwise cublasdx is the default
         require_served("cublasdx", variant)
@@ -159,7 +159,7 @@ def tile_config_of(config: Config) -> TileConfig | None:
     Raises:
         ValueError: The tile configuration is not valid.
     """
-    return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "mma" else None
+    return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "own" else None
 
 
 def tile_configs(variant: GemmProblem) -> tuple[TileConfig, ...]:
@@ -209,7 +209,7 @@ class Answers:
         """SHA-256 over the answers, for Warp's module hash; empty without any."""
         digest, records = hashlib.sha256(), {**self.shipped, **self.records}
         for name, record in sorted(records.items()):
-            for providers in (MEASURED, ("mma",)):
+            for providers in (MEASURED, ("own",)):
                 chosen = self._chosen(record, providers)
                 digest.update(f"{name} {chosen.identity if chosen else ''}\n".encode())
         digest.update(json.dumps(self.forced, sort_keys=True).encode())
@@ -304,7 +304,7 @@ def source_of(store: ToolchainStore) -> str:
     Raises:
         ToolchainError: There is no compiler.
     """
-    parts = [f"{name}={value}" for name, value in MmaProvider(store).fingerprint().items()]
+    parts = [f"{name}={value}" for name, value in OwnProvider(store).fingerprint().items()]
     try:
         parts += [f"{name}={value}" for name, value in CublasdxProvider(store).fingerprint().items()]
     except ToolchainError:

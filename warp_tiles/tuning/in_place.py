@@ -295,7 +295,7 @@ def _places_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[Place]:
     staged = staged if all(loop.instruction for loop in plan.loops) else set()
     functions: dict[GemmProblem, bool] = {}
     for needed in plan.needed:
-        if isinstance(needed.variant, GemmProblem) and needed.provider in ("mma", "cublasdx"):
+        if isinstance(needed.variant, GemmProblem) and needed.provider in ("own", "cublasdx"):
             is_adjoint = needed.role is not Role.FORWARD
             if launch.taped if is_adjoint else needed.variant not in staged:
                 functions[needed.variant] = functions.get(needed.variant, True) and is_adjoint

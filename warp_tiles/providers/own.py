@@ -113,7 +113,7 @@ def _chosen(variant: GemmProblem) -> TileConfig:
     return choose(variant)
 
 
-class MmaProvider(NvrtcProvider[GemmProblem]):
+class OwnProvider(NvrtcProvider[GemmProblem]):
     """Builds GEMM variants from the templates in ``kernels/gemm``.
 
     Args:
@@ -137,11 +137,11 @@ class MmaProvider(NvrtcProvider[GemmProblem]):
             config = _chosen(variant)
         except UnsupportedVariant as error:
             raise UnsupportedVariant(f"{self.name} cannot serve {error.message}") from error
-        chosen = Recipe("the provider mma", variant, variant.symbol, config)
+        chosen = Recipe("the provider own", variant, variant.symbol, config)
         tuned = self._tuned.best(variant, (self.name,)) if self._tuned else None
         if tuned is None or tuned.tile_config == config:
             return (chosen,)
-        return (replace(chosen, title="the provider mma as tuned", tile_config=tuned.tile_config), chosen)
+        return (replace(chosen, title="the provider own as tuned", tile_config=tuned.tile_config), chosen)
 
 
 # ---- solvers
@@ -199,7 +199,7 @@ extern "C" __device__ void {variant.symbol}({", ".join(f"void* {name}" for name 
 class SolverProvider(NvrtcProvider[SolverVariant]):
     """Builds solver variants from the templates in ``kernels/solver``.
 
-    It belongs to the setting's value ``mma``: the project's own device code.
+    It belongs to the setting's value ``own``: the project's own device code.
     """
 
     header = "solver/solver.cuh"
@@ -213,7 +213,7 @@ class SolverProvider(NvrtcProvider[SolverVariant]):
         """See :meth:`Provider.recipes`."""
         if reason := reason_unsupported(variant):
             raise UnsupportedVariant(f"{self.name} cannot serve {reason}")
-        return (Recipe("the provider mma", variant, variant.symbol, choose(variant)),)
+        return (Recipe("the provider own", variant, variant.symbol, choose(variant)),)
 
 
 # ---- functions in the source of a module
@@ -235,7 +235,7 @@ class InSourceProvider(Provider[V]):
     compiler is missing, or whose LTO-IR the linker of the module cannot read.
     """
 
-    name = "mma"
+    name = "own"
     in_source = True
 
     def __init__(self, provider: NvrtcProvider[V], store: ToolchainStore) -> None:
