@@ -13,11 +13,9 @@ from click.testing import CliRunner
 from tests.integration.commands import command, json_of
 from warp_tiles.build.executor import SAME_PACKAGES
 from warp_tiles.cli import commands
-from warp_tiles.cli.ahead import _warn_of_other_archs
 from warp_tiles.cli.cluster import connected, require_same_installation
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WorkerError
-from warp_tiles.util.files import write_digests
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 
@@ -64,21 +62,6 @@ def test_a_matrix_of_architectures_is_the_same_on_a_cluster(workers: Any, script
     (new,) = (tmp_path / "here" / "sm_90").glob("*.meta")
     assert old.name == new.name
     assert json.loads(old.read_text()) != json.loads(new.read_text()), "one file could not serve both"
-
-
-def test_metadata_of_another_architecture_in_the_same_folder_cause_a_warning(tmp_path: Path) -> None:
-    meta = tmp_path / "wp_m.meta"
-    cubins = [tmp_path / f"wp_m.sm{arch}.cubin" for arch in (75, 90)]
-    for cubin in cubins:
-        cubin.write_bytes(cubin.name.encode())
-        meta.write_text(f"{{}} of {cubin.name}")
-        write_digests(cubin, [meta])
-    with pytest.warns(RuntimeWarning, match=r"sm75.cubin does not fit wp_m.meta .* --arch 80,90"):
-        _warn_of_other_archs(cubins[1])
-    write_digests(cubins[0], [meta])
-    _warn_of_other_archs(cubins[1])  # a warning would be an error
-    (tmp_path / "wp_m.sm80.cubin").write_bytes(b"of Warp, without digests")
-    _warn_of_other_archs(cubins[1])
 
 
 @pytest.mark.parametrize("archs", ["x", "", "90,", "0", "-80", "80;90", "1_0"])

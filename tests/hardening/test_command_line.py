@@ -135,7 +135,7 @@ cli.main()
     done = python("-c", code, status=2)
     assert "cannot be written: File too large" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not list((tmp_path / "out").glob("*.cubin"))
+    assert not list((tmp_path / "out").rglob("*.cubin"))
 
 
 @pytest.mark.parametrize("place", ["/proc/report", "/proc/self/status", "{}/absent/report"])

@@ -39,4 +39,4 @@ def test_compile_under_the_policy_locked_only_uses_the_cache(filled_cache: Path,
     assert done.returncode == 2
     assert "needs 3 device functions not in the cache" in done.stderr
     assert "warp-tiles cache import" in done.stderr
-    assert not list((tmp_path / "cold").glob("*.cubin"))
+    assert not list((tmp_path / "cold").rglob("*.cubin"))

@@ -113,7 +113,7 @@ def test_what_the_bundle_lacks_is_an_error(made: Made, tmp_path: Path) -> None:
     text = deployed(made, tmp_path, "--arch", 86, status=2)
     assert "for sm_86 with 64 threads per block is not in the bundle" in text
     assert "--arch 86" in text
-    assert not list((tmp_path / "out").glob("*.cubin"))
+    assert not list((tmp_path / "out").rglob("*.cubin"))
 
 
 def test_nothing_is_built_with_a_bundle(made: Made, tmp_path: Path) -> None:

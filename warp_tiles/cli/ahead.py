@@ -60,9 +60,7 @@ from warp_tiles.store import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
 from warp_tiles.store.keys import SigningKey, signer_of
 from warp_tiles.store.paths import cache_root
 from warp_tiles.tuning.store import count_of, open_store
-from warp_tiles.util.files import has_digests, matches
 from warp_tiles.util.threads import side_by_side
-from warp_tiles.util.warn import warn
 
 _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
@@ -223,7 +221,16 @@ def print_plan(module: Mapping[str, Any]) -> None:
 
 @click.command("compile", context_settings=GRAMMAR)
 @_takes_targets
-@click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    metavar="DIR",
+    help="Write cubins and metadata here, those of an architecture in its folder, such as DIR/sm_90, which "
+    "wp.load_aot_module(..., module_dir=) takes.",
+)
 @click.option(
     "--depfile-of",
     "depends",
@@ -258,7 +265,8 @@ def compile_(
     with script_output_to_stderr(as_json), interrupted_by_signals(), _enabled(scheduler):
         try:
             found = wanted.discovered()
-            folders = {arch: folder / f"sm_{arch}" if len(wanted.archs) > 1 else folder for arch in wanted.archs}
+            # Warp's names of metadata have no architecture, and its loader takes one folder
+            folders = {arch: folder / f"sm_{arch}" for arch in wanted.archs}
             with output_errors(folder):
                 for each in folders.values():
                     each.mkdir(parents=True, exist_ok=True)
@@ -331,7 +339,6 @@ def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, int
     progress, choice = require_hooks("compile").engine.progress, current().progress
     with progress.module(target.module.name, arch, target.block_dim, choice):
         cubin = compile_module(target.module, arch, target.block_dim, folder)
-    _warn_of_other_archs(cubin)
     return {
         "name": target.module.name,
         "block_dim": target.block_dim,
@@ -342,20 +349,6 @@ def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, int
         "seconds": round(time.perf_counter() - start, 3),
         "launch_problems": launch_problems(cubin, arch, target.block_dim),
     }
-
-
-def _warn_of_other_archs(cubin: Path) -> None:
-    """Warn if an earlier call compiled the module for another architecture into the same folder.
-
-    The file of metadata has no architecture in its name, and it may hold other sizes of shared memory for each.
-    """
-    module = cubin.name.partition(".sm")[0]
-    for other in cubin.parent.glob(f"{module}.sm*.cubin"):
-        if other != cubin and has_digests(other) and not matches(other, [cubin.with_name(f"{module}.meta")]):
-            warn(
-                f"{other} does not fit {module}.meta any more, which is now that of {cubin.name}. "
-                "Remedy: compile all architectures with one command, e.g. --arch 80,90"
-            )
 
 
 def _kept(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -383,7 +376,7 @@ def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) 
 
 @click.command(context_settings=GRAMMAR)
 @_takes_targets
-@click.option("-o", "--output", "file", type=FILE, required=True)
+@click.option("-o", "--output", "file", type=FILE, required=True, help="Write the bundle here.")
 @json_option
 def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     """Build every module of SCRIPT, sign it, and write all to one bundle.
