@@ -77,6 +77,31 @@ def test_instances_of_a_generic_kernel_have_their_types_and_loops_their_lines() 
         ]
 
 
+FACTORY = """
+def factory(n, dtype, scale):
+    @wp.kernel
+    def square(A: wp.array2d(dtype=dtype), C: wp.array2d(dtype=dtype)):
+        a = wp.tile_load(A, shape=(n, n))
+        wp.tile_store(C, wp.tile_matmul(a, a) * dtype(scale))
+
+    return square
+
+kernels = [factory(16, wp.float32, 2), factory(16, wp.float64, 2), factory(32, wp.float32, 2)]
+again = factory(32, wp.float32, 2)
+"""
+
+
+def test_kernels_of_a_factory_are_named_by_the_constants_in_which_they_differ() -> None:
+    found = plan(FACTORY)
+    (prefix,) = {name.partition("[")[0] for name in found.kernels}
+    names = {f"{prefix}[dtype={dtype}, n={n}]" for dtype, n in (("float32", 16), ("float64", 16), ("float32", 32))}
+    assert set(found.kernels) == names, "and not by scale, which they share"
+    assert {memory.kernel for memory in found.memory} == names
+    assert {name for variant in found.variants for name in variant.kernels} == names
+    one = plan(FACTORY.replace(", factory(16, wp.float64, 2), factory(32, wp.float32, 2)", "").replace("again", "#"))
+    assert one.kernels == (prefix,)
+
+
 def test_a_generic_kernel_without_overloads_needs_nothing() -> None:
     text = "from typing import Any\n\n" + GENERIC.partition("for dtype")[0]
     assert plan(text).variants == ()

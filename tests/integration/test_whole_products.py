@@ -6,6 +6,7 @@ import gc
 import logging
 import warnings
 import weakref
+from textwrap import indent
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ import warp as wp
 import warp_tiles
 from tests.array_products.cases import CPU, Values, integers, on
 from tests.integration.helpers import load
-from tests.whole_kernels import OTHERS, WHOLE, Whole, kernel
+from tests.whole_kernels import LOAD_A, LOAD_B, OTHERS, WHOLE, Whole, kernel
 from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
 from warp_tiles.array_products import prepared as prepared_module
@@ -206,6 +207,18 @@ def test_a_kernel_is_planned_once() -> None:
         for _ in range(2):
             assert isinstance(tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS), Backward)
     assert planned == [90]
+
+
+def test_kernels_of_a_factory_have_their_own_products() -> None:
+    text = kernel(
+        head="for k in range(0, A.shape[1], step):", loads=(LOAD_A.replace("8", "step"), LOAD_B.replace("8", "step"))
+    )
+    text = f"def factory(step):\n{indent(text, '    ')}\n    return multiply\n\nkernels = factory(8), factory(16)\n"
+    tapes, _ = recorder()
+    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    with warp_tiles.override(gemm_gradients="always"):
+        for one in load(text).kernels:
+            assert isinstance(tapes.gradients(one, [3, 4, THREADS], values, GPU, THREADS), Backward)
 
 
 def test_the_log_says_once_why_a_launch_has_its_adjoint_kernel(caplog: pytest.LogCaptureFixture) -> None:

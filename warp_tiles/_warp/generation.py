@@ -11,7 +11,7 @@ from typing import Any
 import warp
 
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.modules import hash_outdated, loading, module_builder, name_of
+from warp_tiles._warp.modules import hash_outdated, loading, module_builder, names_of
 from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild, foreign_inputs
 from warp_tiles.codegen.adjoints import lost_results
@@ -65,8 +65,8 @@ class BuilderState:
         recorder = self.recorders[id(adjoint)] = Recorder(adjoint, self._numbers)
         return recorder
 
-    def trace(self, kernels: Sequence[Any], reached: list[tuple[Any, dict[int, Any]]]) -> ModuleTrace:
-        """Returns the trace of the module."""
+    def trace(self, names: Mapping[Any, str], reached: list[tuple[Any, dict[int, Any]]]) -> ModuleTrace:
+        """Returns the trace of the module, whose kernels have these names."""
         traces = (recorder.trace(self.label, self._effect_of) for recorder in self.recorders.values())
         functions = [without_unread_assignments(trace) for trace in traces]
         labels = {identity: self.label(recorder.adjoint) for identity, recorder in self.recorders.items()}
@@ -74,10 +74,10 @@ class BuilderState:
             {function.label: function for function in functions},
             frozenset(label for identity, label in labels.items() if identity in self.reversed),
             {
-                label: tuple(name_of(kernel) for kernel, seen in reached if identity in seen)
+                label: tuple(names[kernel] for kernel, seen in reached if identity in seen)
                 for identity, label in labels.items()
             },
-            {labels[id(kernel.adj)]: name_of(kernel) for kernel in kernels if id(kernel.adj) in labels},
+            {labels[id(kernel.adj)]: name for kernel, name in names.items() if id(kernel.adj) in labels},
         )
 
     def _effect_of(self, function: Any) -> Effect:
@@ -99,15 +99,16 @@ def finish_module(builder: Any, state: BuilderState, source: str) -> GeneratedMo
     """Returns a module whose code has been generated. It is not planned."""
     reached = reachable_functions(builder)
     called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.reversed)
-    trace = state.trace(builder.kernels, reached)
+    names = names_of(builder.kernels)
+    trace = state.trace(names, reached)
     _refuse_lost_gradients(state.session, trace)
     return GeneratedModule(
         state.session,
         source,
         trace,
         called,
-        tuple(name_of(kernel) for kernel in builder.kernels),
-        tuple(function_uses(builder, state, reached)),
+        tuple(names.values()),
+        tuple(function_uses(builder, state, names, reached)),
         indexed_elements=-(-trace.largest_tile(INDEXED) // state.session.block_dim),
     )
 
@@ -183,11 +184,11 @@ def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
 
 
 def function_uses(
-    builder: Any, state: BuilderState, reached: list[tuple[Any, dict[int, Any]]]
+    builder: Any, state: BuilderState, names: Mapping[Any, str], reached: list[tuple[Any, dict[int, Any]]]
 ) -> Iterator[FunctionUse]:
     """Yields a use for each kernel and each function with a site that the kernel reaches."""
     for kernel, seen in reached:
-        name, backward = name_of(kernel), bool((builder.options | kernel.options)["enable_backward"])
+        name, backward = names[kernel], bool((builder.options | kernel.options)["enable_backward"])
         reason = "the module has enable_backward=False"
         if backward:
             reason = f"kernel '{name}' has a backward pass"
@@ -225,8 +226,8 @@ def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tup
     found: list[KernelMemory] = []
     if arch is None or arch < MIN_ARCH:
         return found
-    for kernel in builder.kernels:
-        adjoint, key = kernel.adj, name_of(kernel)
+    for kernel, key in names_of(builder.kernels).items():
+        adjoint = kernel.adj
         found.append(KernelMemory.of(key, "forward", adjoint.get_total_required_shared(), arch, threads))
         if id(adjoint) in state.reversed:
             bytes_backward = adjoint.get_total_required_shared_backward()

@@ -10,7 +10,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -164,15 +164,46 @@ def module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda")
     return made(module, options, hasher=hasher, **extra)
 
 
-def name_of(kernel: Any) -> str:
-    """The kernel's key, and in brackets what stands for ``Any`` in an instance of a generic kernel."""
-    generic = getattr(kernel, "generic_parent", None)
-    if generic is None:
-        return str(kernel.key)
-    is_generic = find("types.type_is_generic")
-    types = [kernel.adj.arg_types[name] for name, kind in generic.adj.arg_types.items() if is_generic(kind)]
-    names = [getattr(dtype := getattr(kind, "dtype", kind), "__name__", str(dtype)) for kind in types]
-    return f"{kernel.key}[{', '.join(names if len(set(names)) > 1 else names[:1])}]"
+def name_of(kernel: Any, differing: Iterable[str] = ()) -> str:
+    """The kernel's key, and in brackets what stands for ``Any`` in an instance of a generic kernel.
+
+    Args:
+        differing: Constants in which the kernels of its factory differ. They follow in the brackets.
+    """
+    names: list[str] = []
+    if (generic := getattr(kernel, "generic_parent", None)) is not None:
+        is_generic = find("types.type_is_generic")
+        types = [kernel.adj.arg_types[name] for name, kind in generic.adj.arg_types.items() if is_generic(kind)]
+        names = [getattr(dtype := getattr(kind, "dtype", kind), "__name__", str(dtype)) for kind in types]
+        names = names if len(set(names)) > 1 else names[:1]
+    names += differing
+    return f"{kernel.key}[{', '.join(names)}]" if names else str(kernel.key)
+
+
+def names_of(kernels: Iterable[Any]) -> dict[Any, str]:
+    """The name of each kernel of a module, with the constants that distinguish it from others of its factory."""
+    families: dict[str, list[Any]] = {}
+    for kernel in kernels:
+        families.setdefault(str(kernel.key), []).append(kernel)
+    found = {}
+    for family in families.values():
+        constants = {kernel: _factory_constants(kernel) if len(family) > 1 else set() for kernel in family}
+        shared = set.intersection(*constants.values())
+        found.update({kernel: name_of(kernel, sorted(constants[kernel] - shared)) for kernel in family})
+    return found
+
+
+def _factory_constants(kernel: Any) -> set[str]:
+    """The constants that a kernel has from the function that defines it, such as ``n=32`` and ``dtype=float16``."""
+    function = kernel.func
+    found = set()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        with suppress(ValueError):  # the variable has no value any more
+            value = cell.cell_contents
+            text = str(value) if isinstance(value, (int, float, str)) else getattr(value, "__name__", None)
+            if text := text or getattr(value, "key", ""):
+                found.add(f"{name}={text}")
+    return found
 
 
 def users_own_modules() -> list[Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import warp
 
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.modules import name_of, user_modules
+from warp_tiles._warp.modules import names_of, user_modules
 from warp_tiles._warp.reload import Reloads, target_of, this_thread
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store.key import CacheKey
@@ -138,7 +138,7 @@ class PlainModules:
         hasher = module.hashers.get(threads)
         if hasher is None:
             return None
-        kernels = tuple(name_of(kernel) for kernel in hasher.get_unique_kernels())
+        kernels = tuple(names_of(hasher.get_unique_kernels()).values())
         plan = ModulePlan(str(module.name), int(options["output_arch"]), threads, kernels, (), resolved)
         return WarpModuleBuild(self._engine, plan, program_name(module, hasher), meta, start)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import warp
 
 from warp_tiles._warp.internals import find, require
 from warp_tiles._warp.launch import has_adjoint
-from warp_tiles._warp.modules import name_of
+from warp_tiles._warp.modules import name_of, names_of
 from warp_tiles.codegen.operations import LOAD
 from warp_tiles.errors import RecordingError, UnsupportedWarpError, WarpTilesError
 from warp_tiles.gemm.whole_product import LEAST_WORK, Argument, WholeProduct
@@ -31,6 +31,7 @@ REQUIRED = {"tape.Tape.record_launch": "kernel dim max_blocks inputs outputs dev
 
 Gradients = Callable[[WholeProduct, Sequence[Any], Sequence[Argument | None], Sequence[int], int], Any]
 Key = tuple[int, int, bytes]  # compute capability, threads per block, and the module's hash
+_Planned = tuple[Optional[ModulePlan], dict[bytes, str]]  # and the name of each kernel, by its hash
 
 
 class Tapes:
@@ -56,7 +57,7 @@ class Tapes:
         self._warned: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels for which the log has a reason
         self._unordered: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels already checked for tile_load
         self._examined: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels whose solvers were looked for
-        self._plans: weakref.WeakKeyDictionary[Any, dict[Key, ModulePlan | None]] = weakref.WeakKeyDictionary()
+        self._plans: weakref.WeakKeyDictionary[Any, dict[Key, _Planned]] = weakref.WeakKeyDictionary()
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
         """Installs the hook, unless this Warp lacks the part that it needs.
@@ -100,8 +101,8 @@ class Tapes:
         most = max(array.size for array in matrices) * max(max(array.shape) for array in matrices)
         if resolved.gemm_gradients == "off" or most < least:
             return None
-        plan = self._planned(kernel.module, device.arch, block_dim)
-        whole = None if plan is None else plan.whole_products.get(name_of(kernel))
+        plan, name = self._planned(kernel, device.arch, block_dim)
+        whole = None if plan is None else plan.whole_products.get(name)
         if whole is None:
             return None
         arguments = [_argument(argument.type, value) for argument, value in zip(kernel.adj.args, values)]
@@ -109,7 +110,7 @@ class Tapes:
         if isinstance(backward, str):
             if kernel not in self._warned:
                 self._warned.add(kernel)
-                log.info("kernel %s: its adjoint kernel computes the gradients: %s", name_of(kernel), backward)
+                log.info("kernel %s: its adjoint kernel computes the gradients: %s", name, backward)
             return None
         return backward
 
@@ -125,11 +126,9 @@ class Tapes:
             return
         lost = {"a solver": "Warp has none on the CPU"}
         if device.is_cuda:
-            plan = self._planned(kernel.module, device.arch, block_dim)
+            plan, name = self._planned(kernel, device.arch, block_dim)
             found = () if plan is None else plan.variants
-            lost = {
-                each.call: each.no_gradient for each in found if name_of(kernel) in each.kernels and each.no_gradient
-            }
+            lost = {each.call: each.no_gradient for each in found if name in each.kernels and each.no_gradient}
         for call, reason in lost.items():
             warn(f"a tape records kernel {name_of(kernel)}, in which {call} has no gradient: {reason}")
 
@@ -147,17 +146,22 @@ class Tapes:
                     "only"
                 )
 
-    def _planned(self, module: Any, arch: int, block_dim: int) -> ModulePlan | None:
-        """The plan of a module, which is made once, or None."""
+    def _planned(self, kernel: Any, arch: int, block_dim: int) -> tuple[ModulePlan | None, str]:
+        """The plan of a kernel's module, which is made once, or None, and the kernel's name in it."""
+        module = kernel.module
         key = arch, block_dim, module.get_module_hash(block_dim)
         known = self._plans.setdefault(module, {})
         if key not in known:
             try:
-                known[key] = self._plan(module, arch, block_dim)
+                plan = self._plan(module, arch, block_dim)
             except WarpTilesError as error:
                 log.debug("module %s is not planned: %s", module.name, error)
-                return None
-        return known[key]
+                return None, name_of(kernel)
+            hasher = module.hashers.get(block_dim)  # None with the option strip_hash
+            names = {} if hasher is None else names_of(hasher.get_unique_kernels())
+            known[key] = plan, {one.hash: name for one, name in names.items()}
+        plan, named = known[key]
+        return plan, named.get(kernel.hash, name_of(kernel))
 
 
 def _argument(kind: Any, value: Any) -> Argument | None:
