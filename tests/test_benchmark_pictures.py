@@ -1,12 +1,10 @@
-"""The pictures and means of the benchmarks: outliers are named, lines explained, and no text is covered."""
+"""The pictures and means of the benchmarks: their values, and that they are those of the results."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +12,11 @@ import pytest
 
 from benchmarks import figures, gemm, runner
 from benchmarks.drawing import style
-from benchmarks.drawing.gemm import draw as gemm_draw
 from benchmarks.drawing.gemm import title as title_of
-from benchmarks.figures import DOCS, RESULTS, Picture
+from benchmarks.figures import DOCS, RESULTS
 from benchmarks.page_values import summary
 
 PICTURES = list(figures.pictures())
-
-
-def drawn(picture: Picture) -> Any:
-    """Its figure, whose texts have their places."""
-    figure = picture.draw(*picture.data)
-    figure.draw_without_rendering()
-    return figure
-
-
-def overlaps(texts: Iterable[Any]) -> bool:
-    """True if one text covers a part of another."""
-    boxes = [text.get_window_extent() for text in texts if text.get_text()]
-    return any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def rows_with(*values: float) -> list[dict[str, Any]]:
@@ -67,49 +51,6 @@ def test_the_recorded_summaries_are_those_of_their_rows() -> None:
     assert gemm.parts(data["rows"]) == {"parts": data["parts"]}
     outlier = data["parts"]["backward_resident"]["summary"]["fp32"]["outlier"]
     assert outlier["name"] == "backward_resident fp32 128x128x32 128"
-
-
-@pytest.mark.parametrize(
-    "picture", [one for one in PICTURES if one.draw is gemm_draw], ids=lambda picture: picture.name
-)
-def test_pictures_of_products_explain_their_lines_and_cover_no_text(picture: Picture) -> None:
-    figure, name = drawn(picture), picture.data[0]
-    (legend,) = figure.legends
-    labels = {text.get_text() for text in legend.get_texts()}
-    assert ("cuBLAS" in labels) == ("loop" in name)
-    area = legend.get_window_extent()
-    for axes in figure.axes:
-        assert axes.get_yscale() == "linear"
-        assert not area.overlaps(axes.get_tightbbox())
-        assert not overlaps((*axes.texts, *axes.get_xticklabels())), name
-
-
-def test_compile_times_are_dots_because_their_axes_are_logarithmic() -> None:
-    picture = PICTURES[1]
-    (groups,) = picture.data
-    for axes in drawn(picture).axes:
-        assert axes.get_xscale() == "log"
-        assert not axes.patches
-        measured = sum(len(group["sides"]) for group in groups)
-        assert len([line for line in axes.lines if line.get_linestyle() == "None"]) == measured
-        assert not overlaps(axes.texts)
-        assert all(text.get_window_extent().x1 <= axes.get_window_extent().x1 for text in axes.texts)
-
-
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
-def test_texts_are_legible_at_the_width_of_a_page(picture: Picture) -> None:
-    figure = drawn(picture)
-    width = figure.get_size_inches()[0]
-    assert width == (style.PHONE_INCHES if picture is PICTURES[0] else style.WIDTH_INCHES)
-    shown = figure.findobj(lambda artist: hasattr(artist, "get_fontsize") and artist.get_visible())
-    pixels = [
-        text.get_fontsize() / 72 * (360 if picture is PICTURES[0] else 850) / width for text in shown if text.get_text()
-    ]
-    assert min(pixels) > 10
-    page = figure.bbox
-    for axes in figure.axes:
-        box = axes.get_tightbbox()
-        assert page.x0 <= box.x0 < box.x1 <= page.x1 + 1, "nothing is cut at the edge"
 
 
 # ---- the pictures of docs/
@@ -152,10 +93,6 @@ def test_other_drawing_makes_every_picture_outdated(tmp_path: Path, monkeypatch:
     changed.write_text(changed.read_text("utf-8").replace("WIDTH_INCHES, DOTS_PER_INCH = 9.0", "= 8.0"), "utf-8")
     monkeypatch.setattr(style, "__file__", str(changed))
     assert len(figures.outdated()) == len(PICTURES)
-
-
-def test_a_missing_picture_is_outdated(tmp_path: Path) -> None:
-    assert len(figures.outdated(folder=tmp_path)) == len(PICTURES)
 
 
 @pytest.mark.parametrize("part", ["loop", "backward_loop"])

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
 
-import warp_tiles
-from benchmarks import client_speed, gemm, loops, recorded
+from benchmarks import client_speed, gemm, recorded
 from benchmarks.result_values import at
 from benchmarks.speed.cells import BYTES, PARTS
-from tests.integration.helpers import load
 from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
 from warp_tiles.gemm import main_loop
 
@@ -26,13 +23,6 @@ def test_cells_have_unique_names_and_fit_shared_memory(part: gemm.Part) -> None:
         sizes = (cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c)
         used = sum(elements * BYTES[dtype] for elements, dtype in sizes) * (2 if cell.backward else 1)
         assert used <= SHARED_MEMORY_BYTES, entry.name
-
-
-def test_modules_are_named_after_side_and_cell() -> None:
-    builds = {build for part in PARTS.values() for entry in part.entries for build in entry.builds.values()}
-    assert len({build.module for build in builds}) == len(builds)
-    for build in itertools.islice(builds, 20):
-        compile(build.text, build.module, "exec")
 
 
 def test_the_ratio_compares_with_the_fastest_peer() -> None:
@@ -66,22 +56,6 @@ def test_a_recorded_launch_is_compared_with_its_bounds() -> None:
     assert not recorded.compared({**times, "wp.launch": 7.0})["within_bounds"]
 
 
-def test_all_forms_of_a_training_step_compute_the_same() -> None:
-    import warp as wp
-
-    found = []
-    for name in ("wp.launch + Tape", "recorded pairs"):
-        problem = recorded.Problem(wp.get_device("cpu"))
-        step = problem.steps()[name]
-        for _ in range(3):
-            step()
-        found.append(
-            [value.numpy().tolist() for value in (problem.weight, problem.bias, problem.y, problem.weight.grad)]
-        )
-    assert found[0] == found[1]
-    assert found[0][0] != recorded.Problem(wp.get_device("cpu")).weight.numpy().tolist()
-
-
 def test_cold_runs_of_clients_are_compared_without_first_and_failed_ones() -> None:
     def run(side: str, jit_s: float, phase: str = "cold", **more: object) -> dict[str, object]:
         return {"side": side, "phase": phase, "jit_s": jit_s, **more}
@@ -101,17 +75,6 @@ def test_cold_runs_of_clients_are_compared_without_first_and_failed_ones() -> No
     found = client_speed.compared([*runs, warm])
     assert found["steps_to_warp"]["tiles"] == 1.5
     assert found["last_differs_by"] == {"tiles": {"mean": 0.5}}
-
-
-@pytest.mark.parametrize("row", loops.REVERSED, ids=lambda row: str(row.name))
-def test_measured_reverse_passes_have_stages(row: loops.ReverseRow) -> None:
-    module = load(row.source, block_dim=row.threads).layer.module
-    with warp_tiles.enabled():
-        for main_loop, text in (("auto", "from stages"), ("double_buffered", "no stages: ")):
-            with warp_tiles.override(main_loop=main_loop):
-                (loop,) = warp_tiles.plan(module, arch=90, block_dim=row.threads).loops
-            assert text in loop.reverse
-            assert "no part of a product" in loop.gradients or "more than store" in loop.gradients
 
 
 def test_the_plan_quotes_the_least_share_without_stages() -> None:

@@ -1,27 +1,22 @@
-"""The benchmark of other architectures' limits: plans and padded blocks, rates from registers, tables. No GPU."""
+"""The benchmark of other architectures' limits: padded blocks, rows and tables. No GPU."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import warp as wp
 
 import warp_tiles
 from benchmarks import other_gpus, tile_values
-from benchmarks.drawing.other_gpus import draw, loops
 from benchmarks.loops import Row as LoopRow
 from benchmarks.loops import kernel_of
 from benchmarks.other_gpus import CHOSEN, Row
-from benchmarks.speed import cubin, occupancy, rates
-from benchmarks.speed.builds import ARCH, BuildStore, import_kernels
+from benchmarks.speed.builds import ARCH
 from benchmarks.speed.cells import Cell
 from benchmarks.speed.occupancy import Resources, padded_bytes, resident_blocks
-from warp_tiles.gemm.hardware import LANES, Multiprocessor, multiprocessor
+from warp_tiles.gemm.hardware import multiprocessor
 
 CHOSEN_ROWS = list(other_gpus.chosen_rows(other_gpus.ARCHS))
 HERE = multiprocessor(ARCH)
@@ -68,17 +63,6 @@ def test_padded_blocks_are_as_many_as_on_the_other_architecture(arch: int) -> No
     assert padded > 20
 
 
-def test_a_block_that_does_not_fit_is_not_padded() -> None:
-    with pytest.raises(ValueError, match="no block"):
-        padded_bytes(Resources(128, 32, 0, 1536, 160 * 1024), multiprocessor(89), HERE)
-
-
-def test_limits_are_those_of_the_other_architecture_only_within_the_context() -> None:
-    with occupancy.limits_of(89, ARCH):
-        assert multiprocessor(ARCH) == Multiprocessor(1536, 24, 100 * 1024)
-    assert multiprocessor(ARCH) == HERE != multiprocessor(89)
-
-
 # ---- rows
 
 
@@ -106,55 +90,6 @@ def test_other_pipelines_are_those_that_a_build_has_and_the_chooser_does_not_cho
     assert not other_gpus.is_other_pipeline("mma,stages=2", buffers, staged[3]), "double buffers are no stages"
     assert other_gpus.is_other_pipeline("double_buffered", buffers, staged[3])
     assert not other_gpus.is_other_pipeline("double_buffered", {"error": "none"}, staged[3])
-
-
-def test_a_build_is_planned_and_padded_with_the_limits_of_its_architecture(tmp_path: Path) -> None:
-    rows = [loop(), loop("mma,stages=4")]
-    store = BuildStore(tmp_path, "auto")
-    store.fill([row.build for row in rows], 1)
-    found = []
-    for row in rows:
-        record = store.record(row.build)
-        assert record is not None
-        assert "error" not in record, record["error"]
-        (memory,) = record["memory"]
-        assert memory["limit_bytes"] == multiprocessor(89).block_shared_bytes
-        planned = other_gpus.planned(row, record)
-        (folder,) = [path for path in (tmp_path / store.side("tiles").name).iterdir() if path.name == row.build.label]
-        (launched,) = json.loads(next(folder.glob("*.meta")).read_text()).values()
-        assert launched == planned["launched_bytes"] > planned["dynamic_bytes"]
-        kernel = Resources(128, planned["registers"], planned["stack_bytes"], planned["static_bytes"], launched)
-        assert resident_blocks(kernel, HERE) == planned["blocks"] == planned["planned_blocks"]
-        found.append((planned["stages"], planned["blocks"]))
-    assert found == [(3, 2), (4, 1)]
-
-
-# ---- rates
-
-
-def test_flops_of_instructions() -> None:
-    per_warp = {one.ptx: one.flops_of_thread * LANES for one in rates.INSTRUCTIONS}
-    assert {ptx: flops for ptx, flops in per_warp.items() if "m16n8k16" in ptx} == {
-        f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32": 4096 for kind in ("f16", "bf16")
-    }
-    assert per_warp["fma.rn.f32"] == 2 * LANES
-    one = next(iter(rates.loops()))
-    assert one.flops(blocks=2, iterations=3) == 4096 / LANES * 64 * 3 * 2 * rates.THREADS
-
-
-def test_rates_are_measured_from_registers_alone(tmp_path: Path) -> None:
-    path = tmp_path / "mma_rates_of_a_test.py"
-    path.write_text(rates.module_text())
-    module = import_kernels(path, path.stem)
-    (built,) = wp.compile_aot_module(module, arch=ARCH, module_dir=tmp_path, strip_hash=True)
-    data = built.read_bytes()
-    registers, stacks = cubin.registers(data), cubin.stack_bytes(data)
-    for one in rates.loops():
-        name = f"{one.name}_cuda_kernel_forward"
-        accumulators = one.rows * one.columns * one.instruction.c * (2 if one.instruction.total == "double" else 1)
-        assert registers[name] > accumulators
-        assert stacks[name] == 0
-        assert cubin.static_shared_bytes(data, name, ARCH) == 4 * rates.THREADS, "that of Warp's headers"
 
 
 # ---- tables
@@ -185,9 +120,3 @@ def test_measured_shares_are_shown_by_architecture_and_type() -> None:
     first, second = tile_values.shares(rows).strip().splitlines()[2:]
     assert first == "| sm_80, fp16 | 64x64, 32, 128 | 0.50 | 0.25 | 128x64, 32, 128, `mma,stages=2`: 0.75 |"
     assert second == "| sm_89, fp16 | 64x64, 32, 128 | 0.50 | 0.25 | the same |"
-    figure = draw(loops({"rows": rows}), "GPU")
-    (axes,) = figure.axes
-    filled = [line for line in axes.lines if line.get_markerfacecolor() != "none"]
-    assert sorted(line.get_xdata()[0] for line in filled) == [0.25, 0.5, 0.5]
-    assert len(axes.lines) == 4
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["64x64x32, 128", "128x64x32, 128"]

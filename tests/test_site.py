@@ -17,7 +17,7 @@ import warp_tiles
 from tests.interpreter import python
 from tests.test_docs import anchors
 from tools import notebook, site
-from tools.project import ROOT, pyproject
+from tools.project import ROOT
 from warp_tiles import errors
 from warp_tiles.cli import EXAMPLES
 
@@ -44,13 +44,6 @@ def pages(nav: Any) -> Iterator[str]:
 def test_the_navigation_has_every_page_once() -> None:
     written = [path.name for path in DOCS.glob("*.md")] + ["tutorial.md", "index.md"]  # the notebook and the README
     assert sorted(pages(CONFIG["nav"])) == sorted(written)
-
-
-def test_the_site_names_the_project_as_its_metadata_do() -> None:
-    project = pyproject()["project"]
-    assert CONFIG["site_description"] == project["description"]
-    assert CONFIG["repo_url"] == project["urls"]["Source"]
-    assert site.SOURCES.startswith(project["urls"]["Source"])
 
 
 def documented() -> list[str]:
@@ -85,16 +78,6 @@ def test_the_page_has_the_tree_of_errors() -> None:
     assert f"```text\n{tree}\n```" in (DOCS / "troubleshooting.md").read_text("utf-8")
 
 
-def test_readers_of_a_page_on_github_see_no_directive_of_the_site() -> None:
-    for page in DOCS.glob("*.md"):
-        shown = re.sub(r"<!--.*?-->", "", page.read_text("utf-8"), flags=re.DOTALL)
-        assert ":::" not in shown, page
-        assert ":::" in site.on_page_markdown(page.read_text("utf-8")) or page.name not in (
-            "api.md",
-            "troubleshooting.md",
-        )
-
-
 @pytest.mark.parametrize(
     ("link", "wanted"),
     [
@@ -108,28 +91,6 @@ def test_readers_of_a_page_on_github_see_no_directive_of_the_site() -> None:
 )
 def test_links_that_leave_the_pages_lead_to_github(link: str, wanted: str) -> None:
     assert site.site_links(link) == wanted
-
-
-def test_roles_of_docstrings_are_removed() -> None:
-    assert site.without_roles("<p>See :func:<code>~a.enable</code>.</p>") == "<p>See <code>a.enable</code>.</p>"
-
-
-def test_pipes_in_cells_have_no_backslash() -> None:
-    cell = r"<td><code>cache info\|list</code></td>"
-    assert site.without_escapes(cell) == "<td><code>cache info|list</code></td>"
-    assert site.without_escapes(r"<code>a\|b</code>") == r"<code>a\|b</code>", "no table, so it is as written"
-
-
-def test_cells_carry_the_heads_of_their_columns() -> None:
-    head = '<table>\n<tr>\n<th>a <code>"b"</code></th>\n<th></th>\n</tr>'
-    rows = '<tr>\n<td>1</td>\n<td class="x">2</td>\n</tr></table><td>'
-    labelled = rows.replace("<td>1", '<td data-label="a &quot;b&quot;">1').replace("<td c", '<td data-label="" c')
-    assert site.with_labels(f"<td>{head}{rows}") == f"<td>{head}{labelled}"
-
-
-def test_a_picture_leads_to_its_full_size() -> None:
-    picture = '<img alt="Seconds" src="compile_time.png" />'
-    assert site.with_full_size(f"<p>{picture}</p>") == f'<p><a href="compile_time.png">{picture}</a></p>'
 
 
 def test_the_first_page_is_the_readme_with_one_picture() -> None:

@@ -1,21 +1,15 @@
-"""Errors of solver functions: rows, inputs, exact results and tables, without a GPU."""
+"""Errors of solver functions: rows, inputs and exact results, without a GPU."""
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal, localcontext
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import numerics, page_values, solver_errors, solvers
-from benchmarks.speed.builds import Build, import_kernels
+from benchmarks import solver_errors, solvers
 from tests.solver_kernels import cholesky, complex_steps, solve
-
-RUN = {"gpu": "GPU", "driver": "1", "warp": "1.19.0", "warp_tiles": "0.1.0", "date": "2026-01-01T00:00:00"}
 
 
 def test_rows_have_unique_names_and_few_kernels() -> None:
@@ -123,52 +117,3 @@ def test_figures_of_results() -> None:
     assert not solver_errors.figures([off, expected.astype(float)], expected)["same_bits"]
     assert solver_errors.figures([off * np.nan], expected) == {"error": "2 of 2 results are not finite"}
     assert "zero" in solver_errors.figures([off * 0], expected)["error"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("function", solver_errors.FUNCTIONS)
-def test_kernels_of_warp_on_the_cpu(function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measures a row on the CPU, where all sides are Warp's native path."""
-
-    class Store:
-        def record(self, build: Build[solvers.Cell]) -> dict[str, Any]:
-            return {"builds": [{"provider": "own"}]} if build.side == "tiles" else {"seconds": 1}
-
-    def load(store: Store, build: Build[solvers.Cell], device: str) -> Any:
-        path = tmp_path / f"{build.module}.py"
-        path.write_text(build.text)
-        return import_kernels(path, build.module).run
-
-    monkeypatch.setattr(solver_errors, "_load", load)
-    rows = []
-    for condition in solver_errors.CONDITIONS["fp64"]:
-        row = solver_errors.Row(function, "fp64", 8, condition)
-        rows.append(solver_errors.measure(row, Store(), "cpu"))  # type: ignore[arg-type]
-    for row in rows:
-        for side, provider in zip(solvers.SIDES, ("own", "Warp with libmathdx", "Warp's native path")):
-            assert set(row[side]) == {"x", *solver_errors.ADJOINTS[function]}
-            has_gradient = function in ("cholesky", "lower_solve")
-            for found in row[side].values() if has_gradient else [row[side]["x"]]:
-                assert found["same_bits"]
-                assert found["providers"] == [provider]
-                assert 1e-17 < found["rms"] <= found["largest"] < (1e-14 if row["condition"] == 1e2 else 1e-3)
-
-
-def test_the_table_names_what_has_no_figure() -> None:
-    assert page_values._error({"rms": 1e-5}, "rms") == "1.0e-05"
-    assert page_values._error({"error": "1 of 32 results are not finite"}, "rms") == "not finite"
-    assert page_values._error({"error": "not built"}, "rms") == "refused"
-    assert page_values._error({"error": solver_errors.NO_GRADIENT}, "rms") == "none"
-
-
-def test_rows_of_products_and_solvers_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "numerics.json"
-    monkeypatch.setattr(numerics, "BuildStore", lambda *_: SimpleNamespace(fill=lambda *_: None))
-    monkeypatch.setattr(numerics, "gpu_record", lambda: dict(RUN))
-    monkeypatch.setattr(numerics, "measure", lambda row, *_: {"reduced": row.reduced})
-    monkeypatch.setattr(solver_errors, "measure", lambda row, *_: {"n": row.n})
-    for only in ("upper_solve fp32, 16, *", "fp64, 16", "upper_solve fp32, 8, *"):
-        assert numerics.main(["--json", str(path), "--only", only]) == 0
-    data = json.loads(path.read_text())
-    assert len(data["runs"]) == 3
-    assert [(row.get("n"), row["run"]) for row in data["rows"]] == [(None, 1), (8, 2), (8, 2), (16, 0), (16, 0)]
