@@ -46,7 +46,7 @@ def measured_us(gpu: str, iterations: int, **options: Any) -> float:
 @pytest.mark.parametrize("flush_l2", [False, True])
 def test_the_clock_sees_the_kernel_and_not_the_host(gpu: str, flush_l2: bool) -> None:
     short, long, longer = (measured_us(gpu, count, flush_l2=flush_l2) for count in (1, 2_000, 20_000))
-    assert 0 < short < 8  # the host takes as long for two launches
+    assert 0 < 10 * short < longer
     assert 5 < longer / long < 12
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import warp_tiles
-from warp_tiles.store import report
+from warp_tiles.store import remote, report
 from warp_tiles.store.cache import Cache
 from warp_tiles.util.warn import WarnedTexts
 
@@ -25,6 +25,15 @@ def direct(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "127.0.0.1")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The limits of the waits for remote stores, in seconds."""
+    limits: list[float] = []
+    wait = remote.wait_all
+    monkeypatch.setattr(remote, "wait_all", lambda work, limit_s: (limits.append(limit_s), wait(work, limit_s))[1])
+    return limits
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,9 @@ from tests.store.server import drip, files, redirect, send, serving, silent
 from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, write_object
 from warp_tiles.errors import RemoteError
 from warp_tiles.store import LTOIR, MODULE
-from warp_tiles.store.remote import MOST_FAILURES, RemoteStore
+from warp_tiles.store.remote import MOST_FAILURES, PATIENCE_S, RemoteStore
 
 ENTRY = entry()
-OVERHEAD_S = 0.05  # at most, of a store that does not answer
 
 
 def test_an_entry_goes_through_a_folder(tmp_path: Path) -> None:
@@ -104,34 +101,22 @@ def test_after_some_failures_in_a_row_it_is_not_asked_again(caplog: pytest.LogCa
 def test_a_slow_drip_ends_within_the_budget(caplog: pytest.LogCaptureFixture) -> None:
     with serving(drip(signed(ENTRY), 0.02, 100_000)) as server:
         store = ready(connect(server.url, wait_s=0.5))
-        start = time.perf_counter()
         assert [store.ask(LTOIR, ENTRY.key)[0] for _ in range(5)] == [None] * 5
-        assert 0.4 < time.perf_counter() - start < 1.0
+        assert len(server.requests) == 1
     assert store.off == "it did not answer within 0.5 s"
     assert sum("not used again in this process" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("kind", ["silent", "closed port", "no folder"])
 def test_an_unreachable_store_costs_little_and_once(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, tmp_path: Path, waits: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fetched(url: str) -> float:
-        start = time.perf_counter()
-        store = connect(url)
+    with silent() as url:
+        addresses = {"closed port": "http://127.0.0.1:1", "no folder": (tmp_path / "missing").as_uri()}
+        store = connect(addresses.get(kind, url))
         assert [store.ask(LTOIR, entry(number).key)[0] for number in range(20)] == [None] * 20
-        return time.perf_counter() - start
-
-    addresses: dict[str, Callable[[], str]] = {
-        "closed port": lambda: "http://127.0.0.1:1",
-        "no folder": lambda: (tmp_path / "missing").as_uri(),
-    }
-    if kind == "silent":
-        with silent() as url:
-            times = [fetched(url) for _ in range(5)]
-    else:
-        times = [fetched(addresses[kind]()) for _ in range(5)]
-    assert min(times) < OVERHEAD_S, times  # other processes only add to it
-    assert 1 <= len(caplog.records) <= 2 * 5
+    assert sum(waits) == PATIENCE_S
+    assert 1 <= len(caplog.records) <= 2
 
 
 def test_a_store_that_answers_late_is_used_from_then_on(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from warp_tiles.store.remote import RemoteStore
 
 ANSWERS = 1000
 BUDGET_S = 0.3
-SLACK_S = 1.5  # of a loaded machine
 ENTRIES = [entry(number, random.Random(number).randbytes(600)) for number in range(8)]
 NAMES = {item.key: number for number, item in enumerate(ENTRIES)}
 LOCAL = b"built here"
@@ -180,7 +179,7 @@ def build(cache: Cache, store: RemoteStore, wanted: CacheKey) -> tuple[bytes, bo
 
 
 @pytest.mark.parametrize(("kind", "share"), some([(kind, share) for share in (0.2, 1.0) for kind in KINDS], len(KINDS)))
-def test_no_answer_is_loaded_or_stored(kind: str, share: float, tmp_path: Path) -> None:
+def test_no_answer_is_loaded_or_stored(kind: str, share: float, tmp_path: Path, waits: list[float]) -> None:
     tamper, count = KINDS[kind]
     chance = random.Random(kind)
     with serving(send(b"")) as server:
@@ -193,9 +192,9 @@ def test_no_answer_is_loaded_or_stored(kind: str, share: float, tmp_path: Path) 
                 store = connect(server.url, wait_s=BUDGET_S)
             store.require()
             if number % 10:
-                start = time.perf_counter()
+                waits.clear()
                 assert store.ask(LTOIR, item.key)[0] is None
-                assert time.perf_counter() - start < BUDGET_S + SLACK_S
+                assert sum(waits) <= BUDGET_S
             else:
                 cache = Cache(tmp_path / str(number))
                 assert build(cache, store, key(NAMES[item.key])) == (LOCAL, False)

@@ -171,9 +171,10 @@ def test_wall_time_covers_the_run_alone_and_restores_before_each() -> None:
             time.sleep(0.02)
 
     log: list[str] = []
+    begin = time.perf_counter()
     samples = WallClock().sample_us(Slow(lambda: 0.0, log), 3)
     assert len(samples) == 3
-    assert max(samples) < 15_000
+    assert sum(samples) / 1e6 < time.perf_counter() - begin - 3 * 0.02
     assert [entry.strip() for entry in log] == ["restore", "run"] * 3
 
 

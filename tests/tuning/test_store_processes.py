@@ -133,14 +133,12 @@ class TestSingleFlight:
     def test_a_thread_that_does_not_wait_must_not_search(self, records: RecordStore, timeout_s: float) -> None:
         with records.single_flight(key()) as may_search:
             assert may_search
-            begin = time.monotonic()
 
             def call() -> bool:
                 with records.single_flight(key(), timeout_s) as may:
                     return may
 
             assert in_threads(2, call) == [False, False]
-            assert timeout_s <= time.monotonic() - begin < timeout_s + 5
 
     def test_a_search_within_its_own_search_does_not_wait(self, records: RecordStore) -> None:
         with records.single_flight(key()) as outer, records.single_flight(key()) as inner:
@@ -156,10 +154,9 @@ def test_a_timeout_applies_between_processes_and_a_killed_search_frees_its_key(r
     process.start()
     until(lambda: noted(log, "searches"))
     for timeout_s in (0.0, 0.2):
-        begin = time.monotonic()
         with records.single_flight(key(), timeout_s) as may_search:
             assert not may_search
-        assert timeout_s <= time.monotonic() - begin < timeout_s + 5
+        assert not noted(log, "ends"), "the other one goes on"
     threading.Timer(0.2, process.kill).start()
     for expected in (False, True):  # the first one waits for the search that is killed
         with records.single_flight(key(), 20.0) as may_search:
