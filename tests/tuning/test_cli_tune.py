@@ -288,10 +288,6 @@ class TestList:
         with settings.override(cache_dir=folder / "empty", record_paths=[shipped]):
             assert r"caf\udce9" in "".join(table("list").split()).replace("│", "")
 
-    def test_an_empty_store_gives_an_empty_list(self) -> None:
-        assert parsed("list") == {"records": []}
-        assert "key" in table("list")
-
 
 class TestShow:
     def test_timings_are_sorted_and_the_winner_is_marked(self, two: RecordStore) -> None:
@@ -311,13 +307,6 @@ class TestShow:
         assert [item["status"] for item in shown["timings"]] == ["ok", "ok", "failed"]
         assert shown["winner"] == FAST.to_json()
         assert shown["environment"]["device"] == "NVIDIA H200"
-
-    def test_records_of_all_folders_are_united(self, two: RecordStore, folder: Path) -> None:
-        with settings.override(cache_dir=folder / "own", record_paths=[two.root]):
-            open_store().merge(key("gemm", m=64, n=32), [timing({"provider": "scalar"}, 1.0)])
-            shown = parsed("show", GEMM)
-        assert len(shown["timings"]) == 4
-        assert shown["winner"]["config"] == {"provider": "scalar"}
 
     @pytest.mark.parametrize("words", [["show", "f00"], ["export", "out.json", "f00"], ["clear", "f00"]])
     def test_an_unknown_key_is_an_error_that_names_the_known_ones(self, two: RecordStore, words: list[str]) -> None:
@@ -368,16 +357,6 @@ class TestClear:
             assert str(two.root) in result.exception.message
             assert parsed("clear", "--all") == {"removed": 0}
         assert len(open_store().records()) == 2
-
-
-def test_the_group_shows_its_commands() -> None:
-    result = tune("--help")
-    assert result.exit_code == 0
-    assert all(
-        name in result.output
-        for name in ("SCRIPT", "list", "show", "export", "import", "clear", "--budget", "--devices")
-    )
-    assert tune().exit_code in (0, 2)
 
 
 # ---- configurations and times as texts

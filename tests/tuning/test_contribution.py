@@ -246,11 +246,6 @@ def test_the_command_counts_what_it_measured(command: Callable[..., Result], mac
     assert "3 questions measured on NVIDIA H200" in command("gpu.records").stdout
 
 
-def test_progress_is_shown_only_where_it_is_on(command: Callable[..., Result]) -> None:
-    with settings.override(progress="on"):
-        assert "2 of 3: function float32 16x16x16, 64 threads" in command("gpu.records").stderr
-
-
 def test_what_is_unfinished_is_named(
     command: Callable[..., Result], machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,15 +62,6 @@ def test_another_tuned_kernel_uses_the_record(store: MemoryStore) -> None:
     assert (second.counters.lookups, second.counters.searches, second.counters.builds) == (1, 0, 0)
 
 
-def test_one_more_configuration_is_measured_alone(store: MemoryStore) -> None:
-    args = arguments()
-    tuned(store).launch(**lists(args))
-    wider = tuned(store, [*CONFIGS, {"tile": 64, "block_dim": 32}])
-    wider.launch(**lists(args))
-    assert (wider.counters.builds, wider.counters.measurements) == (1, 1)
-    assert len(wider.record(args, "cpu").timings) == 4
-
-
 # ---- results
 
 
@@ -185,12 +176,6 @@ def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore, option
     assert [kernel.module.options[option] for kernel in kernels] == values
     assert kernels[0].module is not kernels[1].module
     add.launch(**lists(args))
-
-
-def test_only_block_dim_varies(store: MemoryStore) -> None:
-    add, args = tuned(store, [{"tile": 8, "block_dim": size} for size in (32, 64)]), arguments()
-    add.launch(**lists(args))
-    assert add.counters.measurements == 2
 
 
 def test_generic_kernels(store: MemoryStore) -> None:
@@ -461,15 +446,6 @@ def test_layout_counts(store: MemoryStore) -> None:
     before = strided["c"].numpy().copy()
     add.launch(**strided, device="cpu")
     np.testing.assert_allclose(strided["c"].numpy(), before + 1 + args["b"].numpy(), rtol=1e-6)
-
-
-def test_a_key_of_a_function(store: MemoryStore) -> None:
-    add = tuned(store, key=lambda args: {"bucket": args.n // 128})
-    add.launch(**lists(arguments(64)))
-    add.launch(**lists(arguments(96)))
-    assert add.counters.searches == 1
-    add.launch(**lists(arguments(128)))
-    assert add.counters.searches == 2
 
 
 def _shift(step: int) -> Any:

@@ -197,14 +197,6 @@ def test_a_shipped_record_serves_a_locked_process(tmp_path: Path) -> None:
     assert not (tmp_path / "user").exists()
 
 
-def test_a_changed_policy_counts_at_the_next_launch(store: MemoryStore) -> None:
-    add, args = tuned(store), arguments()
-    with settings.override(policy="fast"):
-        add.launch(**lists(args))
-    with settings.override(policy="locked"), pytest.raises(LockedError):
-        add.launch(**lists(args))
-
-
 def test_an_unfinished_timing_counts_and_is_measured_again(store: MemoryStore) -> None:
     args = arguments()
     record = tuned(store).tune(args, "cpu")

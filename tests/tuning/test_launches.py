@@ -127,11 +127,6 @@ def test_one_array_in_two_places_is_one_copy() -> None:
     assert space.written == ("x", "y")
 
 
-def test_numpy_scalars_are_not_arrays() -> None:
-    value = np.float32(2.0)
-    assert Workspace(("n",), [value], None, wp.get_device("cpu")).values == [value]
-
-
 @pytest.mark.parametrize("wrong", [wp.int32, wp.vec3])
 def test_a_wrong_call_records_no_failures(wrong: Any) -> None:
     kernel, x = tuned(add), array(1.0)

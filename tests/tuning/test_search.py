@@ -118,27 +118,6 @@ def test_builds_run_in_parallel(jobs: int) -> None:
     assert builder.most == jobs
 
 
-def test_timings_are_reported_as_they_come() -> None:
-    parts: list[Sequence[Timing]] = []
-    many = [{"x": 100 + number} for number in range(100)]
-    search(many, [SearchDevice(Builder(), Clock())], parts.append, jobs=1)
-    assert len(parts) >= 3
-    assert {timing.config["x"] for part in parts for timing in part} == {config["x"] for config in many}
-
-
-def test_an_interruption_keeps_reported_timings() -> None:
-    kept: dict[int, Timing] = {}
-
-    def build(config: Config) -> Candidate:
-        if config["x"] == 140:
-            raise KeyboardInterrupt
-        return Candidate(config, 100.0)
-
-    with pytest.raises(KeyboardInterrupt):
-        search([{"x": 100 + number} for number in range(100)], [SearchDevice(build, Clock())], into(kept), jobs=1)
-    assert 32 <= len(kept) < 100
-
-
 def test_the_budget_ends_a_search_with_its_timings() -> None:
     counters = Counters()
     found = run([{"x": 100 + number} for number in range(200)], Builder(0.05), jobs=2, budget_s=1.0, counters=counters)

@@ -57,15 +57,6 @@ def test_nothing_is_created_until_something_is_written(records: RecordStore, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_store_loads_merged_timings(records: RecordStore) -> None:
-    merged = records.merge(key(), [A, C])
-    loaded = RecordStore(records.root).load(key())
-    assert merged == loaded
-    assert loaded.timing({"x": 1}) == A
-    assert [item.status for item in loaded.timings] == ["ok", "failed"]
-    assert loaded.timing({"x": 3}).reason == C.reason  # type: ignore[union-attr]
-
-
 def test_merging_adds_and_replaces_by_configuration(records: RecordStore) -> None:
     records.merge(key(), [A, C])
     newer = timing({"x": 3}, 5.0)
@@ -113,14 +104,6 @@ def test_a_configuration_without_a_json_form_is_refused_and_changes_nothing(reco
     with pytest.raises(ValueError, match="JSON"):
         records.merge(key(), [B, timing({"x": float("nan")})])
     assert file_of(records, key()).read_bytes() == before
-
-
-def test_a_record_of_another_driver_is_loaded_with_its_own_soft_part(records: RecordStore) -> None:
-    records.merge(key(), [A])
-    later = key(environment=replace(ENVIRONMENT, driver="13.9"))
-    loaded = records.load(later)
-    assert loaded.key == later
-    assert loaded.timings[0].soft == {"driver": "13.0", "warp": "1.19.0"}
 
 
 class TestFolders:
@@ -198,12 +181,6 @@ class TestFolders:
         link.symlink_to(real)
         assert RecordStore(store.root, shipped[:1]).load(key()) == Record(key(), (A,))
 
-    def test_records_and_find_name_the_folder(self, store: RecordStore, shipped: list[Path]) -> None:
-        RecordStore(shipped[0]).merge(key(), [A])
-        store.merge(key(), [B])
-        assert [(item.read_only, item.record.timings) for item in store.records()] == [(True, (A,)), (False, (B,))]
-        assert store.find(key().digest[:10]).path.is_relative_to(shipped[0])
-
     def test_a_missing_folder_causes_a_warning(self, tmp_path: Path) -> None:
         with settings.override(cache_dir=tmp_path, record_paths=[tmp_path / "typo"]):
             with pytest.warns(RuntimeWarning, match=r"no folder .*typo.*record_paths"):
@@ -212,11 +189,6 @@ class TestFolders:
 
 
 class TestFind:
-    def test_the_beginning_of_a_key_is_enough(self, records: RecordStore) -> None:
-        records.merge(key(), [A])
-        records.merge(key(m=1), [A])
-        assert records.find(key().digest[:12]).record.key == key()
-
     def test_an_ambiguous_beginning_names_the_candidates(self, records: RecordStore) -> None:
         keys = [key(m=number) for number in range(17)]  # two of seventeen share their first digit
         for one in keys:
@@ -248,13 +220,6 @@ class TestFind:
 
 
 class TestRemove:
-    def test_named_keys_are_removed_and_the_rest_stays(self, records: RecordStore) -> None:
-        for number in range(3):
-            records.merge(key(m=number), [A])
-        assert records.remove([key(m=0).digest, key(m=2).digest, "f" * 64]) == 2
-        assert [item.record.key for item in records.records()] == [key(m=1)]
-        assert records.remove([]) == 0
-
     def test_all_records_and_set_aside_files_are_removed(self, records: RecordStore) -> None:
         records.merge(key(), [A])
         write(file_of(records, key(m=1)), b"{")
@@ -309,12 +274,6 @@ class TestBundle:
         assert records.import_(tmp_path / "bundle.json") == 1
         loaded = records.load(key())
         assert {item.config["x"]: item.median_us for item in loaded.timings} == {1: 10.0, 2: 20.0}
-
-    def test_two_records_of_one_key_are_united(self, records: RecordStore, tmp_path: Path) -> None:
-        records.export(tmp_path / "bundle.json", [Record(key(), (A,)), Record(key(), (B,))])
-        assert records.import_(tmp_path / "bundle.json") == 2
-        assert records.find(key().digest).record.winner() == A
-        assert len(records.find(key().digest).record.timings) == 2
 
     @pytest.mark.parametrize(
         ("content", "message"),
