@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import warp
@@ -31,7 +31,7 @@ REQUIRED = {"tape.Tape.record_launch": "kernel dim max_blocks inputs outputs dev
 
 Gradients = Callable[[WholeProduct, Sequence[Any], Sequence[Argument | None], Sequence[int], int], Any]
 Key = tuple[int, int, bytes]  # compute capability, threads per block, and the module's hash
-_Planned = tuple[Optional[ModulePlan], dict[bytes, str]]  # and the name of each kernel, by its hash
+_Planned = tuple[ModulePlan | None, dict[bytes, str]]  # and the name of each kernel, by its hash
 
 
 class Tapes:
