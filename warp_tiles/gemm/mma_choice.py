@@ -18,7 +18,7 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulat
 
 WARPGROUP = 4 * LANES  # threads
 _LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
-_REGISTER_STEP = 16  # of K in an iteration, if an operand is in registers
+_REGISTER_OPERAND_K = 16  # of K in an iteration, if an operand is in registers
 
 
 def _panel_elements(operand: Operand, columns: int) -> int:
@@ -118,7 +118,7 @@ def _products_through_registers(variant: GemmProblem, grids: Sequence[tuple[int,
     there are none.
     """
     a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
-    if not (a_k_major or b_k_major) or variant.k % _REGISTER_STEP:
+    if not (a_k_major or b_k_major) or variant.k % _REGISTER_OPERAND_K:
         return
     through: Literal["a", "b"] = "b" if a_k_major else "a"
     for groups_m, groups_n in reversed(grids) if through == "b" else grids:
