@@ -9,7 +9,7 @@ search (warp_tiles.tuning.search): at most four loops if there are launches, and
 groups of other sizes. torch's product runs before each launch, as in benchmarks/matmul.py, so that each candidate finds
 its operands in the same parts of the L2 cache. Each bucket has a record in the store, and configurations that it holds
 are not measured again. --json writes the buckets whose default lost by at least 2 % (see `shipped`), in the form that
-the package ships and "warp-tiles tune import" reads.
+the package ships and "warp-tiles tune import" reads. --timings writes all times, for benchmarks/fit_matmul.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -203,6 +205,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, required=True, help="folder of the records")
     parser.add_argument("--json", type=Path, help="file for the records that the package ships")
+    parser.add_argument("--timings", type=Path, help="file for the times of all candidates")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="measure no further bucket after this time")
     parser.add_argument("--only", nargs="*", default=[""], help="measure only buckets whose names contain one of these")
     parser.add_argument("--candidates", type=int, default=MEASURED, help="candidates of each bucket")
     options = parser.parse_args(arguments)
@@ -218,9 +222,10 @@ def main(arguments: list[str] | None = None) -> int:
     device = wp.get_device("cuda:0")
     store, environment, records = RecordStore(options.store), environment_of(device), []
     source = hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
+    end = time.monotonic() + options.seconds
     for problem in problems():
         key = key_of(problem, source, environment)
-        if any(text in problem.text for text in options.only):
+        if any(text in problem.text for text in options.only) and time.monotonic() < end:
             bench = Bench(torch, problem)
             configs = considered(problem, device.arch, device.sm_count, options.candidates)
             record = tuned(bench, store, key, configs, EventClock(device))
@@ -232,6 +237,8 @@ def main(arguments: list[str] | None = None) -> int:
             records.append(known)
     if options.json:
         options.json.write_bytes(encode_records(shipped(records)))
+    if options.timings:
+        options.timings.write_bytes(encode_records(records))
     return 0
 
 

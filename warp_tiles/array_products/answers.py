@@ -32,7 +32,7 @@ PLANNED_GPU = (90, 132)
 PLANNED_NAME = "NVIDIA H200"
 
 _REFERENCE = "NVIDIA H100 80GB HBM3"  # other GPUs with its architecture and multiprocessors use its records
-_BUCKET = ("a", "b", "out", "layout", "log2_m", "log2_n", "log2_k", "log2_batch")  # of a record's key
+BUCKET = ("a", "b", "out", "layout", "log2_m", "log2_n", "log2_k", "log2_batch")  # of a record's key
 
 
 def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = None) -> MatmulAnswer:
@@ -76,7 +76,7 @@ def key_of(problem: MatmulProblem, source: str, environment: Environment) -> Tun
     """The key of the tuning record of a product's shape bucket."""
     from warp_tiles.tuning.key import TuningKey
 
-    return TuningKey.of("matmul", dict(zip(_BUCKET, problem.bucket)), source, environment)
+    return TuningKey.of("matmul", dict(zip(BUCKET, problem.bucket)), source, environment)
 
 
 @functools.cache
@@ -97,7 +97,7 @@ def winners(records: Iterable[Record]) -> dict[ShapeBucket, MeasuredConfigs]:
     for record in records:
         winner, values = record.winner(), dict(record.key.values)
         if winner is not None and winner is not record.default:
-            bucket: Any = tuple(values[name] for name in _BUCKET)
+            bucket: Any = tuple(values[name] for name in BUCKET)
             config = MatmulConfig(**winner.config)  # texts and numbers
             compared = any(timing.config.get("tensor_copies") for timing in record.timings)
             known = found.get(bucket, MeasuredConfigs())

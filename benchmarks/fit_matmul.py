@@ -1,0 +1,147 @@
+"""Fits the rates by which ``warp_tiles.matmul`` estimates the times of loops, and the factor against loops.
+
+    python benchmarks/tune_matmul.py --store /tmp/records --timings benchmarks/results/matmul_timings.json
+    python -m benchmarks.fit_matmul
+
+The first command measures on a GPU. The second one needs none. For each kind of operands it prints the present rates
+and fitted ones, each with the standard deviation of the logarithm of estimated over measured times, and with the speed
+of the candidate that the estimates choose, as a share of the fastest one's (geometric mean). Fitted rates come from the
+problems with even numbers, and their quality from the others. Rates are rounded to two digits, because the data decide
+no more. The last line has the same speed for factors against loops.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.machine import ROOT
+from benchmarks.runner import geometric_mean
+from benchmarks.tune_matmul import problems
+from warp_tiles.array_products.answers import BUCKET
+from warp_tiles.gemm import matmul
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_launches
+from warp_tiles.tuning.record import DEFAULTS, decode_records
+
+FILE = ROOT / "benchmarks" / "results" / "matmul_timings.json"
+STEPS = (1.3, 1.1, 1.03)  # by which a rate is changed, one after another
+FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A problem on a GPU with the times of its candidates in microseconds."""
+
+    problem: MatmulProblem
+    arch: int
+    multiprocessors: int
+    times: dict[MatmulConfig, float]
+
+    @property
+    def rates_name(self) -> str:
+        """The name of the rates that estimate its loops."""
+        without = self.problem.tf32 and not self.problem.has_wgmma(self.arch)
+        return "tf32 without wgmma" if without else self.problem.kind
+
+    @property
+    def loops(self) -> dict[MatmulConfig, float]:
+        """The times of loops."""
+        return {config: time for config, time in self.times.items() if not config.tensor_copies}
+
+    def estimate(self, config: MatmulConfig) -> float:
+        """The estimated time of a loop."""
+        return matmul.cost_us(self.problem, config, self.arch, self.multiprocessors)
+
+
+def measured(data: bytes) -> list[Measured]:
+    """The problems of a file of timings."""
+    asked = {problem.bucket: problem for problem in problems()}
+    found = []
+    for record in decode_records(data):
+        values, where = dict(record.key.values), record.key.environment
+        problem = asked.get(tuple(values[name] for name in BUCKET))  # type: ignore[arg-type]
+        if problem is not None:
+            times = {
+                MatmulConfig(**timing.config): timing.median_us
+                for timing in record.timings
+                if timing.status != "failed" and timing.config != DEFAULTS["matmul"]
+            }
+            found.append(Measured(problem, where.arch or 0, where.multiprocessors or 0, times))
+    return found
+
+
+def error(sample: Sequence[Measured]) -> float:
+    """The standard deviation of the estimates' logarithms."""
+    logs = [math.log(one.estimate(config) / time) for one in sample for config, time in one.loops.items()]
+    return statistics.pstdev(logs) if logs else 0.0
+
+
+def speed(sample: Sequence[Measured]) -> float:
+    """The speed of the loop that the estimates choose among the measured ones, as a share of the fastest one's."""
+    shares = []
+    for one in sample:
+        if one.loops:
+            chosen = min(one.loops, key=one.estimate)
+            shares.append(min(one.loops.values()) / one.loops[chosen])
+    return geometric_mean(shares) or 0.0
+
+
+def fitted(rates: matmul._Rates, loss: Callable[[matmul._Rates], float]) -> matmul._Rates:
+    """Rates with a smaller loss. Each is changed in turn until nothing gains."""
+    best = loss(rates)
+    for step in STEPS:
+        gains = True
+        while gains:
+            gains = False
+            for field in fields(rates):
+                for factor in (step, 1 / step):
+                    value = getattr(rates, field.name) * factor
+                    other = replace(rates, **{field.name: value})
+                    if math.isfinite(value) and (found := loss(other)) < best - 1e-4:
+                        rates, best, gains = other, found, True
+    return replace(rates, **{field.name: float(f"{getattr(rates, field.name):.2g}") for field in fields(rates)})
+
+
+def preferred(sample: Sequence[Measured], factor: float) -> float:
+    """The speed of the choice between the fastest loop and the best launch of the kernel, by estimates."""
+    shares = []
+    for one in sample:
+        launches = [config for config in one.times if config.tensor_copies]
+        if not (launches and one.loops):
+            continue
+        estimated, kernel, slices = kernel_launches(one.problem, one.multiprocessors)[0]
+        launch = MatmulConfig.of_kernel(kernel, slices, one.problem.m)
+        loop = min(one.loops, key=one.estimate)
+        chosen = loop if factor * one.estimate(loop) < estimated or launch not in one.times else launch
+        shares.append(min(one.times.values()) / one.times[chosen])
+    return geometric_mean(shares) or 0.0
+
+
+def main() -> int:
+    found = measured(FILE.read_bytes())
+    for name in dict.fromkeys(one.rates_name for one in found):
+        group = [one for one in found if one.rates_name == name]
+        sample, others = group[::2], group[1::2]
+        now = matmul._RATES[name]
+
+        def loss(rates: matmul._Rates, name: str = name, sample: Sequence[Measured] = sample) -> float:
+            matmul._RATES[name] = rates
+            return error(sample) + 1 - speed(sample)
+
+        better = fitted(now, loss)
+        for what, rates in (("now", now), ("fitted", better)):
+            matmul._RATES[name] = rates
+            print(f"{name}, {len(group)} problems, {what}: error {error(others):.3f}, speed {speed(others):.3f}")
+            print(f"  {rates}")
+        matmul._RATES[name] = now
+    print(*(f"factor {factor}: {preferred(found, factor):.3f}" for factor in FACTORS), sep=", ")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
