@@ -26,7 +26,7 @@ from benchmarks.tune_matmul import problems
 from warp_tiles.array_products.answers import BUCKET
 from warp_tiles.gemm import matmul
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_launches
-from warp_tiles.tuning.record import DEFAULTS, decode_records
+from warp_tiles.tuning.record import decode_records
 
 FILE = ROOT / "benchmarks" / "results" / "matmul_timings.json"
 STEPS = (1.3, 1.1, 1.03)  # by which a rate is changed, one after another
@@ -69,7 +69,7 @@ def measured(data: bytes) -> list[Measured]:
             times = {
                 MatmulConfig(**timing.config): timing.median_us
                 for timing in record.timings
-                if timing.status != "failed" and timing.config != DEFAULTS["matmul"]
+                if timing.status != "failed"
             }
             found.append(Measured(problem, where.arch or 0, where.multiprocessors or 0, times))
     return found

@@ -9,7 +9,8 @@ search (warp_tiles.tuning.search): at most four loops if there are launches, and
 groups of other sizes. torch's product runs before each launch, as in benchmarks/matmul.py, so that each candidate finds
 its operands in the same parts of the L2 cache. Each bucket has a record in the store, and configurations that it holds
 are not measured again. --json writes the buckets whose default lost by at least 2 % (see `shipped`), in the form that
-the package ships and "warp-tiles tune import" reads. --timings writes all times, for benchmarks/fit_matmul.py.
+the package ships and "warp-tiles tune import" reads. --timings writes all times of this
+run, for benchmarks/fit_matmul.py.
 """
 
 from __future__ import annotations
@@ -201,6 +202,12 @@ def shipped(records: Sequence[Record]) -> list[Record]:
     return found
 
 
+def explicit(record: Record, choice: MatmulConfig) -> Record:
+    """The record with the configuration that the chooser chose in place of its name."""
+    timings = (replace(one, config=choice.to_json()) if one.config == DEFAULT else one for one in record.timings)
+    return replace(record, timings=tuple(timings))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, required=True, help="folder of the records")
@@ -220,7 +227,8 @@ def main(arguments: list[str] | None = None) -> int:
     warp_tiles.enable()
     wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
     device = wp.get_device("cuda:0")
-    store, environment, records = RecordStore(options.store), environment_of(device), []
+    store, environment = RecordStore(options.store), environment_of(device)
+    records, timings = list[Record](), list[Record]()
     source = hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
     end = time.monotonic() + options.seconds
     for problem in problems():
@@ -233,12 +241,13 @@ def main(arguments: list[str] | None = None) -> int:
             times = " and ".join(f"{one.median_us:.2f}" for one in (winner, default) if one is not None)
             print(f"{problem.text}: {times} us by the winner and by the chooser", flush=True)
             records.append(record)
+            timings.append(explicit(record, configs[0]))
         elif (known := store.load(key)) is not None:  # measured by an earlier run
             records.append(known)
     if options.json:
         options.json.write_bytes(encode_records(shipped(records)))
     if options.timings:
-        options.timings.write_bytes(encode_records(records))
+        options.timings.write_bytes(encode_records(timings))
     return 0
 
 

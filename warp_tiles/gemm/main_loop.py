@@ -213,7 +213,8 @@ class LoopQuestion:
             wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, least_warps * LANES // threads))
             best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
         else:
-            best = max(found, key=partial(_preference, threads=threads, needs_warps=is_slow))
+            is_float64 = variant.a.dtype == "float64"
+            best = max(found, key=partial(_preference, threads=threads, needs_warps=is_slow, needs_blocks=is_float64))
         resident = resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
         reason = ""
         if choice.stages is None and choice.blocks is None and product.instruction != "wgmma":
@@ -374,16 +375,19 @@ def _ordinal(number: int) -> str:
     return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
-def _preference(loop: PipelineConfig, threads: int, needs_warps: bool) -> tuple[int, ...]:
+def _preference(loop: PipelineConfig, threads: int, needs_warps: bool, needs_blocks: bool) -> tuple[int, ...]:
     """The order of pipelines by mma.sync or fma, the best one last.
 
     Loads in flight count first, until enough hide the latency of memory; then resident blocks, which multiply while one
-    waits at its barrier; then stages. Products by fma and in fp64 need a number of warps before that. Measured on an
-    H200 within the limits of sm_80 and sm_89, ``benchmarks/results/other_gpus.json``.
+    waits at its barrier; then stages. Products by fma and in fp64 need a number of warps before that, and those in fp64
+    two blocks: 64x64x32 with 256 threads took 1.17 times as long with one block of four stages as with two of two
+    stages (``benchmarks/results/against.json``). Others were measured on an H200 within the limits of sm_80 and sm_89
+    (``benchmarks/results/other_gpus.json``).
     """
     warps = min(loop.blocks * threads // LANES, LEAST_WARPS) if needs_warps else 0
+    blocks = min(loop.blocks, 2) if needs_blocks else 0
     in_flight = min(loop.blocks * (loop.stages - 1), _LOADS_IN_FLIGHT)
-    return warps, in_flight, loop.blocks, loop.stages
+    return warps, blocks, in_flight, loop.blocks, loop.stages
 
 
 def _reason_for_no_more(best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]) -> str:

@@ -61,10 +61,10 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
 
 @dataclass(frozen=True)
 class _Rates:
-    """Speed of one multiprocessor, fitted to products of random sizes and layouts, whose times were not kept.
+    """Speed of one multiprocessor, fitted to products of random sizes and layouts.
 
-    float16 was fitted to the GPU's times on an H100, before wgmma computed transposes of C, the others to the times of
-    calls on an H200.
+    float16 was fitted on an H100, the others on an H200. Those times were not kept. ``benchmarks/fit_matmul.py``
+    compares the rates with kept times, and fits others.
 
     Attributes:
         products: Multiplications with additions in 1 us, of tiles larger than 128x128.
@@ -118,15 +118,14 @@ _RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-_PREFERENCE = 1.5  # for the kernel with tensor copies: loops were faster for 4 of 93 products (docs/experiments.md)
+_PREFERENCE = 2.0  # for the kernel with tensor copies (benchmarks/fit_matmul.py)
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 
 _COPY_US = 4.0  # of a copy's launch, on the GPU and on the host
 _COPIED = 2.0e6  # bytes that a copy reads or writes in 1 us
-_VECTOR_US = (
-    0.55  # of a thread that loads the elements of 16 bytes one by one, fitted on an H100; the times were not kept
-)
+# of a thread that loads the elements of 16 bytes one by one, fitted on an H100; the times were not kept
+_VECTOR_US = 0.55
 _MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
 
 
