@@ -13,6 +13,7 @@ from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.main_loop import loop_question
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import Role
+from warp_tiles.gemm.rejected import Rejected
 
 GPUS = {
     80: "A100", 86: "RTX 30, A40", 87: "Orin", 89: "RTX 40, L40", 90: "H100, H200", 100: "B200", 103: "B300",
@@ -33,7 +34,7 @@ def pipeline_text(cell: Cell, arch: int) -> str:
     memory = LoopMemory(a_bytes + b_bytes, tiles, tiles)
     question = loop_question([(found.variants[Role.FORWARD], ("a", "b"))], ("wgmma", "mma"), memory, arrays=(0,))
     answer = question.answer_alone()
-    if isinstance(answer, str):
+    if isinstance(answer, Rejected):
         return "double buffers"
     loop = answer.loop
     return f"{'`wgmma`, ' if loop.instruction == 'wgmma' else ''}{loop.stages} stages, {loop.blocks}"

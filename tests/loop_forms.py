@@ -56,7 +56,8 @@ class Form:
     Attributes:
         text: Python source after ``import warp as wp``.
         state: State of the loop in the plan.
-        reason: A part of the plan's reason.
+        reason: A part of the plan's reason, if no code is given.
+        code: The code of a rejection in it.
         expected: Returns the expected C.
         b_transposed: True if the array B holds the transpose.
         loops: The number of loops in the plan.
@@ -68,6 +69,7 @@ class Form:
     text: str
     state: str = "pipelined"
     reason: str = "double buffers of 4096 bytes lie in C's memory"
+    code: str = ""
     expected: Callable[[Matrix, Matrix], Matrix] = np.matmul
     b_transposed: bool = False
     loops: int = 1
@@ -231,7 +233,7 @@ MORE: dict[str, Form] = {
     "a product under a condition": Form(
         kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}"), STORE),
         state="register_accumulators",
-        reason="the tile is not loaded in the branch that multiplies it: load it there",
+        code="loaded_in_other_branch",
         expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
     ),
     "loads and product under a condition": Form(
@@ -292,7 +294,7 @@ MORE: dict[str, Form] = {
     "C is stored in the loop": Form(
         kernel(START, RANGE + f"\n    {STORE}"),
         state="as_warp",
-        reason="tile_store uses C in each iteration: store it behind the loop",
+        code="stored",
         differentiable=False,
     ),
     "a copy of C": Form(
@@ -314,7 +316,7 @@ MORE: dict[str, Form] = {
     "alpha of 1 and of -0.5, with a start value": Form(
         kernel(ONES, ranged(product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, c, alpha=-0.5)"), STORE),
         state="as_warp",
-        reason="it has another alpha",
+        code="another_alpha",
         expected=lambda a, b: 1 + 0.5 * (a @ b),
     ),
     "an alpha that changes": Form(
@@ -325,7 +327,7 @@ MORE: dict[str, Form] = {
             STORE,
         ),
         state="as_warp",
-        reason="alpha is not known before the loop",
+        code="unknown_alpha",
         expected=lambda a, b: sum((2 + k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20)),
         differentiable=False,
     ),
@@ -362,7 +364,7 @@ MORE: dict[str, Form] = {
     "an alpha that is computed in the loop": Form(
         kernel(START, ranged(product="x = 1.0 + float(k)\n    wp.tile_matmul(a, b, c, alpha=x)"), STORE),
         state="as_warp",
-        reason="alpha is not known before the loop",
+        code="unknown_alpha",
         expected=lambda a, b: sum((1 + k) * (a[:, k : k + 16] @ b[k : k + 16]) for k in range(0, a.shape[1], 16)),
         differentiable=False,
     ),
@@ -380,7 +382,7 @@ MORE: dict[str, Form] = {
     "beta": Form(
         kernel(START, ranged(product="wp.tile_matmul(a, b, c, beta=-1.0)"), STORE),
         state="as_warp",
-        reason="beta is not the constant 1",
+        code="beta",
         expected=lambda a, b: sum(
             (-1) ** (19 - k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20)
         ),
@@ -466,7 +468,7 @@ MORE: dict[str, Form] = {
     "the return form, in Warp's unrolled loop": Form(
         kernel(START, loop("for k in range(3):", "k * 16", product="c += wp.tile_matmul(a, b)"), STORE),
         state="as_warp",
-        reason="Warp unrolls the loop, and each iteration has a new tile",
+        code="unrolled_new_tile",
         expected=lambda a, b: a[:, :48] @ b[:48],
     ),
     "two loops that use the same names": Form(
@@ -492,7 +494,7 @@ MORE: dict[str, Form] = {
     "a name that the loop changes and that is read later": Form(
         kernel(START, *(line.format(k="0") for line in (LOAD_A, LOAD_B)), RANGE, ODD, STORE),
         state="register_accumulators",
-        reason="the loop replaces a tile that is read outside of it: give the tile a name of its own in the loop",
+        code="replaced_tile",
         expected=lambda a, b: a @ b + a[:, -16:] @ b[-16:],
         differentiable=False,
     ),
@@ -505,7 +507,7 @@ MORE: dict[str, Form] = {
             STORE,
         ),
         state="register_accumulators",
-        reason="the loop loads no operand of its products",
+        code="no_loaded_operand",
         expected=lambda a, b: a @ b + a[:, :16] @ b[:16] - a[:, -16:] @ b[-16:],
         differentiable=False,
     ),
@@ -558,17 +560,17 @@ MORE: dict[str, Form] = {
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),
         state="register_accumulators",
-        reason="atomic_add writes to an array while tiles are loaded",
+        code="writes_array",
     ),
     "a loaded tile is used": Form(
         kernel(START, RANGE + "\n    s = wp.tile_sum(a)", STORE),
         state="register_accumulators",
-        reason="tile_sum works on a tile while others are loaded",
+        code="works_on_tile",
     ),
     "products in two branches": Form(
         kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}\n    else:\n        {ODD}"), STORE),
         state="register_accumulators",
-        reason="its products lie in different branches: move them to one",
+        code="products_in_branches",
     ),
     "unrolled": Form(
         kernel(START, loop("for k in range(3):", "k * 16"), STORE),

@@ -107,38 +107,38 @@ WHOLE = {
 
 # kernels that are no such product, with the reason in the plan
 OTHERS = {
-    "a start value": (kernel(start=START.replace("zeros", "ones")), "C does not start as zeros"),
+    "a start value": (kernel(start=START.replace("zeros", "ones")), "no_zeros_before"),
     "an epilogue": (
         kernel(store="d = wp.tile_map(wp.tanh, c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))"),
-        "after the loop it does more than store C",
+        "more_than_store",
     ),
-    "two stores": (kernel(store=f"{STORE}\n{STORE}"), "after the loop it does more than store C"),
-    "alpha": (kernel(product="wp.tile_matmul(a, b, c, alpha=2.0)"), "alpha and beta"),
-    "a branch": (kernel(store=f"if n > 3:\n    {STORE}"), "it has branches"),
-    "a jump": (kernel(product=f"{PRODUCT}\nif k > n:\n    break"), "it has branches"),
-    "two loops": (kernel(store=f"for unused in range(n):\n    {STORE}"), "it has other loops"),
+    "two stores": (kernel(store=f"{STORE}\n{STORE}"), "more_than_store"),
+    "alpha": (kernel(product="wp.tile_matmul(a, b, c, alpha=2.0)"), "has_factors"),
+    "a branch": (kernel(store=f"if n > 3:\n    {STORE}"), "has_branches"),
+    "a jump": (kernel(product=f"{PRODUCT}\nif k > n:\n    break"), "has_branches"),
+    "two loops": (kernel(store=f"for unused in range(n):\n    {STORE}"), "other_loops"),
     "a while loop": (
         kernel(start=f"{START}\nk = int(0)", head="while k < n:", product=f"{PRODUCT}\nk += 8"),
-        "it has other loops",
+        "other_loops",
     ),
     "added twice": (
-        kernel(product="t = wp.tile_matmul(a, b)\nc += t\nc += t"), "add_inplace is not part of a product",
+        kernel(product="t = wp.tile_matmul(a, b)\nc += t\nc += t"), "not_part_of_product",
     ),
-    "doubled": (kernel(product=f"{PRODUCT}\nc += c"), "add_inplace is not part of a product"),
+    "doubled": (kernel(product=f"{PRODUCT}\nc += c"), "not_part_of_product"),
     "another tile added": (
         kernel(start=f"{START}\nd = wp.tile_ones(shape=(32, 16), dtype=wp.float32)", product=f"{PRODUCT}\nc += d"),
-        "add_inplace is not part of a product",
+        "not_part_of_product",
     ),
     "a function with the name of tile_astype": (
         kernel(
             above=FUNCTION.format(head="tile_astype(t: Any)", result="wp.tile_map(wp.tanh, t)"),
             store="d = tile_astype(c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))",
         ),
-        "it does more than store C",
+        "more_than_store",
     ),
     "a function with the name of max": (
         kernel(above=FUNCTION.format(head="max(t: Any)", result="t + 8"), head="for k in range(0, max(n), 8):"),
-        "bounds of the loop",
+        "unknown_bounds",
     ),
     "a bound that a query changes": (
         kernel(
@@ -146,32 +146,34 @@ OTHERS = {
             "wp.hash_grid_query_next(query, end)",
             head="for k in range(0, end, 8):",
         ),
-        "bounds of the loop",
+        "unknown_bounds",
     ),
-    "two products": (kernel(product=f"{PRODUCT}\n{PRODUCT}"), "2 products and 2 loads"),
+    "two products": (kernel(product=f"{PRODUCT}\n{PRODUCT}"), "loads_and_products"),
     "A twice": (
         kernel(
             product="wp.tile_matmul(a, wp.tile_transpose(a), c)",
             start="c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32)",
             loads=(LOAD_A,), store="wp.tile_store(C, c, offset=(i * 32, j * 32))",
         ),
-        "1 products and 1 loads",
+        "loads_and_products",
     ),
-    "another order of K": (kernel(loads=(LOAD_A, LOAD_B.replace("(k", "(n - k"))), "not loaded at the same multiple"),
-    "other rows": (kernel(loads=(LOAD_A.replace("i *", "j *"), LOAD_B)), "loads other rows or columns"),
+    "another order of K": (kernel(loads=(LOAD_A, LOAD_B.replace("(k", "(n - k"))), "several_offsets"),
+    "other rows": (kernel(loads=(LOAD_A.replace("i *", "j *"), LOAD_B)), "other_rows_loaded"),
     "reversed tiles": (
         kernel(
             start=f"r = n - i\n{START}",
             loads=(LOAD_A.replace("i *", "r *"), LOAD_B), store=STORE.replace("i *", "r *"),
         ),
-        "does not lie at wp.tid() times its size",
+        "tile_place",
     ),
-    "a view": (kernel(start=f"D = A\n{START}\nE = D[0:32]", loads=(LOAD_A.replace("A,", "E,"), LOAD_B)), "no matrix"),
+    "a view": (
+        kernel(start=f"D = A\n{START}\nE = D[0:32]", loads=(LOAD_A.replace("A,", "E,"), LOAD_B)), "unknown_access"
+    ),
     "an unknown bound": (
         kernel(start=f"{START}\nlast = n\nif n > 100:\n    last = 100", head="for k in range(0, last, 8):"),
-        "it has branches",
+        "has_branches",
     ),
-    "a side effect": (kernel(product=f"{PRODUCT}\nwp.tile_atomic_add(C, a, offset=(0, 0))"), "not part of a product"),
+    "a side effect": (kernel(product=f"{PRODUCT}\nwp.tile_atomic_add(C, a, offset=(0, 0))"), "not_part_of_product"),
     "in a function": (
         kernel(
             head="if n < 0:", loads=("return",), product="pass", store=f"add(A, B, i, j, c)\n{STORE}",
@@ -188,6 +190,6 @@ def add(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), i: int
 
 """,
         ),
-        "the loop is in a function: move it to the kernel",
+        "in_function",
     ),
 }  # fmt: skip

@@ -43,9 +43,9 @@ from warp_tiles.util.version import __version__
 if TYPE_CHECKING:
     from warp_tiles.array_products.matmul import matmul
     from warp_tiles.array_products.solves import cholesky, solve
-    from warp_tiles.gemm.pipeline import PlannedLoop
     from warp_tiles.gemm.problem import GemmProblem, Operand, Role
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
+    from warp_tiles.plan.planned_loop import PlannedLoop
     from warp_tiles.plan.planning import ModulePlan, PlannedVariant
     from warp_tiles.tuning.kernel import TunedKernel, autotune
     from warp_tiles.tuning.measure import Effort
@@ -56,7 +56,7 @@ _LAZY_NAMES = {
     "GemmProblem": "gemm.problem",
     "ModulePlan": "plan.planning",
     "Operand": "gemm.problem",
-    "PlannedLoop": "gemm.pipeline",
+    "PlannedLoop": "plan.planned_loop",
     "PlannedVariant": "plan.planning",
     "Random": "tuning.space",
     "RecordedLaunch": "launch.recorded",

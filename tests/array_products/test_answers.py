@@ -24,6 +24,7 @@ from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.matmul import answer_of, candidates, choose_matmul
 from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import PipelineOverrides
+from warp_tiles.gemm.rejected import Rejected
 
 PROBLEM = MatmulProblem(4096, 128, 1024, 1, "float16", "float16", "float16")
 CONFIG = MatmulConfig(64, 64, 128, 128, 2, 4)
@@ -78,15 +79,17 @@ def test_its_reason_names_the_gpu_and_who_decided() -> None:
     assert "measured" in RECORDED.reason
     assert "estimated" in ESTIMATED.reason
     assert [one.decided_by for one in found[3:]] == ["setting", "search"]
-    without = answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU", pipeline="warp_tiles is not enabled")
-    assert without.reason.endswith("no stages: warp_tiles is not enabled")
+    without = answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU", pipeline=Rejected("not_enabled"))
+    assert without.reason.endswith(f"no stages: {without.loop}")
+    assert without.loop == Rejected("not_enabled")
 
 
 def test_json() -> None:
-    by_loop = replace(RECORDED, kernel="a search measures its loop")
+    by_loop = replace(RECORDED, kernel=Rejected("loop_configured"))
     values = json.loads(json.dumps(by_loop.to_json()))
     assert values["product"] == PROBLEM.describe()
     assert (values["decided_by"], values["gpu"], values["reason"]) == ("record", "NVIDIA H200", by_loop.reason)
+    assert values["codes"] == ["loop_configured"]
     assert MatmulConfig(**values["config"]) == CONFIG
     assert (values["instruction"], values["warps"]) == ("wgmma", [1, 1])
     assert values["stages"] >= 2
@@ -119,9 +122,9 @@ def test_a_kernel_is_built_as_the_answer_says(arch: int, dtype: Any, options: di
     answer = answer_of(answer.problem, answer.config, arch, 132, gpu="GPU")
     kernel = tile_kernel(kernel_of(call, answer))
     (loop,) = warp_tiles.plan(kernel.module, arch=arch, block_dim=answer.config.threads).loops
-    if isinstance(answer.loop, str):
+    if isinstance(answer.loop, Rejected):
         assert loop.instruction == ""
-        assert answer.loop in loop.reason
+        assert answer.loop.code in loop.codes
         return
     assert isinstance(answer.loop, LoopAnswer)
     found = answer.loop.loop

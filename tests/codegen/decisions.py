@@ -12,22 +12,18 @@ from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Operation
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import FunctionTrace, Node
+from warp_tiles.gemm.rejected import Rejected
 
 A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
 C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
-BUFFERS_IN_C = "double buffers of 1024 bytes lie in C's memory, which is idle in the loop"
-MOVES_OFF = "the setting async_copies is off: set it to 'on'"
-FEW_ACCUMULATORS = (
-    "with 4 accumulators of a thread, double buffers in extra memory are slower; they gain from 8 on: use larger tiles "
-    "or fewer threads"
-)
+FEW_ACCUMULATORS = Rejected("few_accumulators_for_buffers", ("4 accumulators", 8))
 VARIANT = fp32(16, 16, 8, 64, "rr")
 TARGET = LoopTarget(dict.fromkeys(range(3), VARIANT))
 
 
 def decide_loops(
     *nodes: Node,
-    accumulators: Mapping[int, LoopAccumulators | str] | None = None,
+    accumulators: Mapping[int, LoopAccumulators | Rejected] | None = None,
     target: LoopTarget = TARGET,
     others: tuple[FunctionTrace, ...] = (),
     **fields: Any,
@@ -46,5 +42,6 @@ def body() -> tuple[Operation, Operation, Operation]:
     return t.load(A), t.load(B), t.product(A, B, C)
 
 
-def outcome(decision: LoopDecision) -> tuple[str, str]:
-    return decision.planned.state, decision.planned.reason
+def outcome(decision: LoopDecision) -> tuple[str | Rejected, ...]:
+    """What is done with a loop, and the reasons why not more is."""
+    return decision.state, *decision.reasons

@@ -13,13 +13,14 @@ from warp_tiles.codegen.session import Session
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planner import GeneratedModule, plan_module
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
 
 _SM90 = Target(90, 128)
-NO_ACCUMULATORS = "the test keeps no accumulators"
+NO_ACCUMULATORS = Rejected("rounded_products", ("float16",))
 
 
 def forms(m: int, n: int, k: int, dtype: str = "float32") -> dict[Role, GemmProblem]:

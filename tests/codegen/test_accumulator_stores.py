@@ -12,22 +12,24 @@ from warp_tiles.codegen.operations import Scalar, Tile
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision
+from warp_tiles.gemm.rejected import Rejected
 
 M, N, K = 64, 64, 32
 ZEROS = t.zeros(C, hook=t.number())
 E, BIAS = t.register("e", rows=M, cols=N, dtype="float16"), t.tile("bias", M, N)
 
 
-def planned(*after: Node, before: tuple[Node, ...] = (ZEROS,), target: LoopTarget = TARGET) -> AccumulatorStore | str:
+def planned(
+    *after: Node, before: tuple[Node, ...] = (ZEROS,), target: LoopTarget = TARGET
+) -> AccumulatorStore | Rejected:
     """The decision about a loop with some statements before and after it."""
     return outcome(decided(*before, t.loop(*body()), *after, tiles=(C, A, B), target=target))
 
 
-def outcome(decision: LoopDecision) -> AccumulatorStore | str:
+def outcome(decision: LoopDecision) -> AccumulatorStore | Rejected:
     """The store that takes the accumulators from registers, or the reason why C is written."""
-    return decision.accumulator_store or decision.planned.store.removeprefix(
-        "the accumulators pass through shared memory, because "
-    )
+    assert decision.accumulator_store is not None
+    return decision.accumulator_store
 
 
 def test_a_conditional_store() -> None:
@@ -35,10 +37,8 @@ def test_a_conditional_store() -> None:
     assert isinstance(planned(t.branch(t.arithmetic()), t.branch(t.branch(t.store(C)))), AccumulatorStore)
 
 
-STORE_REASON = "no store behind the loop takes C or a tile computed from it by elementwise operations: store it there"
-USES_C = "line 1 uses C too: let only the store use it"
-LOOP_BETWEEN = "another loop lies between the loop and the store: move the store before it"
-TOO_FEW = "a thread has two neighbouring accumulators of a row, which are too few for float16: store float32"
+STORE_REASON, LOOP_BETWEEN = Rejected("no_store"), Rejected("loop_before_store")
+USES_C, TOO_FEW = Rejected("c_used", (1,)), Rejected("few_neighbours", ("float16",))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ TOO_FEW = "a thread has two neighbouring accumulators of a row, which are too fe
         ((t.branch(t.loop(t.arithmetic())), t.store(C)), LOOP_BETWEEN),
         (
             (t.compute("tile_map", Scalar("f"), C, t.parameter("p", M, N), result=E), t.store(E)),
-            "an operand of the store is not a shared tile of the function: load it there with storage='shared'",
+            Rejected("store_operand_not_shared"),
         ),
     ],
 )
-def test_reasons_after_the_loop(after: tuple[Node, ...], reason: str) -> None:
+def test_reasons_after_the_loop(after: tuple[Node, ...], reason: Rejected) -> None:
     assert planned(*after) == reason
 
 
@@ -70,35 +70,29 @@ def test_reasons_of_c() -> None:
     assert outcome(decided(t.loop(start, *nodes), tiles=(C, A, B))) == USES_C  # also after the loop
     outer = t.parameter("c", M, N)
     found = outcome(decided(t.loop(*body(outer)), t.store(outer), tiles=(), parameters=("c",)))
-    assert found == "C is not a tile of the function: make it there"
+    assert found == Rejected("c_of_caller")
 
 
 @pytest.mark.parametrize("start", [ZEROS, t.load(C)], ids=["zeros", "a start value"])
 def test_a_store_that_reads_a_view_of_c(start: Node) -> None:
     view = t.tile("v", M, N, memory=frozenset({"c"}))
     operation = t.compute("tile_map", Scalar("f"), C, view, result=E)
-    assert (
-        planned(operation, t.store(E), before=(start, t.alias(view, C)))
-        == "the store reads a view of C: store C itself"
-    )
+    assert planned(operation, t.store(E), before=(start, t.alias(view, C))) == Rejected("stores_view")
 
 
 def test_a_loop_with_several_sums() -> None:
     other = t.tile("other", M, N)
     nodes = ZEROS, t.zeros(other), t.loop(*body(), t.product(A, B, other, 1)), t.store(C), t.store(other)
-    assert outcome(decided(*nodes, tiles=(C, other, A, B))) == "the loop has several Cs: give each a loop of its own"
+    assert outcome(decided(*nodes, tiles=(C, other, A, B))) == Rejected("several_cs")
 
 
 def test_an_addition_after_each_product() -> None:
     s = t.tile("s", M, N)
     nodes = t.zeros(s), t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(s, C)), t.store(s)
-    assert (
-        outcome(decided(*nodes, tiles=(s, C, A, B)))
-        == "the accumulators are added to another tile: use wp.tile_matmul(a, b, c)"
-    )
+    assert outcome(decided(*nodes, tiles=(s, C, A, B))) == Rejected("added_to_another_tile")
 
 
-def of_variant(variant: GemmProblem, stored: Tile | None = None) -> AccumulatorStore | str:
+def of_variant(variant: GemmProblem, stored: Tile | None = None) -> AccumulatorStore | Rejected:
     """The decision about a loop of a product, whose C or a tile computed from it is stored."""
     dtype = variant.a.dtype
     a, b = t.tile("a", variant.m, variant.k, dtype), t.tile("b", variant.k, variant.n, dtype)
@@ -115,13 +109,13 @@ def of_variant(variant: GemmProblem, stored: Tile | None = None) -> AccumulatorS
     end = [t.store(c)] if stored is None else [t.compute("tile_astype", c, result=stored), t.store(stored)]
     nodes = t.zeros(c, hook=t.number()), t.loop(t.load(a), t.load(b), *views, t.product(left, right, c)), *end
     found = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, ("wgmma", "mma")))
-    assert found.ring is not None, found.planned.reason
+    assert found.ring is not None, found.reasons
     return outcome(found)
 
 
 def of(
     dtype: DType, layout: str = "rr", precision: Precision = "default", stored: Tile | None = None
-) -> AccumulatorStore | str:
+) -> AccumulatorStore | Rejected:
     """The same for operands of a type, each contiguous along its rows ("r") or columns ("c")."""
     result: DType = "float64" if dtype == "float64" else "float32"
     k = 16 if DTYPE_BYTES[dtype] > 2 and precision == "default" else 32
@@ -130,10 +124,10 @@ def of(
 
 def test_wide_elements() -> None:
     of_vectors = t.register("vectors", rows=128, cols=64, size_bytes=128 * 64 * 12)
-    assert of("float16", stored=of_vectors) == "2 elements of 12 bytes do not fit a vector: store another dtype"
+    assert of("float16", stored=of_vectors) == Rejected("elements_do_not_fit_vector", (2, 12))
     pairs = t.register("pairs", rows=128, cols=64, size_bytes=128 * 64 * 8)
     assert isinstance(of("float16", stored=pairs), AccumulatorStore)
-    assert of("float32", stored=pairs) == "4 elements of 8 bytes do not fit a vector: store another dtype"
+    assert of("float32", stored=pairs) == Rejected("elements_do_not_fit_vector", (4, 8))
 
 
 def test_narrow_results_of_products_through_registers() -> None:

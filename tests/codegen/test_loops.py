@@ -8,7 +8,6 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.codegen.decisions import (
-    BUFFERS_IN_C,
     FEW_ACCUMULATORS,
     TARGET,
     A,
@@ -26,6 +25,7 @@ from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.trace import Node
+from warp_tiles.gemm.rejected import Rejected
 
 # ---- loops with a decision
 
@@ -34,13 +34,8 @@ def test_the_common_loop_is_pipelined() -> None:
     first, second, product = body()
     loop = t.loop(first, second, product, line=7)
     decision = decide_loop(t.zeros(C), loop)
-    assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
-    assert (decision.function, decision.hook, decision.planned.line, decision.planned.products) == (
-        "k",
-        loop.hook,
-        7,
-        1,
-    )
+    assert outcome(decision) == ("pipelined",)
+    assert (decision.function, decision.hook, decision.line, decision.products) == ("k", loop.hook, 7, 1)
     (kept,) = decision.accumulations
     assert (kept.operation, kept.home, kept.array, kept.c) == (product, loop.hook, product.hook, C)
     assert kept.accumulators == t.accumulators_of(0)(0)
@@ -51,9 +46,7 @@ def test_the_common_loop_is_pipelined() -> None:
 # ---- accumulators in registers
 
 
-NEW_TILE = "the product is a new tile in each iteration"
-NOT_ADDED = f"{NEW_TILE}, and is not added to a sum"
-ADDED = f"{NEW_TILE}: add to one tile with wp.tile_matmul(a, b, c)"
+NOT_ADDED, ADDED = Rejected("new_tile"), Rejected("new_tile_in_sum")
 
 
 def returned(*nodes: Node, target: Tile = D) -> tuple[Node, ...]:
@@ -61,14 +54,9 @@ def returned(*nodes: Node, target: Tile = D) -> tuple[Node, ...]:
     return (t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(target, C), *nodes)
 
 
-ALPHA = (
-    "alpha is not known before the loop: compute it there, in a variable that is assigned once, "
-    "or scale C after the loop"
-)
-BETA = "beta is not the constant 1: scale C before the loop"
-SHARED = "C may share memory with A or B: use tiles of their own"
-USES_C = "line 9: tile_sum uses C in each iteration"
-USES_NEW = "line 9: tile_sum uses the new tile too: use wp.tile_matmul(a, b, c)"
+BETA, SHARED, ALPHA = Rejected("beta"), Rejected("c_overlaps"), Rejected("unknown_alpha")
+USES_C = Rejected("used", ("tile_sum", "C")).at(9)
+USES_NEW = Rejected("new_tile_used", ("tile_sum",)).at(9)
 FIRST, SECOND, FRESH = t.load(A), t.load(B), t.fresh_product(A, B, C)
 
 
@@ -80,7 +68,7 @@ def factors(**fields: Any) -> Node:
     return t.loop(FIRST, SECOND, t.product(A, B, C, **fields))
 
 
-NEW_TILES: dict[str, tuple[tuple[Node, ...], str]] = {
+NEW_TILES: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "a fresh product": ((t.loop(FIRST, SECOND, FRESH),), NOT_ADDED),
     "it is added under a condition": ((t.loop(FIRST, SECOND, FRESH, t.branch(t.addition(D, C))),), ADDED),
     "the sum is added to it": ((t.loop(FIRST, SECOND, FRESH, t.addition(C, D)),), NOT_ADDED),
@@ -91,15 +79,15 @@ NEW_TILES: dict[str, tuple[tuple[Node, ...], str]] = {
     "another use of it behind the loop": ((t.loop(*returned()), uses(C)), USES_NEW),
     "fresh products of an unrolled loop": (
         (t.loop(*returned(), kind="unrolled"),),
-        "Warp unrolls the loop, and each iteration has a new tile: use wp.tile_matmul(a, b, c)",
+        Rejected("unrolled_new_tile"),
     ),
 }
-ONE_TILE: dict[str, tuple[tuple[Node, ...], str]] = {
+ONE_TILE: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "a variable alpha": ((factors(alpha=None),), ALPHA),
     "an alpha that the loop computes": ((t.loop(FIRST, SECOND, t.arithmetic(), t.product(A, B, C, alpha="n")),), ALPHA),
     "an infinite alpha": (
         (factors(alpha=float("inf")),),
-        "alpha is inf, which changes zeros: use a finite number",
+        Rejected("infinite_alpha", (float("inf"),)),
     ),
     "beta is 0": ((factors(beta=0.0),), BETA),
     "a variable beta": ((factors(beta=None),), BETA),
@@ -109,18 +97,18 @@ ONE_TILE: dict[str, tuple[tuple[Node, ...], str]] = {
     "B is a view of C": ((t.loop(t.product(A, t.view("v", C), C)),), SHARED),
     "a return": (
         (t.loop(*body(), t.branch(t.operation("return", effect=Effect.LEAVES, line=9))),),
-        "line 9 returns from within the loop: let it return behind the loop",
+        Rejected("returns_within", (9,)),
     ),
     "a store of C": (
         (t.loop(*body(), t.store(C)),),
-        "line 1: tile_store uses C in each iteration: store it behind the loop",
+        Rejected("stored", ("tile_store", "C")).at(1),
     ),
     "another use of C": ((t.loop(*body(), t.branch(uses(C))),), USES_C),
     "a use of a view of C": ((t.loop(*body(), t.branch(uses(t.view("v", C)))),), USES_C),
     "a use of unknown memory": ((t.loop(*body(), t.branch(uses(t.tile("u", memory=frozenset({"?"}))))),), USES_C),
     "C is a result": (
         (t.loop(t.zeros(C), *body()),),
-        "C is a new tile in each iteration",
+        Rejected("new_c"),
     ),
 }
 
@@ -136,15 +124,19 @@ def test_loops_that_keep_no_sums(name: str) -> None:
 @pytest.mark.parametrize("tile", [D, t.view("v", D), t.tile("u", memory=frozenset({"?"}))])
 def test_another_use_of_the_sum_keeps_no_sums(tile: Tile) -> None:
     decision = decide_loop(t.zeros(D), t.loop(*returned(t.branch(uses(tile)))))
-    assert decision.planned.state == "as_warp"
-    assert "line 9: tile_sum uses the" in decision.planned.reason
+    assert decision.state == "as_warp"
+    (reason,) = decision.reasons
+    assert (reason.code, reason.values[0], reason.before) in {
+        ("used", "tile_sum", "line 9: "),
+        ("new_tile_used", "tile_sum", "line 9: "),
+    }
 
 
 @pytest.mark.parametrize("target", [D, t.register("r"), t.parameter("p")])
 def test_a_fresh_product_that_is_added_keeps_sums_and_lends_its_memory(target: Tile) -> None:
     nodes = returned(target=target)
     decision = decide_loop(t.load(target), t.loop(*nodes))
-    assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
+    assert outcome(decision) == ("pipelined",)
     (kept,) = decision.accumulations
     addition = Addition((nodes[3],), target, 1, is_direct=target is D)
     assert (kept.operation, kept.addition, kept.c) == (nodes[2], addition, C)
@@ -189,7 +181,7 @@ def assigned(target: Tile = D, source: Tile | None = None) -> Operation:
 def test_a_sum_that_is_assigned_keeps_sums(name: str, operands: tuple[Tile, Tile]) -> None:
     statements = operator(name, *operands), assigned()
     decision = decide_loop(t.load(D), t.loop(FIRST, SECOND, FRESH, *statements))
-    assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
+    assert outcome(decision) == ("pipelined",)
     assert decision.accumulations[0].addition == Addition(statements, D, {"add": 1, "sub": -1}[name], is_direct=True)
 
 
@@ -218,7 +210,7 @@ def test_other_operators_keep_no_sums(nodes: tuple[Node, ...]) -> None:
 def test_an_alpha_that_is_computed_before_the_loop_keeps_accumulators_in_registers() -> None:
     loop = t.loop(FIRST, SECOND, t.product(A, B, C, alpha="n"))
     decision = decide_loop(t.zeros(C), t.arithmetic(), loop)
-    assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
+    assert outcome(decision) == ("pipelined",)
     assert decision.accumulations[0].alpha == "n"
 
 
@@ -226,21 +218,20 @@ def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
     r = t.register("r", memory=frozenset())
     other = t.operation("tile_sum", r, line=9)
     decision = decide_loop(t.zeros(r), t.loop(*returned(other, target=r)))
-    assert outcome(decision) == ("as_warp", "line 9: tile_sum uses the sum in each iteration")
-    assert decide_loop(t.zeros(r), t.loop(*returned(target=r)), other).planned.state == "pipelined"
+    assert outcome(decision) == ("as_warp", Rejected("used", ("tile_sum", "the sum")).at(9))
+    assert decide_loop(t.zeros(r), t.loop(*returned(target=r)), other).state == "pipelined"
 
 
 def test_all_products_of_c_keep_their_sums_or_none() -> None:
     first, second, product = body()
     other = t.product(A, B, C, 1, beta=2.0, line=9)
     decision = decide_loop(t.zeros(C), t.loop(first, second, product, other))
-    assert decision.planned.state == "as_warp"
-    assert decision.planned.reason == (f"line 1: line 9: {BETA}; line 9: {BETA}")
+    assert outcome(decision) == ("as_warp", BETA.at(9).at(1), BETA.at(9))
 
 
 def test_a_fresh_product_of_c_is_a_use_of_it() -> None:
     decision = decide_loop(t.zeros(C), t.loop(*body(), t.fresh_product(D, D, C, 1)))
-    assert "C is a new tile in each iteration" in decision.planned.reason
+    assert decision.reasons[0] == Rejected("new_c").at(1)
     assert decision.accumulations == ()
 
 
@@ -248,12 +239,9 @@ def test_products_of_different_c_are_independent() -> None:
     first, second, product = body()
     other = t.product(A, B, D, 1, beta=2.0, line=9)
     decision = decide_loop(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
-    assert outcome(decision) == (
-        "register_accumulators",
-        f"line 9: {BETA}; the other products keep their accumulators in registers",
-    )
+    assert outcome(decision) == ("register_accumulators", BETA.at(9), Rejected("others_keep_accumulators"))
     assert [one.operation for one in decision.accumulations] == [product]
-    assert decision.planned.products == 2
+    assert decision.products == 2
 
 
 # ---- the loop over which accumulators live
@@ -272,14 +260,14 @@ def test_sums_live_over_the_outermost_loop_without_a_use_of_c() -> None:
     around = t.loop(inner)
     (free,) = decide_loops(t.zeros(C), around)
     assert (free.hook, free.accumulations[0].home) == (inner.hook, around.hook)
-    assert free.planned.state == "pipelined"
+    assert free.state == "pipelined"
 
 
 def test_sums_live_over_the_innermost_loop_if_the_next_one_uses_c() -> None:
     inner = t.loop(*body())
     (decision,) = decide_loops(t.loop(t.loop(t.zeros(C), inner, t.operation("tile_store", C))))
     assert decision.accumulations[0].home == inner.hook
-    assert decision.planned.state == "pipelined"
+    assert decision.state == "pipelined"
 
 
 def test_sums_of_a_fresh_product_live_over_the_outermost_loop_that_does_not_use_the_sum() -> None:
@@ -341,11 +329,11 @@ X = Array("x")
 
 
 def test_a_parameter_holds_buffers_if_every_call_passes_zeros() -> None:
-    assert decide_callee(t.zeros(C), t.call("f", X, C)).planned.state == "pipelined"
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.zeros(D), t.call("f", X, D)).planned.state == "pipelined"
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, D)).planned.reason == FEW_ACCUMULATORS
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, C)).planned.reason == FEW_ACCUMULATORS
-    assert decide_callee().planned.reason == FEW_ACCUMULATORS, "a function without calls may get any tile"
+    assert decide_callee(t.zeros(C), t.call("f", X, C)).state == "pipelined"
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.zeros(D), t.call("f", X, D)).state == "pipelined"
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, D)).reasons == (FEW_ACCUMULATORS,)
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, C)).reasons == (FEW_ACCUMULATORS,)
+    assert decide_callee().reasons == (FEW_ACCUMULATORS,), "a function without calls may get any tile"
 
 
 @pytest.mark.parametrize(
@@ -362,11 +350,11 @@ def test_a_parameter_holds_buffers_if_every_call_passes_zeros() -> None:
 def test_the_argument_must_be_the_zeroed_memory(passed: Any) -> None:
     results = (passed,) if not isinstance(passed, Array) else (C,)
     made = t.operation("tile_zeros", results=results)
-    assert decide_callee(made, t.call("f", X, passed)).planned.reason == FEW_ACCUMULATORS
+    assert decide_callee(made, t.call("f", X, passed)).reasons == (FEW_ACCUMULATORS,)
 
 
 def test_a_call_with_too_few_operands_passes_nothing() -> None:
-    assert decide_callee(t.zeros(C), t.call("f", X)).planned.reason == FEW_ACCUMULATORS
+    assert decide_callee(t.zeros(C), t.call("f", X)).reasons == (FEW_ACCUMULATORS,)
 
 
 def test_a_parameter_is_passed_on() -> None:
@@ -376,12 +364,12 @@ def test_a_parameter_is_passed_on() -> None:
     for start, state in (("tile_zeros", "pipelined"), ("tile_ones", "register_accumulators")):
         kernel = t.function(t.operation(start, results=(C,)), t.call("g", C))
         (found,) = decide(t.context(inner, middle, kernel), t.accumulators_of(0), TARGET)
-        assert found.planned.state == state
+        assert found.state == state
 
 
 def test_parameters_share_memory_if_one_call_passes_equal_tiles() -> None:
     x, p = t.parameter("x", 16, 8), t.parameter("p")
     loop = t.loop(t.load(B), t.product(x, B, p))
     distinct, equal = t.call("f", A, C), t.call("f", C, C)
-    assert decide_callee(t.zeros(C), distinct, body_of=(loop,)).planned.state == "pipelined"
-    assert decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).planned.reason == SHARED
+    assert decide_callee(t.zeros(C), distinct, body_of=(loop,)).state == "pipelined"
+    assert decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).reasons == (SHARED,)

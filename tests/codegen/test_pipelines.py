@@ -8,7 +8,6 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.codegen.decisions import (
-    BUFFERS_IN_C,
     FEW_ACCUMULATORS,
     A,
     B,
@@ -27,42 +26,36 @@ from warp_tiles.codegen.operations import Effect, Operation, Scalar
 from warp_tiles.codegen.pipelines import fill_before, holds_zeros
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Loop, Node
+from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.plan.planned_loop import PlannedLoop
 
 # ---- loops that load ahead
 
 
 FIRST, SECOND, PRODUCT = body()
-LOADS_NOTHING = "the loop loads no operand of its products: load one in the loop"
-IN_REGISTERS = "line 9: the tile lies in registers: load it with storage='shared'"
-OTHER_LOADS = "its iterations do not each load what they multiply: load A and B in each"
-USED_TOO = "line 5: line 9 uses the loaded tile too: load a second tile for that"
-REASONS: dict[str, tuple[Node, str]] = {
+LOADS_NOTHING, OTHER_LOADS = Rejected("no_loaded_operand"), Rejected("unrolled_without_loads")
+IN_REGISTERS = Rejected("loaded_to_registers").at(9)
+USED_TOO = Rejected("loaded_tile_used", (9,)).at(5)
+REASONS: dict[str, tuple[Node, Rejected]] = {
     "products in different branches": (
-        t.loop(FIRST, SECOND, t.branch(PRODUCT), t.branch(t.product(A, B, C))),
-        "its products lie in different branches: move them to one",
+        t.loop(FIRST, SECOND, t.branch(PRODUCT), t.branch(t.product(A, B, C))), Rejected("products_in_branches")
     ),
     "no load": (t.loop(PRODUCT), LOADS_NOTHING),
     "a load of another tile": (t.loop(t.load(D), PRODUCT), LOADS_NOTHING),
     "a load in another branch": (
-        t.loop(FIRST, t.branch(t.load(B, line=9)), PRODUCT),
-        "line 9: the tile is not loaded in the branch that multiplies it: load it there",
+        t.loop(FIRST, t.branch(t.load(B, line=9)), PRODUCT), Rejected("loaded_in_other_branch").at(9)
     ),
     "a tile in registers": (t.loop(FIRST, SECOND, t.load(t.register("r"), line=9), PRODUCT), IN_REGISTERS),
     "a view": (t.loop(FIRST, SECOND, t.load(t.view("r", D), line=9), PRODUCT), IN_REGISTERS),
-    "a tile that is loaded twice": (
-        t.loop(t.load(A, line=5), t.load(A, line=9), SECOND, PRODUCT),
-        USED_TOO,
-    ),
+    "a tile that is loaded twice": (t.loop(t.load(A, line=5), t.load(A, line=9), SECOND, PRODUCT), USED_TOO),
     "a loaded tile that nothing multiplies": (
-        t.loop(FIRST, SECOND, PRODUCT, t.load(D, line=9)),
-        "line 9: the loaded tile is not an operand of the product: load it outside of the loop",
+        t.loop(FIRST, SECOND, PRODUCT, t.load(D, line=9)), Rejected("loaded_tile_not_multiplied").at(9)
     ),
     "unrolled, a load after the last product": (t.loop(FIRST, PRODUCT, SECOND, kind="unrolled"), OTHER_LOADS),
     "unrolled, in a branch": (
-        t.loop(t.branch(FIRST, SECOND, PRODUCT), kind="unrolled"),
-        "Warp unrolls the loop around a condition: give its range a variable bound",
+        t.loop(t.branch(FIRST, SECOND, PRODUCT), kind="unrolled"), Rejected("unrolled_condition")
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REASONS)
@@ -72,33 +65,29 @@ def test_reasons(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "reason"),
+    ("effect", "code"),
     [
-        (Effect.NONE, None),
-        (Effect.TILES, "line 9: other works on a tile while others are loaded: compute it before the loop"),
-        (Effect.WRITES, "line 9: other writes to an array while tiles are loaded"),
-        (
-            Effect.UNKNOWN,
-            "line 9: other has unknown effects: call it before the loop, if it does the same in each iteration",
-        ),
+        (Effect.NONE, ""),
+        (Effect.TILES, "constant_works_on_tile"),
+        (Effect.WRITES, "writes_array"),
+        (Effect.UNKNOWN, "constant_unknown_effects"),
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
-def test_other_operations_of_the_loop(effect: Effect, reason: str | None, nested: bool) -> None:
+def test_other_operations_of_the_loop(effect: Effect, code: str, nested: bool) -> None:
     other: Node = t.operation("other", effect=effect, line=9)
     loop = t.loop(*body(), t.branch(other) if nested else other)
     assert outcome(decide_loop(t.zeros(C), loop)) == (
-        ("register_accumulators", reason) if reason else ("pipelined", BUFFERS_IN_C)
+        ("register_accumulators", Rejected(code, ("other",)).at(9)) if code else ("pipelined",)
     )
 
 
 def test_a_view_that_moves_prevents_a_pipeline() -> None:
     part = t.view("v", A)
     moved = t.operation("tile_view", A, Scalar("var_k"), effect=Effect.ALIAS, results=(part,), line=9)
-    assert (
-        decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), moved, t.product(part, B, C))).planned.state
-        == "register_accumulators"
-    )
+    decision = decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), moved, t.product(part, B, C)))
+    reason = Rejected("moving_view_of_loaded_tile", ("tile_view",)).at(9)
+    assert outcome(decision) == ("register_accumulators", reason)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -115,7 +104,7 @@ def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
     assert outcome(decide_loop(t.zeros(C), loop, use)) == ("register_accumulators", USED_TOO)
     after = t.alias(transposed, A, line=9)
     plain = t.loop(t.load(A, line=5), t.load(B), t.product(A, B, C))
-    assert decide_loop(t.zeros(C), plain, after).planned.reason == USED_TOO
+    assert decide_loop(t.zeros(C), plain, after).reasons == (USED_TOO,)
 
 
 # ---- unrolled loops
@@ -149,7 +138,9 @@ def test_buffers_are_aligned() -> None:
     a, b = t.tile("a", 3, 5), t.tile("b", 3, 6)  # 60 and 72 bytes
     decision = decide_buffers(a, b, C)
     assert {one.tile.name: one.offset_bytes for one in decision.buffers} == {"b": 0, "a": 80}
-    assert decision.planned.reason == "double buffers of 144 bytes lie in C's memory, which is idle in the loop"
+    assert PlannedLoop.of(decision, "k", "", "").reason == (
+        "double buffers of 144 bytes lie in C's memory, which is idle in the loop"
+    )
 
 
 ENOUGH = LoopTarget(dict.fromkeys(range(3), fp32(16, 16, 8, 32, "rr")))  # a thread has 8 accumulators
@@ -160,11 +151,11 @@ def test_buffers_that_do_not_fit_c_lie_in_extra_memory() -> None:
     loop = t.loop(t.load(a), t.load(b), t.product(a, b, C))
     decision = decide_loop(t.zeros(C), loop, target=ENOUGH)
     assert {one.tile.name: (one.c, one.offset_bytes) for one in decision.buffers} == {"a": (C, 0), "b": (None, 0)}
-    reason = (
+    assert (outcome(decision), decision.extra_bytes) == (("pipelined",), 512)
+    assert PlannedLoop.of(decision, "k", "", "").reason == (
         "double buffers of 576 bytes lie in C's memory, which is idle in the loop; double buffers of 512 bytes lie in "
         "extra shared memory"
     )
-    assert (outcome(decision), decision.extra_bytes) == (("pipelined", reason), 512)
 
 
 def test_a_start_value_of_c_leaves_extra_memory() -> None:
@@ -192,16 +183,16 @@ def test_the_last_products_read_extra_memory_before_other_code_does(is_home: boo
 
 def test_a_loop_beside_a_solver_has_no_extra_memory() -> None:
     nodes = t.operation("tile_ones", results=(C,)), t.loop(*body()), t.operation("tile_cholesky_inplace", C)
-    reason = "beside a solver, double buffers in extra memory are slower: no change is needed"
-    assert outcome(decide_loop(*nodes, target=ENOUGH)) == ("register_accumulators", reason)
-    assert decide_loop(t.zeros(C), *nodes[1:], target=ENOUGH).planned.state == "pipelined", "C's memory is idle"
+    found = outcome(decide_loop(*nodes, target=ENOUGH))
+    assert found == ("register_accumulators", Rejected("buffers_beside_solver"))
+    assert decide_loop(t.zeros(C), *nodes[1:], target=ENOUGH).state == "pipelined", "C's memory is idle"
 
 
 def test_buffers_may_lie_in_several_c() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)  # 768 bytes each
     assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", FEW_ACCUMULATORS)
     decision = decide_buffers(a, b, C, D)
-    assert decision.planned.state == "pipelined"
+    assert decision.state == "pipelined"
     assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.buffers} == {
         ("a", "c", 0),
         ("b", "d", 0),
@@ -230,7 +221,7 @@ def test_two_loops_have_buffers_in_one_c() -> None:
     second = t.loop(t.load(a), t.load(b), t.product(a, b, C))
     outer = t.loop(t.loop(*body()), second)
     decisions = decide_loops(t.zeros(C), outer)
-    assert [decision.planned.state for decision in decisions] == ["pipelined", "pipelined"]
+    assert [decision.state for decision in decisions] == ["pipelined", "pipelined"]
     assert len({one.home for decision in decisions for one in decision.accumulations}) == 1
     macros = Macros()
     emit_loops(macros, decisions)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from tests.codegen.decisions import MOVES_OFF
 from tests.gemm.test_main_loop import variant_of
 from warp_tiles.codegen.answers import LoopDecision, ReverseRing
 from warp_tiles.codegen.emit_loops import emit_reverse
@@ -18,6 +17,7 @@ from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.pipeline import PipelineOverrides
+from warp_tiles.gemm.rejected import Rejected, code_of
 
 M, N, K = 64, 64, 64
 A, B, C, D = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16"), t.tile("c", M, N), t.tile("d", M, N)
@@ -48,9 +48,8 @@ def decided(
 
 def ring_of(*nodes: Node, **fields: Any) -> ReverseRing:
     decision = decided(*nodes, **fields)
-    ring = decision.reverse
-    assert ring is not None, decision.planned.reverse
-    return ring
+    assert decision.reverse_ring is not None, decision.reverse
+    return decision.reverse_ring
 
 
 # ---- loops with stages
@@ -75,63 +74,56 @@ def changing() -> tuple[Node, ...]:
 
 
 REASONS = {
-    "the adjoint of a load": (loop(load(A, "A", reverses=False), *body()[1:]), "wrote other adjoints"),
-    "gradients are set to zeros elsewhere": (loop(load(A, "A", zeroes=False), *body()[1:]), "wrote other adjoints"),
-    "the product's adjoint": (loop(*body(reverses=False)), "wrote other adjoints"),
-    "a jump after the product": (loop(*body(), t.branch(t.jump("break"))), "line 1: break ends an iteration early"),
-    "a branch": (loop(t.branch(*body())), ("its loads and its product lie in a "
-"branch: move the condition out of the loop")),
-    "a changing array": (loop(*changing()), ("the loop changes the arrays that it "
-"loads from: choose them before the loop")),
-    "a loop without hooks": (loop(*body(), reverses=False), "use a range with a variable bound"),
-    "while": (loop(*body(), kind="while"), "use a range with a variable bound"),
+    "the adjoint of a load": (loop(load(A, "A", reverses=False), *body()[1:]), "other_adjoints"),
+    "gradients are set to zeros elsewhere": (loop(load(A, "A", zeroes=False), *body()[1:]), "other_adjoints"),
+    "the product's adjoint": (loop(*body(reverses=False)), "other_adjoints"),
+    "a jump after the product": (loop(*body(), t.branch(t.jump("break"))), "jump"),
+    "a branch": (loop(t.branch(*body())), "conditional_loads"),
+    "a changing array": (loop(*changing()), "arrays_change"),
+    "a loop without hooks": (loop(*body(), reverses=False), "unrolled_loop"),
+    "while": (loop(*body(), kind="while"), "while_loop"),
     "one tile twice": (
         loop(load(A, "A"), t.product(A, t.alias(VIEW, A).results[0], C, reverses=True)),  # type: ignore[arg-type]
-        "an operand",
+        "operand_not_loaded_whole",
     ),
-    "two products": (loop(*body(), t.product(A, B, C, reverses=True)), "the loop has 2 products"),
+    "two products": (loop(*body(), t.product(A, B, C, reverses=True)), "several_products"),
     "a view other than the transpose": (
-        loop(load(A, "A"), RESHAPED, load(B, "B"), t.product(A, B, C, reverses=True)),
-        "line 1: tile_reshape makes a view of a tile: load a tile in its place",
+        loop(load(A, "A"), RESHAPED, load(B, "B"), t.product(A, B, C, reverses=True)), "view"
     ),
-    "another operation": (loop(*body(), t.operation("tile_sum", D)), "tile_sum works on a tile"),
+    "another operation": (loop(*body(), t.operation("tile_sum", D)), "works_on_tile"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REASONS)
 def test_reasons(name: str) -> None:
-    node, reason = REASONS[name]
-    decision = decided(t.zeros(C), node)
-    assert decision.reverse is None
-    assert reason in decision.planned.reverse
+    node, code = REASONS[name]
+    assert code_of(decided(t.zeros(C), node).reverse) == code
 
 
 def rejection(*nodes: Node, **fields: Any) -> str:
-    return decided(*nodes, **fields).planned.reverse.removeprefix("no stages: ")
+    return code_of(decided(*nodes, **fields).reverse)
 
 
 def test_c_of_the_caller_has_no_memory_of_its_own() -> None:
-    found = rejection(loop(*body(t.parameter("c", M, N))), parameters=("c",))
-    assert found == "C has no memory of its own: use a tile and no view"
+    assert rejection(loop(*body(t.parameter("c", M, N))), parameters=("c",)) == "c_without_memory"
 
 
-def test_a_difference_names_the_form_that_has_stages() -> None:
-    subtracted = t.fresh_product(A, B, C), t.operation("sub_inplace", D, C, hook=t.number())
-    found = rejection(t.zeros(D), loop(*body()[:2], *subtracted), tiles=(D, A, B, C))
-    assert found == "the product makes a new tile: use wp.tile_matmul(a, b, c, alpha=-1.0)"
+@pytest.mark.parametrize(("name", "code"), [("add_inplace", "new_tile_added"), ("sub_inplace", "new_tile_subtracted")])
+def test_a_new_tile_names_the_form_that_has_stages(name: str, code: str) -> None:
+    summed = t.fresh_product(A, B, C), t.operation(name, D, C, hook=t.number())
+    assert rejection(t.zeros(D), loop(*body()[:2], *summed), tiles=(D, A, B, C)) == code
 
 
 def test_an_adjoint_before_the_loop_reads_c() -> None:
-    found = rejection(t.zeros(C), t.operation("tile_map", C, results=(D,)), loop(*body()), tiles=(C, A, B, D))
-    assert found == "the reverse pass reads C: let nothing else in the kernel use it before its store"
+    nodes = t.zeros(C), t.operation("tile_map", C, results=(D,)), loop(*body())
+    assert rejection(*nodes, tiles=(C, A, B, D)) == "c_read_in_reverse"
 
 
 def test_settings() -> None:
-    nodes = t.zeros(C), loop(*body())
-    off = LoopTarget(TARGET.variants, rejection="main_loop is 'double_buffered'")
-    assert decided(*nodes, target=off).planned.reverse == "no stages: main_loop is 'double_buffered'"
-    assert rejection(*nodes, target=replace(TARGET, ahead=False)) == MOVES_OFF
-    mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", PipelineOverrides("mma"))
+    nodes, asked = (t.zeros(C), loop(*body())), Rejected("setting", ("main_loop", "'mma'"))
+    assert decided(*nodes, target=LoopTarget(TARGET.variants, rejection=asked)).reverse == asked
+    assert rejection(*nodes, target=replace(TARGET, ahead=False)) == "async_copies_off"
+    mma = LoopTarget(TARGET.variants, ("mma",), asked, PipelineOverrides("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
 
 
@@ -145,8 +137,8 @@ def test_extra_memory_is_returned() -> None:
     macros, function = Macros(), t.function(*nodes)
     emit_reverse(macros, decision)
     found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions(function.hooks()))
-    assert decision.reverse is not None
-    extra = decision.reverse.answer.extra_bytes
+    assert decision.reverse_ring is not None
+    extra = decision.reverse_ring.answer.extra_bytes
     assert extra > 0
     assert found[f"WT_REVERSE_BEGIN_{decision.hook}"].count("wp::tile_shared_storage_t::alloc") == 1
     assert f"alloc({extra})" in found[f"WT_REVERSE_BEGIN_{decision.hook}"]

@@ -14,6 +14,8 @@ from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget, constant_arrays
 from warp_tiles.codegen.trace import FunctionTrace, Node
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily
+from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.plan.planned_loop import PlannedLoop
 
 M, N, K = 64, 64, 32
 A, B = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16")
@@ -42,7 +44,8 @@ def ring_of(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B)) -> Ring:
 
 def rejection(decision: LoopDecision) -> str:
     assert decision.ring is None
-    return decision.planned.reason.partition("not more stages: ")[2]
+    (found,) = (one.code for one in decision.reasons if one.before == "not more stages: ")
+    return found
 
 
 # ---- where the stages lie
@@ -92,11 +95,8 @@ def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> N
     found = decision("wgmma", "mma")
     assert found.ring is not None
     assert {product.plan.instruction for product in found.ring.products} == {"mma_m16n8k16"}
-    assert found.planned.reason.endswith("; wgmma can multiply only some of its products: use equal tiles for wgmma")
-    assert (
-        rejection(decision("wgmma"))
-        == "128 threads cannot share 32x32x32 among their tensor cores: use other tiles or threads"
-    )
+    assert found.ring.rejection == Rejected("partly_wgmma")
+    assert rejection(decision("wgmma")) == "no_tensor_core_grid"
 
 
 def test_memory_around_a_function_counts() -> None:
@@ -105,7 +105,8 @@ def test_memory_around_a_function_counts() -> None:
     caller = t.function(t.call("helper"), tiles=(huge,))
 
     def stages(*functions: FunctionTrace, reverse: frozenset[str] = frozenset()) -> int:
-        return decide(t.context(*functions, reversed=reverse), t.accumulators_of(0), TARGET)[-1].planned.stages
+        decision = decide(t.context(*functions, reversed=reverse), t.accumulators_of(0), TARGET)[-1]
+        return PlannedLoop.of(decision, "k", "", "").stages
 
     assert stages(helper) == 4
     alone, differentiated = stages(helper, caller), stages(helper, caller, reverse=frozenset({"k"}))
@@ -133,27 +134,23 @@ def test_arrays_that_are_constant_in_a_loop() -> None:
 
 
 PART, WIDE = t.view("part", A, rows=M, cols=K, dtype="float16"), t.tile("a", M, 2 * K, "float16")
-NOT_WHOLE = "is not a whole tile that the loop loads"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "reason"),
+    ("nodes", "code"),
     [
-        ((*body()[:2], t.branch(t.jump("break")), t.product(A, B, C)), "a branch, loop or jump lies between"),
-        ((t.load(B), t.product(A, B, C)), NOT_WHOLE),
-        ((t.load(A), t.load(B), t.alias(PART, A, "tile_view"), t.product(PART, B, C)), NOT_WHOLE),
-        ((t.load(WIDE), t.load(B), t.product(WIDE, B, C)), NOT_WHOLE),
-        (
-            (t.load(A), t.product(A, B, C), t.load(B)),
-            "it loads tiles after a product: load them before the first one",
-        ),
+        ((*body()[:2], t.branch(t.jump("break")), t.product(A, B, C)), "jump_before_product"),
+        ((t.load(B), t.product(A, B, C)), "operand_not_loaded_whole"),
+        ((t.load(A), t.load(B), t.alias(PART, A, "tile_view"), t.product(PART, B, C)), "operand_not_loaded_whole"),
+        ((t.load(WIDE), t.load(B), t.product(WIDE, B, C)), "operand_not_loaded_whole"),
+        ((t.load(A), t.product(A, B, C), t.load(B)), "load_after_product"),
     ],
     ids=["a jump", "a tile from before", "a view", "a larger tile", "a load after a product"],
 )
-def test_rejections(nodes: tuple[Node, ...], reason: str) -> None:
-    assert reason in rejection(decided(t.zeros(C), t.loop(*nodes)))
+def test_rejections(nodes: tuple[Node, ...], code: str) -> None:
+    assert rejection(decided(t.zeros(C), t.loop(*nodes))) == code
 
 
 def test_sums_over_an_outer_loop_are_a_rejection() -> None:
     decision = decided(t.zeros(C), t.loop(t.loop(*body())))
-    assert rejection(decision) == "the accumulators stay in registers over an outer loop: merge the loops"
+    assert rejection(decision) == "accumulators_over_outer_loop"

@@ -10,6 +10,7 @@ from warp_tiles.codegen.answers import LoopAccumulators
 from warp_tiles.codegen.loops import AccumulatorsOf
 from warp_tiles.codegen.operations import Effect, Operation, Product, Scalar, Tile, Value
 from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, ModuleTrace, Node
+from warp_tiles.gemm.rejected import Rejected
 
 _numbers = itertools.count(1)
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -147,6 +148,6 @@ def accumulators_of(*sites: int) -> AccumulatorsOf:
     return of_sites({site: LoopAccumulators(f"f{site}", "wp::float32", 8) for site in sites})
 
 
-def of_sites(found: Mapping[int, LoopAccumulators | str]) -> AccumulatorsOf:
+def of_sites(found: Mapping[int, LoopAccumulators | Rejected]) -> AccumulatorsOf:
     """The functions of these sites, and none for others."""
-    return lambda site: found.get(site, "no function was planned for it")
+    return lambda site: found.get(site, Rejected("no_function"))

@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from warp_tiles.gemm.dispatch import Products, Target, Tile, leading_dimension, operand_of, products
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Precision, Role
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.providers.cublasdx import promised
 
 Matrix = npt.NDArray[np.int64]
@@ -145,7 +146,8 @@ def test_the_reason_names_the_operand(name: str) -> None:
     tiles = {other: tile(4, 4) for other in ("a", "b", "out")}
     tiles[name] = tile(4, 4, strides=(1, 0))
     found = product(*tiles.values())
-    assert f"'{name}'" in found.scalar_reason
+    assert found.scalar_reason == Rejected("no_leading_dimension", (f"'{name}'", (4, 4), (1, 0)))
+    assert found.is_unsupported
     assert found.variants == {}
 
 
@@ -155,9 +157,10 @@ def test_only_the_first_bad_operand_is_warned_about_as_in_warp() -> None:
 
 
 def test_a_reason_given_by_the_target_is_kept() -> None:
-    reason = "the option enable_mathdx_gemm is off: remove it, or set mathdx_opt_out to 'own'"
+    reason = Rejected("option_off", ("enable_mathdx_gemm",))
     found = product(tile(4, 4, strides=(0, 1)), tile(4, 4), tile(4, 4), target=Target(90, 64, reason))
     assert found.scalar_reason == reason
+    assert not found.is_unsupported
     assert found.variants == {}
     assert found.warnings == ()  # the strides do not matter then
 
@@ -179,9 +182,10 @@ def test_tf32_requires_float32(arch: int | None, position: int, dtype: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("target", "reason"), [(Target(None, 1), "the target is the CPU"), (Target(90, 64, "off"), "off")]
+    ("target", "reason"),
+    [(Target(None, 1), Rejected("cpu")), (Target(90, 64, Rejected("not_enabled")), Rejected("not_enabled"))],
 )
-def test_a_bfloat16_result_is_refused_on_the_scalar_path(target: Target, reason: str) -> None:
+def test_a_bfloat16_result_is_refused_on_the_scalar_path(target: Target, reason: Rejected) -> None:
     text = r"bfloat16 'out' tile.*float16, float32, and float64\..*provider 'own' does.*"
     with pytest.raises(TypeError, match=f"{text}Here {reason}"):
         product(tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"), target=target)

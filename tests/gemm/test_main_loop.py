@@ -25,9 +25,9 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import DType, GemmProblem, Precision, Role
+from warp_tiles.gemm.rejected import Rejected
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
-SMALLER = "use a smaller K step or smaller tiles"
 SMALL = LoopMemory(8192, 24576, 24576, True)
 
 
@@ -76,7 +76,7 @@ def pipeline_of(
     choice: PipelineOverrides = AUTO,
     products: int = 1,
     **fields: Any,
-) -> PipelineConfig | str:
+) -> PipelineConfig | Rejected:
     """The pipeline of a loop of products with accumulators of their own, or why it has none."""
     question = LoopQuestion(((variant,) * products,), tuple(range(products)), families, memory, **fields)
     found = question.answer(choice)
@@ -141,45 +141,40 @@ def test_instruction_and_grid(variant: GemmProblem, expected: MmaPlan) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "reason"),
+    ("variant", "code", "values"),
     [
-        (fp32(32, 32, 32, 128, "cr"), "128 threads cannot share 32x32x32"),
-        (fp64(128, 128, 16, 128), "128x128x16 needs 256 accumulators of a thread, which has room for 199"),
-        (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "a row-major C of float32"),
-        (variant_of(64, 64, 64, 128, result="float16"), "a row-major C of float32"),
-        (variant_of(64, 72, 64, 128), "64x72x64 is not a multiple of 16x16x16"),
-        (variant_of(64, 64, 64, 128, arch=75), "sm_75 has no asynchronous copies"),
-        (variant_of(64, 64, 64, 128, arch=70), "sm_70 has no asynchronous copies"),
-        (variant_of(128, 256, 64, 128), "128x256x64 needs 256 accumulators of a thread, which has room for 199"),
-        (variant_of(16, 16, 16, 128), "128 threads cannot share 16x16x16"),
-        (variant_of(128, 208, 64, 128), "128x208x64 needs 208 accumulators of a thread, which has room for 199"),
-        (OF_TWO_TYPES, "stages hold tiles of one dtype: load A and B with the same one"),
+        (fp32(32, 32, 32, 128, "cr"), "no_grid", (128, "32x32x32")),
+        (fp64(128, 128, 16, 128), "many_accumulators", ("128x128x16", 256, 199)),
+        (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "unsuitable_c", ("float32",)),
+        (variant_of(64, 64, 64, 128, result="float16"), "unsuitable_c", ("float32",)),
+        (variant_of(64, 72, 64, 128), "unsuitable_size", ("64x72x64", 16)),
+        (variant_of(64, 64, 64, 128, arch=75), "no_async_copies", (75,)),
+        (variant_of(64, 64, 64, 128, arch=70), "no_async_copies", (70,)),
+        (variant_of(128, 256, 64, 128), "many_accumulators", ("128x256x64", 256, 199)),
+        (variant_of(16, 16, 16, 128), "no_tensor_core_grid", (128, "16x16x16")),
+        (variant_of(128, 208, 64, 128), "many_accumulators", ("128x208x64", 208, 199)),
+        (OF_TWO_TYPES, "two_dtypes", ()),
     ],
 )
-def test_reasons(variant: GemmProblem, reason: str) -> None:
-    found = staged_product(variant, ALL)
-    assert isinstance(found, str)
-    assert reason in found
+def test_reasons(variant: GemmProblem, code: str, values: tuple[object, ...]) -> None:
+    assert staged_product(variant, ALL) == Rejected(code, values)
 
 
 def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
-    def reason(threads: int, layout: str = "rr", precision: Precision = "default") -> str:
+    def reason(threads: int, layout: str = "rr", precision: Precision = "default") -> Rejected | None:
         return reason_for_double_buffers(
             variant_of(64, 64, 32, threads, dtype="float32", layout=layout, precision=precision)
         )
 
-    assert reason(256) == (
-        "with 16 accumulators of a thread, stages are not known to be faster; "
-        "stages gain from 32 on: use larger tiles or fewer threads"
-    )
-    assert reason(128) == reason(256, "rc") == reason(256, "rr", "tf32") == ""
-    assert reason_for_double_buffers(variant_of(64, 64, 32, 256)) == ""
+    assert reason(256) == Rejected("few_accumulators", ("16 accumulators", 32))
+    assert reason(128) is reason(256, "rc") is reason(256, "rr", "tf32") is None
+    assert reason_for_double_buffers(variant_of(64, 64, 32, 256)) is None
 
 
 def test_a_loop_beside_solvers_leaves_more_blocks_resident() -> None:
     """The panel loop of a blocked factorization in blocks of 32: float64 has few resident blocks with stages."""
 
-    def found(dtype: DType, beside_solvers: bool) -> PipelineConfig | str:
+    def found(dtype: DType, beside_solvers: bool) -> PipelineConfig | Rejected:
         variant = variant_of(32, 32, 32, 128, dtype=dtype, result=dtype, layout="rc")
         tile = 32 * 32 * (8 if dtype == "float64" else 4)
         memory = LoopMemory(2 * tile, 5 * tile, 3 * tile, at_end=False, beside_solvers=beside_solvers)
@@ -188,60 +183,54 @@ def test_a_loop_beside_solvers_leaves_more_blocks_resident() -> None:
     alone = found("float64", False)
     assert isinstance(alone, PipelineConfig)
     assert alone.blocks < 5
-    assert found("float64", True) == (
-        "stages would leave 3 resident blocks of 128 threads in place of 5: use a smaller K step or smaller tiles"
-    )
+    assert found("float64", True) == Rejected("few_blocks", ("3 resident blocks", 128, 5))
     assert found("float32", True) == found("float32", False)
 
 
 @pytest.mark.parametrize(("threads", "accumulators"), [(128, "2 accumulators"), (512, "less than one accumulator")])
 def test_a_loop_beside_solvers_with_few_accumulators_has_no_stages(threads: int, accumulators: str) -> None:
     variant = fp32(16, 16, 16, threads, "rc")
-    assert reason_for_double_buffers(variant, beside_solvers=True) == (
-        f"with {accumulators} of a thread, a loop beside a solver is slower from stages; "
-        "stages gain from 4 on: use larger tiles or fewer threads"
-    )
-    assert reason_for_double_buffers(variant) == ""
-    assert reason_for_double_buffers(fp32(32, 32, 32, 128, "rc"), True) == ""
+    rejected = Rejected("few_accumulators_beside_solver", (accumulators, 4))
+    assert reason_for_double_buffers(variant, beside_solvers=True) == rejected
+    assert reason_for_double_buffers(variant) is None
+    assert reason_for_double_buffers(fp32(32, 32, 32, 128, "rc"), True) is None
 
 
 @pytest.mark.parametrize(
-    ("variant", "memory", "extra", "reason"),
+    ("variant", "memory", "extra", "rejected"),
     [
-        (fp32(64, 64, 32, 256, "rr"), LoopMemory(0, 32768, 0), 16384, ""),  # 4 blocks of 8 warps in place of 6
+        (fp32(64, 64, 32, 256, "rr"), LoopMemory(0, 32768, 0), 16384, None),  # 4 blocks of 8 warps in place of 6
         (
-            fp32(64, 64, 32, 128, "rr"),
-            LoopMemory(0, 32768, 0),
-            16384,
-            f"leave 4 resident blocks of 128 threads in place of 6: {SMALLER}",
+            fp32(64, 64, 32, 128, "rr"), LoopMemory(0, 32768, 0), 16384,
+            Rejected("few_blocks_with_buffers", ("4 resident blocks", 128, 6)),
         ),
         (
-            fp32(64, 64, 32, 128, "rr"),
-            LoopMemory(0, 200000, 0),
-            65536,
-            f"need 265536 bytes of shared memory, and a block has 230912: {SMALLER}",
+            fp32(64, 64, 32, 128, "rr"), LoopMemory(0, 200000, 0), 65536,
+            Rejected("buffers_do_not_fit", (265536, 230912)),
         ),
         (
-            fp32(64, 64, 32, 128, "rr"),
-            LoopMemory(0, 100000, 0),
-            65536,
-            f"leave 1 resident block of 128 threads in place of 2: {SMALLER}",
+            fp32(64, 64, 32, 128, "rr"), LoopMemory(0, 100000, 0), 65536,
+            Rejected("few_blocks_with_buffers", ("1 resident block", 128, 2)),
         ),
         (
-            fp32(64, 64, 32, 128, "rr"),
-            LoopMemory(0, 110000, 0, around_bytes=130000),
-            65536,
-            "tiles and double buffers need 305536 bytes",
+            fp32(64, 64, 32, 128, "rr"), LoopMemory(0, 110000, 0, around_bytes=130000), 65536,
+            Rejected("buffers_do_not_fit", (305536, 230912)),
         ),
-        (fp32(32, 32, 32, 128, "rr"), LoopMemory(0, 12288, 0), 8192, ""),
-        (fp32(16, 32, 32, 128, "rr"), LoopMemory(0, 4096, 0), 4096, "with 4 accumulators of a thread"),
-        (fp32(32, 32, 32, 128, "rr"), LoopMemory(0, 12288, 0, beside_solvers=True), 8192, "beside a solver"),
+        (fp32(32, 32, 32, 128, "rr"), LoopMemory(0, 12288, 0), 8192, None),
+        (
+            fp32(16, 32, 32, 128, "rr"), LoopMemory(0, 4096, 0), 4096,
+            Rejected("few_accumulators_for_buffers", ("4 accumulators", 8)),
+        ),
+        (
+            fp32(32, 32, 32, 128, "rr"), LoopMemory(0, 12288, 0, beside_solvers=True), 8192,
+            Rejected("buffers_beside_solver"),
+        ),
     ],
-)
-def test_double_buffers_in_extra_memory(variant: GemmProblem, memory: LoopMemory, extra: int, reason: str) -> None:
-    found = reason_for_no_buffers([variant], memory, extra)
-    assert (found == "") == (reason == "")
-    assert reason in found
+)  # fmt: skip
+def test_double_buffers_in_extra_memory(
+    variant: GemmProblem, memory: LoopMemory, extra: int, rejected: Rejected | None
+) -> None:
+    assert reason_for_no_buffers([variant], memory, extra) == rejected
 
 
 def test_wgmma_only_if_it_may_be_used() -> None:
@@ -281,7 +270,7 @@ def test_the_register_limit_of_the_module(registers: int, products: int, stages:
 @pytest.mark.parametrize(
     ("m", "n", "k", "threads", "found"),
     [
-        (128, 64, 32, 64, f"stages would leave 6 resident warps, and gain from 8 on: {SMALLER}"),
+        (128, 64, 32, 64, Rejected("few_warps", (6, 8))),
         (128, 64, 32, 128, 3),
         (64, 128, 32, 128, 3),
         (64, 128, 16, 128, 4),
@@ -290,12 +279,12 @@ def test_the_register_limit_of_the_module(registers: int, products: int, stages:
         (128, 128, 32, 128, 3),
     ],
 )
-def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: int, found: int | str) -> None:
+def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: int, found: int | Rejected) -> None:
     """Where double buffers are as good, few blocks that wait for their loads are not."""
     variant = fp32(m, n, k, threads, "cr")
     tiles = 4 * (k * (m + n) + m * n)
 
-    def stages(may_double_buffer: bool) -> int | str:
+    def stages(may_double_buffer: bool) -> int | Rejected:
         memory = LoopMemory(4 * k * (m + n), tiles, tiles, True)
         loop = pipeline_of(variant, memory, may_double_buffer=may_double_buffer)
         return loop.stages if isinstance(loop, PipelineConfig) else loop
@@ -343,7 +332,7 @@ def test_stages_that_leave_few_warps_are_refused() -> None:
     stage = 8 * 64 * (64 + 64)
     tiles = stage + 8 * 64 * 64
     found = pipeline_of(fp64(64, 64, 64, 128), LoopMemory(stage, tiles, tiles, True))
-    assert found == f"stages would leave 1 resident block of 128 threads in place of 2: {SMALLER}"
+    assert found == Rejected("few_blocks", ("1 resident block", 128, 2))
 
 
 def test_less_shared_memory_has_fewer_stages() -> None:
@@ -400,7 +389,7 @@ def test_a_grid_can_be_chosen(
 
 def test_a_grid_that_does_not_fit_is_a_reason() -> None:
     found = staged_product(variant_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=3))
-    assert found == "warps_m=3 does not divide 128x256x64: give one of 2, 1"
+    assert found == Rejected("warps_m", (3, "128x256x64", "2, 1"))
 
 
 @pytest.mark.parametrize("stages", range(2, 9))
@@ -409,7 +398,7 @@ def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
     choice = PipelineOverrides(stages=stages, in_flight=in_flight)
     found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, choice=choice)
     if stages == 2 and in_flight:
-        assert found == "wgmma with 2 stages has no products in flight: change main_loop"
+        assert found == Rejected("none_in_flight", ("wgmma", 2))
     else:
         assert isinstance(found, PipelineConfig)
         assert (found.stages, found.in_flight) == (stages, in_flight)
@@ -421,10 +410,11 @@ def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int |
     choice = PipelineOverrides(stages=stages, in_flight=in_flight, per_barrier=2)
     found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, choice=choice)
     if stages is not None and stages < 6 and in_flight:
-        assert found == f"wgmma with {stages} stages in pairs has no products in flight: change main_loop"
+        assert found == Rejected("none_in_flight_in_pairs", ("wgmma", stages))
     elif stages is not None and (stages == 2 or stages % 2):
-        assert isinstance(found, str)
-        assert "in pairs" in found
+        code = "unpaired_stages" if not in_flight else "none_in_flight_in_pairs"
+        assert isinstance(found, Rejected)
+        assert found.code == code
     else:
         assert isinstance(found, PipelineConfig)
         assert found.stages == (stages or 6)
@@ -455,17 +445,15 @@ def test_a_block_with_large_tiles_stays_alone() -> None:
 
 def test_mma_has_no_products_in_flight() -> None:
     found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, ("mma",), choice=PipelineOverrides(in_flight=1))
-    assert found == "mma_m16n8k16 with 2 stages has no products in flight: change main_loop"
+    assert found == Rejected("none_in_flight", ("mma_m16n8k16", 2))
 
 
 def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
     memory = LoopMemory(49152, 180224, 180224, True)
     found = pipeline_of(variant_of(128, 256, 64, 256), memory, choice=PipelineOverrides(stages=8))
-    needed = "8 stages of 49152 bytes need 394240 bytes of shared memory, and a block has 230400"
-    assert found == f"{needed}: {SMALLER}"
+    assert found == Rejected("stages_do_not_fit", (8, 49152, 394240, 230400))
 
 
 def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
     found = pipeline_of(variant_of(128, 256, 64, 256, 86), LoopMemory(49152, 49152, 49152, True, 9999))
-    needed = "2 stages of 49152 bytes need 109327 bytes of shared memory, and a block has 99328"
-    assert found == f"{needed}: {SMALLER}"
+    assert found == Rejected("stages_do_not_fit", (2, 49152, 109327, 99328))

@@ -10,10 +10,11 @@ import pytest
 from tests.gemm.test_main_loop import ALL, variant_of
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.reverse_loop import ReverseLoop, gradient_bytes, gradient_variants, reverse_loop
 
 
-def found(variant: GemmProblem, **fields: Any) -> ReverseLoop | str:
+def found(variant: GemmProblem, **fields: Any) -> ReverseLoop | Rejected:
     families = fields.pop("families", ALL)
     return reverse_loop(variant, families, replace(LoopMemory(16 << 10, 64 << 10, 64 << 10), **fields))
 
@@ -58,15 +59,14 @@ def test_short_steps_leave_threads_idle() -> None:
 
 def test_tiles_that_no_warp_can_multiply() -> None:
     tf32 = variant_of(64, 32, 16, 64, 80, dtype="float32", precision="tf32", layout="cc")
-    assert found(tf32) == (
-        "gradients of 16x64x32: 64 threads cannot share 16x64x32 among their tensor cores: use other tiles or threads"
-    )
+    rejected = Rejected("no_tensor_core_grid", (64, "16x64x32"))
+    assert found(tf32) == rejected.after("gradients of 16x64x32: ")
+    few = replace(tf32, threads=16)
+    assert isinstance(found(few), Rejected), "fewer threads than a warp have a reason, too"
 
 
 def test_registers_of_both_sums() -> None:
-    assert found(variant_of(128, 96, 64, 64, 80)) == (
-        "the gradients need 224 accumulators of a thread, which has room for 199: use more threads or smaller tiles"
-    )
+    assert found(variant_of(128, 96, 64, 64, 80)) == Rejected("many_gradient_accumulators", (224, 199))
 
 
 def test_shared_memory() -> None:
@@ -76,9 +76,7 @@ def test_shared_memory() -> None:
     assert answer(variant, idle_bytes=32 << 10).extra_bytes == (16 << 10) + 1024
     assert answer(variant, idle_bytes=32 << 10, at_end=False).extra_bytes == 49 << 10
     assert isinstance(found(variant, around_bytes=160 << 10), ReverseLoop)
-    assert found(variant, around_bytes=170 << 10) == (
-        "gradients and 2 stages need 239616 bytes of shared memory, and a block has 230912: use smaller tiles"
-    )
+    assert found(variant, around_bytes=170 << 10) == Rejected("gradients_do_not_fit", (2, 239616, 230912))
 
 
 def test_instructions() -> None:

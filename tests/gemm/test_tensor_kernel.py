@@ -18,11 +18,13 @@ from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.matmul import answer_of, choose_matmul, cost_us, kernel_of
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, MeasuredConfigs, kernel_launches
 from warp_tiles.gemm.pipeline import AUTO
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, launch_us, launches_of
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
 LARGE = MatmulConfig(128, 256, 64, 256)
+DISABLED = Rejected("not_enabled")
 MULTIPROCESSORS = 132
 
 
@@ -38,35 +40,33 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     assert "the kernel with tensor copies" in shown["reason"]
 
 
-@pytest.mark.parametrize(("change", "arch", "reason"), [
-    ({}, 80, "no wgmma"),
-    ({}, 100, "no wgmma"),
-    ({"a": "float32", "b": "float32"}, 90, "not float32"),
-    ({"a": "float64", "b": "float64", "out": "float64"}, 90, "not float64"),
-    ({"a": "float32", "b": "float32", "tf32": True}, 90, "contiguous along K"),
-    ({"k": 0}, 90, "nothing to multiply"),
-    ({"summed": True}, 90, "neither the products of a batch"),
-    ({"split_operand": "a"}, 90, "operands in two parts"),
-    ({"a_alignment": 8}, 90, "multiples of 16 bytes"),
-    ({"b_alignment": 0}, 90, "multiples of 16 bytes"),
-    ({"c_alignment": 2}, 90, "multiples of 16 bytes"),
+@pytest.mark.parametrize(("change", "arch", "rejected"), [
+    ({}, 80, Rejected("gpu_without_wgmma")),
+    ({}, 100, Rejected("gpu_without_wgmma")),
+    ({"a": "float32", "b": "float32"}, 90, Rejected("kernel_dtypes", ("float32",))),
+    ({"a": "float64", "b": "float64", "out": "float64"}, 90, Rejected("kernel_dtypes", ("float64",))),
+    ({"a": "float32", "b": "float32", "tf32": True}, 90, Rejected("kernel_tf32_layout")),
+    ({"k": 0}, 90, Rejected("no_products")),
+    ({"summed": True}, 90, Rejected("kernel_sums")),
+    ({"split_operand": "a"}, 90, Rejected("kernel_sums")),
+    ({"a_alignment": 8}, 90, Rejected("kernel_alignment")),
+    ({"b_alignment": 0}, 90, Rejected("kernel_alignment")),
+    ({"c_alignment": 2}, 90, Rejected("kernel_alignment")),
+    ({"m": 16}, 90, Rejected("kernel_side", (64,))),
 ], ids=str)  # fmt: skip
-def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, reason: str) -> None:
-    found = kernel_of(replace(HALF, **change), LARGE, arch, MULTIPROCESSORS)
-    assert isinstance(found, str)
-    assert reason in found
+def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, rejected: Rejected) -> None:
+    assert kernel_of(replace(HALF, **change), LARGE, arch, MULTIPROCESSORS) == rejected
     answer = answer_of(replace(HALF, **change), LARGE, arch, MULTIPROCESSORS, gpu="GPU")
-    assert f"no kernel with tensor copies: {found}" in answer.reason
-    assert answer.to_json()["kernel"] == ""
+    assert f"no kernel with tensor copies: {rejected}" in answer.reason
+    shown = answer.to_json()
+    assert (shown["kernel"], shown["codes"][0]) == ("", rejected.code)
 
 
 def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
-    assert kernel_of(HALF, LARGE, 90, MULTIPROCESSORS, "warp_tiles is not enabled") == "warp_tiles is not enabled"
-    narrow = kernel_of(replace(HALF, m=16), LARGE, 90, MULTIPROCESSORS)
-    assert narrow == "it has no tiles for fewer than 64 rows or columns"
+    assert kernel_of(HALF, LARGE, 90, MULTIPROCESSORS, DISABLED) == DISABLED
     deep = replace(HALF, m=64, n=64, k=1 << 18)  # a loop has up to 64 slices of K
     answer = choose_matmul(deep, 90, MULTIPROCESSORS, gpu="GPU")
-    assert answer.kernel == "its estimated time is more than 2.0 times the loop's"
+    assert answer.kernel == Rejected("loop_faster", (2.0,))
     assert answer.config.split_k > 8
 
 
@@ -107,12 +107,12 @@ def test_a_record_decides_between_the_loop_and_the_kernel() -> None:
     loop = MatmulConfig(128, 64, 64, 128, 2)
     found = choose_matmul(SKINNY, 90, MULTIPROCESSORS, {SKINNY.bucket: MeasuredConfigs(loop)}, gpu="GPU")
     assert (found.config, found.launched, found.decided_by) == (loop, loop, "record")
-    assert "no kernel with tensor copies: the configuration is that of a loop" in found.reason
+    assert found.kernel == Rejected("loop_configured")
 
 
 @pytest.mark.parametrize(("change", "pipeline"), [
     ({"a_alignment": 8}, None),
-    ({}, "warp_tiles is not enabled"),
+    ({}, DISABLED),
     ({}, AUTO),
 ], ids=str)  # fmt: skip
 def test_a_record_of_the_kernel_does_not_serve_other_products(change: dict[str, Any], pipeline: Any) -> None:

@@ -15,7 +15,7 @@ PLAN_FIELDS = {
     "role", "m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement", "leading_dimensions",
     "threads", "arch", "needed", "reason", "provider", "key", "cached", "alignments", "symbol", "call", "function",
     "kernels", "tile_config", "tile", "size", "dtypes", "choice", "no_gradient",
-    "in_source",
+    "in_source", "code", "no_gradient_code",
 }  # fmt: skip
 COMPILE_FIELDS = {"name", "cubin", "cubin_bytes", "lto_builds", "lto_hits", "lto_bytes", "seconds"}
 

@@ -33,7 +33,8 @@ def test_the_plan_has_state_and_reason(name: str) -> None:
     loops = loops_of(load(form.text))
     assert len(loops) == form.loops, loops
     for loop in loops:
-        assert (loop.state, form.reason in loop.reason) == (form.state, True), loop
+        assert loop.state == form.state, loop
+        assert form.code in loop.codes if form.code else form.reason in loop.reason, loop
         assert loop.kernel == "multiply"
         assert loop.stages == (form.stages if form.state == "pipelined" else 1)
 
@@ -61,33 +62,25 @@ def test_the_plan_as_json() -> None:
         "kernel file line products state treatment stages reason instruction accumulators operands gradients reverse"
     )
     facts += " reverse_instructions store loads cost shared_bytes registers resident_blocks"
+    facts += " codes gradients_code reverse_code store_code"
     assert set(loop) == set(facts.split())
     assert (loop["kernel"], loop["products"], loop["state"], loop["stages"]) == ("multiply", 1, "pipelined", 2)
 
 
-def test_settings_are_reasons() -> None:
-    module = load(SPELLINGS["bounds from a shape"].text)
-    with warp_tiles.override(register_accumulators=False):
-        (loop,) = loops_of(module)
-    assert (loop.state, loop.reason) == (
-        "as_warp",
-        'the setting register_accumulators (override()) is off: call override(register_accumulators="on")',
-    )
-    with warp_tiles.override(async_copies=False):
-        (loop,) = loops_of(module)
-    assert (loop.state, loop.reason) == ("register_accumulators", "the setting async_copies is off: set it to 'on'")
-    with warp_tiles.override(provider="cublasdx"):
-        (loop,) = loops_of(module)
-    assert loop.state == "as_warp"
-    assert loop.reason == (
-        "functions of cublasdx keep no accumulators in registers: set the provider to 'auto'; no stages: with 16 "
-        "accumulators of a thread, stages are not known to be faster; stages gain from 32 on: "
-        "use larger tiles or fewer threads"
-    )
-    with warp_tiles.override(policy="scalar"):
-        (loop,) = loops_of(module)
-    assert loop.state == "as_warp"
-    assert loop.reason.startswith("the product takes Warp's scalar path: the setting policy")
+@pytest.mark.parametrize(
+    ("settings", "state", "codes"),
+    [
+        ({"register_accumulators": False}, "as_warp", ("setting_to_change",)),
+        ({"async_copies": False}, "register_accumulators", ("async_copies_off",)),
+        ({"provider": "cublasdx"}, "as_warp", ("foreign_function", "few_accumulators")),
+        ({"policy": "scalar"}, "as_warp", ("setting_to_change",)),
+    ],
+    ids=str,
+)
+def test_settings_are_reasons(settings: dict[str, Any], state: str, codes: tuple[str, ...]) -> None:
+    with warp_tiles.override(**settings):
+        (loop,) = loops_of(load(SPELLINGS["bounds from a shape"].text))
+    assert (loop.state, loop.codes) == (state, codes)
 
 
 def test_a_loop_of_two_kernels_is_listed_for_both() -> None:

@@ -22,6 +22,7 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
 from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.backward import Backward, gemm_gradients
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.whole_product import LEAST_WORK
 from warp_tiles.plan.planner import DETERMINISTIC_GRADIENTS, WHOLE_GRADIENTS
 from warp_tiles.reports.functions import loop_rows
@@ -56,7 +57,7 @@ def arguments(form: Whole) -> tuple[list[Any], Values, Values]:
 
 def gradients_of(
     plan: warp_tiles.ModulePlan, values: list[Any], grid: tuple[int, int], least: int = 0
-) -> Backward | str:
+) -> Backward | Rejected:
     """The gradients of a launch, or the reason why its adjoint kernel computes them."""
     shapes = [value if isinstance(value, int) else tuple(value.shape) for value in values]
     return gemm_gradients(plan.whole_products["multiply"], values, shapes, grid, least)
@@ -73,25 +74,24 @@ def test_whole_products_are_recognised(name: str) -> None:
     assert (found.row_axis, found.column_axis) == ((1, 0) if form.swapped else (0, 1))
     values, _, _ = arguments(form)
     shapes = [value if isinstance(value, int) else tuple(value.shape) for value in values]
-    assert found.reason_unsupported(blocks(form), shapes) == ""
+    assert found.reason_unsupported(blocks(form), shapes) is None
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_kernels_have_a_reason(name: str) -> None:
-    text, reason = OTHERS[name]
+    text, code = OTHERS[name]
     _, plan = plan_of(text)
     assert plan.whole_products == {}
     assert len(plan.loops) >= 1
     for loop in plan.loops:
         assert loop.gradients.startswith("the adjoint kernel: "), loop
-        assert reason in loop.gradients, loop
+        assert loop.gradients_code == code, loop
 
 
 def test_the_setting_is_a_reason() -> None:
     with warp_tiles.override(gemm_gradients="off"):
         _, plan = plan_of(kernel())
-    setting = "the setting gemm_gradients (override()) is 'off'"
-    assert plan.loops[0].gradients == f'the adjoint kernel: {setting}: call override(gemm_gradients="auto")'
+    assert plan.loops[0].gradients_code == "setting_to_change"
 
 
 def test_a_kernel_without_an_adjoint_has_no_gradients() -> None:
@@ -161,29 +161,30 @@ def changed(values: list[Any], change: str) -> tuple[list[Any], tuple[int, int]]
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "code", "value"),
     [
-        ("fewer blocks", "blocks do not cover C"),
-        ("a part of K", "do not cover K = 144"),
-        ("another shape", "A, B and C have shapes"),
-        ("C overlaps A", "overlaps out in memory"),
-        ("A slides", "the gradient of a has shape (70, 144) and strides (4, 4): elements share memory"),
-        ("A is one row", "the gradient of a has shape (70, 144) and strides (0, 4): elements share memory"),
-        ("K is empty", "0 multiplications are fewer than 1"),
+        ("fewer blocks", "blocks_do_not_cover", (2, 4)),
+        ("a part of K", "steps_do_not_cover", 17),
+        ("another shape", "shapes", None),
+        ("C overlaps A", "unsuitable_arguments", "overlaps out in memory"),
+        ("A slides", "unsuitable_arguments", "strides (4, 4): elements share memory"),
+        ("A is one row", "unsuitable_arguments", "strides (0, 4): elements share memory"),
+        ("K is empty", "little_work", 0),
     ],
 )
-def test_a_launch_that_is_not_whole_has_a_reason(change: str, reason: str) -> None:
+def test_a_launch_that_is_not_whole_has_a_reason(change: str, code: str, value: Any) -> None:
     _, plan = plan_of(WHOLE["a size as argument"].text)
     values, grid = changed(arguments(WHOLE["a size as argument"])[0], change)
     found = gradients_of(plan, values, grid)
-    assert isinstance(found, str)
-    assert reason in found
+    assert isinstance(found, Rejected)
+    assert found.code == code
+    assert value in (None, found.values[0]) or value in found.values[0]
 
 
 def test_small_products_keep_their_adjoint_kernels() -> None:
     _, plan = plan_of(kernel())
     found = gradients_of(plan, arguments(WHOLE["bounds from a shape"])[0], (3, 4), LEAST_WORK)
-    assert found == f"{M * N * K} multiplications are fewer than {LEAST_WORK}"
+    assert found == Rejected("little_work", (M * N * K, LEAST_WORK))
 
 
 # ---- the hook
@@ -355,20 +356,20 @@ def test_small_products_of_deterministic_modules_have_gemm_gradients(mode: str, 
 
 @pytest.mark.skipif(not hasattr(wp, "DeterministicMode"), reason="Warp has no deterministic mode before 1.19")
 def test_the_plan_of_a_deterministic_module_says_how_gradients_are_ordered() -> None:
-    def planned(text: str, **settings: Any) -> str:
+    def planned(text: str, **settings: Any) -> tuple[str, str]:
         module = load(text)
         wp.set_module_options({"deterministic": wp.DeterministicMode.RUN_TO_RUN}, module=module)
         with warp_tiles.override(**settings):
             (loop, *_) = warp_tiles.plan(module, arch=90, block_dim=THREADS).loops
-        return str(loop.gradients)
+        return loop.gradients, loop.gradients_code
 
     unordered = "the adjoint kernel, whose additions to the gradients of loaded arrays have no fixed order"
-    assert planned(kernel()) == f"{DETERMINISTIC_GRADIENTS}; else {unordered}"
-    assert planned(kernel(), gemm_gradients="off").startswith(f"{unordered}: the setting gemm_gradients")
-    other, reason = next(iter(OTHERS.values()))
-    found = planned(other)
-    assert found.startswith(f"{unordered}: ")
-    assert reason in found
+    assert planned(kernel()) == (f"{DETERMINISTIC_GRADIENTS}; else {unordered}", "")
+    text, code = planned(kernel(), gemm_gradients="off")
+    assert (text.partition(": ")[0], code) == (unordered, "setting_to_change")
+    other, expected = next(iter(OTHERS.values()))
+    text, code = planned(other)
+    assert (text.partition(": ")[0], code) == (unordered, expected)
 
 
 COPY = """

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.codegen import traces as t
 from tests.codegen.modules import (
     BIG,
+    NO_ACCUMULATORS,
     declared,
     forms,
     functions,
@@ -32,9 +33,10 @@ from warp_tiles.codegen.prelude import PLACEHOLDER, SCALAR_FUNCTION, declaration
 from warp_tiles.codegen.session import Session
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import ModuleTrace
-from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan import planner
+from warp_tiles.plan.planned_loop import PlannedLoop
 from warp_tiles.plan.planner import GeneratedModule
 from warp_tiles.plan.planning import STAGES, resolve
 
@@ -67,7 +69,7 @@ def test_a_missing_needed_product_sends_the_whole_site_to_the_scalar_path(missin
 def test_a_function_with_weaker_promises_keeps_its_own_name() -> None:
     weaker = BIG[C].without_alignment()
     assert weaker != BIG[C]
-    text = written(generated(session(("k", BIG))), {BIG[C]: DeviceFunction(weaker.symbol, "none")})
+    text = written(generated(session(("k", BIG))), {BIG[C]: DeviceFunction(weaker.symbol, NO_ACCUMULATORS)})
     assert names_of(text, 0) == [weaker.symbol] * 3
     assert BIG[C].symbol not in text
     assert f"void {weaker.symbol}(" in text
@@ -133,10 +135,6 @@ def test_a_scalar_adjoint_names_the_race_of_operands_that_may_share_memory(
 
 # ---- loops and loads
 
-SMALL_TILE = (
-    "no stages: with less than one accumulator of a thread, stages are not known to be faster; "
-    "stages gain from 32 on: use larger tiles or fewer threads"
-)
 LOOP_ACCUMULATORS = LoopAccumulators(BIG[C].symbol, "wp::float32", 8)
 
 
@@ -150,7 +148,8 @@ def module_with_loop(*, called: bool = False) -> GeneratedModule:
 
 def functions_with_sums(*roles: Role) -> dict[GemmProblem, DeviceFunction]:
     return {
-        BIG[role]: DeviceFunction(BIG[role].symbol, LOOP_ACCUMULATORS if role is C else "an adjoint") for role in roles
+        BIG[role]: DeviceFunction(BIG[role].symbol, LOOP_ACCUMULATORS if role is C else NO_ACCUMULATORS)
+        for role in roles
     }
 
 
@@ -181,10 +180,8 @@ def test_a_plan_decides_about_each_loop_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
     module = module_with_loop()
     (loop, _) = loops_of(module, {})
-    assert (loop.state, loop.reason) == (
-        "as_warp",
-        f"the product takes Warp's scalar path: nothing was built; {SMALL_TILE}",
-    )
+    assert (loop.state, loop.codes) == ("as_warp", ("not_built", "few_accumulators"))
+    assert loop.reason.startswith("the product takes Warp's scalar path: nothing was built; no stages: with less than ")
     text = written(module, {})
     assert "wt_module" not in text
     assert {body for name, body in macros(text).items() if name.startswith(("WT_AT", "WT_REPLAY_"))} <= {
@@ -195,9 +192,9 @@ def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
 
 def test_the_loop_gives_the_reason_of_the_scalar_path() -> None:
     module = module_with_loop()
-    module.session.sites[0] = replace(module.session.sites[0], variants={}, scalar_reason="strides")
+    module.session.sites[0] = replace(module.session.sites[0], variants={}, scalar_reason=Rejected("cpu"))
     (loop, _) = loops_of(module, functions_with_sums(C))
-    assert loop.reason == "the product takes Warp's scalar path: strides"
+    assert loop.codes == ("cpu",)
 
 
 def test_with_a_missing_adjoint_warp_keeps_the_loop() -> None:
@@ -250,9 +247,11 @@ def test_an_adjoint_without_stages_needs_its_functions_alone() -> None:
 def test_a_provider_that_forbids_stages_names_their_cost() -> None:
     (loop,) = loops_of(with_settings(module_with_stages(), provider="cublasdx"), functions(STAGED[C]))
     assert (loop.state, loop.instruction) == ("as_warp", "")
-    assert loop.reason == "the test keeps no accumulators; no stages: the setting provider (default) is 'cublasdx'"
-    assert "Such loops reached 0.73 of the speed of stages" in loop.cost
-    assert loop.explanation.endswith("Set provider and policy to 'auto' for stages")
+    assert loop.codes == (NO_ACCUMULATORS.code, "setting")
+    asked = Rejected("setting", ("the setting provider (default)", "'cublasdx'"))
+    assert loop.reason.endswith(f"; no stages: {asked}")
+    assert loop.cost == str(Rejected("stages_forbidden", (asked, "fma", 0.73)))
+    assert loop.explanation.endswith(loop.cost)
     (small, _) = loops_of(with_settings(module_with_loop(), provider="cublasdx"), functions_with_sums(C))
     assert small.cost == "", "it would have no stages anyway"
 
@@ -290,7 +289,7 @@ def modules(draw: st.DrawFn) -> tuple[GeneratedModule, Mapping[GemmProblem, Devi
     called = set()
     for index in range(draw(st.integers(0, 14))):  # two-digit indices: site1 is a prefix of site10
         variants = draw(st.sampled_from([{}, *SHAPES]))
-        sites.add("tile_matmul", f"f{index % 3}", variants, scalar_reason="" if variants else "strides")
+        sites.add("tile_matmul", f"f{index % 3}", variants, scalar_reason=None if variants else Rejected("cpu"))
         if draw(st.booleans()):
             called.add(index)
     variants_of_all = sorted({v for site in sites.sites for v in site.variants.values()}, key=lambda v: v.symbol)

@@ -9,13 +9,13 @@ import pytest
 
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles import settings
-from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import PRODUCT_ROLES, DType, GemmProblem, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig, registers
 from warp_tiles.plan.planning import (
     FunctionUse,
     KernelMemory,
     ModulePlan,
+    PlannedLoop,
     PlannedVariant,
     Session,
     Site,

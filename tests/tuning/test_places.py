@@ -15,6 +15,7 @@ from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import fits
 from warp_tiles.tuning.answers import (
     FUNCTIONS,
@@ -63,15 +64,16 @@ class TestLoops:
         assert len(grids) > 2
 
     def test_a_loop_with_double_buffers_by_default_can_have_stages(self) -> None:
-        asked = question(variant(64, 64, 32, 256, "float32"), double_buffers_reason="a thread has 16 accumulators")
+        rejected = Rejected("few_accumulators", ("16 accumulators", 32))
+        asked = question(variant(64, 64, 32, 256, "float32"), double_buffers_reason=rejected)
         place = loop_place(asked)
-        assert asked.answer(AUTO) == "a thread has 16 accumulators"
+        assert asked.answer(AUTO) == rejected
         assert len(place.configs) > 3
         assert PipelineOverrides("double_buffered") not in [pipeline_of(config) for config in place.configs]
 
     def test_an_instruction_that_the_module_cannot_use_is_no_answer(self) -> None:
         asked = replace(question(), families=("mma",))
-        assert asked.answer(PipelineOverrides("wgmma")) == "wgmma cannot be used here: change main_loop"
+        assert asked.answer(PipelineOverrides("wgmma")) == Rejected("family", ("wgmma",))
         answers = [asked.answer(pipeline_of(config)) for config in loop_place(asked).configs]
         assert {answer.loop.instruction for answer in answers if isinstance(answer, LoopAnswer)} == {"mma_m16n8k16"}
 

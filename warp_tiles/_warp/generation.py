@@ -23,6 +23,7 @@ from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource, reason_left_
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.gemm.problem import Role
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planner import GeneratedModule
 from warp_tiles.plan.planning import KernelMemory
 
@@ -129,7 +130,7 @@ def _refuse_lost_gradients(session: Session, trace: ModuleTrace) -> None:
     }
     lost = lost_results(trace, in_place)
     followed = {operation.solver for _, operation in trace.operations()}
-    lost |= dict.fromkeys(in_place - followed, "Warp's code generator cannot be followed")
+    lost |= dict.fromkeys(in_place - followed, Rejected("not_followed"))
     for index, reason in lost.items():
         site = session.sites[index]
         variants = {Role.FORWARD: site.variants[Role.FORWARD]}

@@ -31,6 +31,7 @@ from warp_tiles.gemm.problem import (
     Precision,
     Role,
 )
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import SOLVERS, SolverVariant, Variant, reason_unsupported, solvers
 from warp_tiles.util.threads import raise_if_signalled
@@ -83,7 +84,7 @@ class CallSites:
         operands: tuple[Any, ...] = (),
         *,
         roles: tuple[Role, ...] = PRODUCT_ROLES,
-        **facts: str | bool,
+        **facts: Rejected | str | bool | None,
     ) -> tuple[Any, ...]:
         """Registers a call site (:class:`warp_tiles.codegen.session.Site`). The operands are A and B as Warp has them.
 
@@ -215,10 +216,9 @@ def dispatch_matmul(
         put_in_shared_memory(operand)
     names: tuple[Any, ...] = (0, 0, 0)
     if builder is not None:
-        if found.reason_unsupported and resolved.provider not in ("auto", "scalar"):
+        if found.is_unsupported and resolved.provider not in ("auto", "scalar"):
             raise UnsupportedVariant(
-                f"In '{sites.function(builder)}': {resolved.provider} cannot serve the product, "
-                f"{found.reason_unsupported}",
+                f"In '{sites.function(builder)}': {resolved.provider} cannot serve the product, {found.scalar_reason}",
                 remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
             )
         if getattr(builder, "target", "cuda") is not None:
@@ -277,17 +277,17 @@ def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmPro
     return str(symbol), bytes(payload)
 
 
-def _without_functions(options: Mapping[str, Any], resolved: Settings, option: str, kind: str) -> str:
-    """Why a module cannot call functions of a kind, for which Warp has an option; empty if it can."""
+def _without_functions(options: Mapping[str, Any], resolved: Settings, option: str, kind: str) -> Rejected | None:
+    """Why a module cannot call functions of a kind, for which Warp has an option; None if it can."""
     if not mathdx_enabled():
-        return f"kernels of a Warp without MathDx cannot call {kind} functions: install a warp-lang with it"
+        return Rejected("without_mathdx", (kind,))
     if not options.get(option, True) and resolved.mathdx_opt_out == "warp":
-        return f"the option {option} is off: remove it, or set mathdx_opt_out to 'own'"
-    return ""
+        return Rejected("option_off", (option,))
+    return None
 
 
 def _target(options: Mapping[str, Any], resolved: Settings) -> Target:
-    reason = ""
+    reason = None
     if options["output_arch"] is not None:
         reason = _without_functions(options, resolved, GEMM_OPTION, "GEMM")
         for name in ("policy", "provider"):
@@ -341,12 +341,12 @@ def dispatch_solver(
     provider, reason = "scalar", _without_functions(options, resolved, SOLVER_OPTION, "solver")
     if not reason:
         provider, reason = _provider(found, resolved, allowed)
-    if provider == "own" and isinstance(found, str):
+    if provider == "own" and isinstance(found, Rejected):
         raise UnsupportedVariant(
             f"In '{sites.function(builder)}': own cannot serve {name}, {found}",
             remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
         )
-    variants = {} if provider != "own" or isinstance(found, str) else found
+    variants = {} if provider != "own" or isinstance(found, Rejected) else found
     lost = _lost_gradient(roles, variants, reason, resolved)
     if provider == "libmathdx":
         if not resolved.rules.builds:
@@ -381,9 +381,9 @@ def _adjoint(call: str, function: Any, tiles: Sequence[Any], *, has_result: bool
 
 
 def _lost_gradient(
-    roles: tuple[Role, ...], variants: Mapping[Role, SolverVariant], reason: str, resolved: Settings
-) -> str:
-    """The reason why a call has no gradient; empty if it has one.
+    roles: tuple[Role, ...], variants: Mapping[Role, SolverVariant], reason: Rejected | None, resolved: Settings
+) -> Rejected | None:
+    """The reason why a call has no gradient; None if it has one.
 
     Args:
         roles: The functions that Warp's code calls. One is the forward function, so Warp has no adjoint.
@@ -391,21 +391,24 @@ def _lost_gradient(
         reason: The reason why they do not.
     """
     if len(roles) > 1:
-        return ""
+        return None
     if resolved.solver_gradients == "warp":
-        return f"Warp has none: {resolved.remedy('solver_gradients', 'own')}"
+        return Rejected("warp_has_no_gradient", (resolved.remedy("solver_gradients", "own"),))
     if not variants:
-        return f"only the provider own has one: {reason}"
+        assert reason is not None
+        return reason.after("only the provider own has one: ")
     return reason_unsupported(variants[Role.ADJOINT])
 
 
-def _provider(found: Mapping[Role, SolverVariant] | str, resolved: Settings, libmathdx: bool) -> tuple[str, str]:
+def _provider(
+    found: Mapping[Role, SolverVariant] | Rejected, resolved: Settings, libmathdx: bool
+) -> tuple[str, Rejected | None]:
     """The provider of a call, and the reason why it is not ``own``.
 
     ``libmathdx`` is False if the module opts out of libmathdx.
     """
     if resolved.provider == "own":  # the engine raises the reason why it cannot build the variant, here and below
-        return "own", ""
+        return "own", None
     other = "scalar"
     # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles
     if libmathdx and not {"libmathdx", "cublasdx"}.isdisjoint(resolved.providers):
@@ -413,8 +416,8 @@ def _provider(found: Mapping[Role, SolverVariant] | str, resolved: Settings, lib
     if "own" not in resolved.providers:
         layer = "provider" if resolved.provider != "auto" else "policy"
         return other, resolved.against(layer, "auto")
-    if isinstance(found, str):
+    if isinstance(found, Rejected):
         return other, found
     # without NVRTC, functions of own stand in the module's source, unless the policy makes that an error
     unsupported = reason_unsupported(found[Role.FORWARD])
-    return (other, f"own cannot serve {unsupported}") if unsupported else ("own", "")
+    return (other, unsupported.after("own cannot serve ")) if unsupported else ("own", None)

@@ -18,6 +18,7 @@ from warp_tiles._warp.launch import has_adjoint
 from warp_tiles._warp.modules import name_of, names_of
 from warp_tiles.codegen.operations import LOAD
 from warp_tiles.errors import RecordingError, UnsupportedWarpError, WarpTilesError
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.whole_product import LEAST_WORK, Argument, WholeProduct
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
@@ -107,7 +108,7 @@ class Tapes:
             return None
         arguments = [_argument(argument.type, value) for argument, value in zip(kernel.adj.args, values)]
         backward = self._gradients(whole, values, arguments, blocks[:2], least)
-        if isinstance(backward, str):
+        if isinstance(backward, Rejected):
             if kernel not in self._warned:
                 self._warned.add(kernel)
                 log.info("kernel %s: its adjoint kernel computes the gradients: %s", name, backward)
@@ -124,7 +125,7 @@ class Tapes:
         builtins = find("context.builtin_functions")
         if not self._mentions(kernel, {name for name in SOLVERS if not builtins[name].is_differentiable}):
             return
-        lost = {"a solver": "Warp has none on the CPU"}
+        lost: dict[str, Rejected | str] = {"a solver": "Warp has none on the CPU"}
         if device.is_cuda:
             plan, name = self._planned(kernel, device.arch, block_dim)
             found = () if plan is None else plan.variants

@@ -20,6 +20,7 @@ from warp_tiles.gemm.matmul_question import (
     ShapeBucket,
 )
 from warp_tiles.gemm.pipeline import PipelineOverrides
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import DEFAULT, current
 
 if TYPE_CHECKING:
@@ -61,14 +62,14 @@ def is_deterministic() -> bool:
     return bool(getattr(warp.config, "deterministic", False))  # Warp 1.19 has it
 
 
-def _pipeline() -> PipelineOverrides | str | None:
+def _pipeline() -> PipelineOverrides | Rejected | None:
     """What the settings fix of a loop's pipeline, or the reason why it has no stages; None if the launch may fix it."""
     if not (is_enabled() or is_planning()):
-        return "warp_tiles is not enabled"
+        return Rejected("not_enabled")
     now = current()
     for name in ("register_accumulators", "async_copies"):
         if not getattr(now, name):
-            return f"{now.named(name)} is off"
+            return now.against(name)
     return None if now.layer("main_loop") == DEFAULT else PipelineOverrides.parse(now.main_loop)
 
 

@@ -36,6 +36,7 @@ from warp_tiles.array_products.solve_kernels import triangle_kernel
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.matmul_question import Operand
 from warp_tiles.gemm.problem import DType
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.whole_product import LEAST_WORK, Argument, WholeOperand, WholeProduct
 
 _NUMBER = contiguous("float32", (1, 1, 1))
@@ -256,7 +257,7 @@ def gemm_gradients(
     arguments: Sequence[Argument | None],
     blocks: Sequence[int],
     least_work: int = LEAST_WORK,
-) -> Backward | str:
+) -> Backward | Rejected:
     """The gradients of a launch as two products, or the reason why its adjoint kernel computes them.
 
     Their kernels are built and loaded, so that a graph can capture the backward pass.
@@ -266,11 +267,11 @@ def gemm_gradients(
         arguments: Their shapes and integers.
         blocks: Its dimensions, without the threads of a block.
     """
-    if reason_unsupported := whole.reason_unsupported(blocks, arguments):
-        return reason_unsupported
+    if reason := whole.reason_unsupported(blocks, arguments):
+        return reason
     work = math.prod(whole.c.shape(arguments)) * whole.a.shape(arguments)[1]
     if work < max(1, least_work):
-        return f"{work} multiplications are fewer than {max(1, least_work)}"
+        return Rejected("little_work", (work, max(1, least_work)))
     a, b, c = (values[operand.position] for operand in (whole.a, whole.b, whole.c))
     try:
         operands = _as_operand(whole.a, a), _as_operand(whole.b, b)
@@ -283,10 +284,10 @@ def gemm_gradients(
         )
         found.check_gradients()
     except (MatmulError, TypeError) as error:
-        return str(error)
+        return Rejected("unsuitable_arguments", (str(error),))
     if not found.is_prepared():
         if c.device.is_capturing:
-            return "its products are not built yet, and a graph is being captured"
+            return Rejected("capturing")
         found.prepare()
     return found
 

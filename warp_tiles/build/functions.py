@@ -8,6 +8,7 @@ from typing import Any
 
 from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.answers import DeviceFunction, LoopAccumulators
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import Choose
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
@@ -55,13 +56,13 @@ def with_function(planned: PlannedVariant) -> PlannedVariant:
     if variant is None or planned.provider == "scalar":
         return replace(planned, device_function=None)
     unit = unit_of(variant, config) if planned.in_source else ""
-    accumulators: LoopAccumulators | str
+    accumulators: LoopAccumulators | Rejected
     if isinstance(variant, SolverVariant):
-        accumulators = "a solver function has no accumulators"
+        accumulators = Rejected("solver_function")
     elif isinstance(config, TileConfig):
         accumulators = register_accumulators(variant, symbol, config)
     else:
-        accumulators = f"functions of {planned.provider} keep no accumulators in registers: set the provider to 'auto'"
+        accumulators = Rejected("foreign_function", (planned.provider,))
     return replace(planned, device_function=DeviceFunction(symbol, accumulators, unit))
 
 

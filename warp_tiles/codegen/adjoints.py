@@ -41,6 +41,7 @@ from warp_tiles.codegen.trace import (
     own_operations,
     path_to,
 )
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.reverse_loop import reverse_loop
 
 # for these the reverse pass reads only the gradient of the tile, and none of its elements
@@ -113,7 +114,7 @@ def _is_of_caller(function: FunctionTrace, tile: Tile) -> bool:
 # ---- solvers in place
 
 
-def lost_results(module: ModuleTrace, sites: Collection[int]) -> dict[int, str]:
+def lost_results(module: ModuleTrace, sites: Collection[int]) -> dict[int, Rejected]:
     """Returns why solvers in place have no gradient, by the numbers of their sites.
 
     The adjoint of one reads the result where the reverse pass left it, and puts the operand back. That works if the
@@ -122,7 +123,7 @@ def lost_results(module: ModuleTrace, sites: Collection[int]) -> dict[int, str]:
     Args:
         sites: The sites of solvers in place whose adjoints put the operand back.
     """
-    lost: dict[int, str] = {}
+    lost: dict[int, Rejected] = {}
     for context in module.contexts():
         later: list[Operation] = []
         for operation in reversed(list(context.function.operations())):
@@ -135,18 +136,18 @@ def lost_results(module: ModuleTrace, sites: Collection[int]) -> dict[int, str]:
     return lost
 
 
-def _lost_result(context: Context, operation: Operation, later: Sequence[Operation]) -> str:
-    """Returns why the reverse pass loses the result of a solver in place; empty if it does not."""
+def _lost_result(context: Context, operation: Operation, later: Sequence[Operation]) -> Rejected | None:
+    """Returns why the reverse pass loses the result of a solver in place; None if it does not."""
     tile = operation.tiles[-1]
     makers = [one for one in context.function.operations() for made in one.results if {made.name} == tile.memory]
     if not makers:
-        return "it changes a parameter of the function: solve into a new tile"
+        return Rejected("solves_parameter")
     around = _run_time_loop(context, operation)
     if any(_run_time_loop(context, maker) is not around for maker in makers):
-        return "it changes a tile from outside its loop: load the tile inside, or solve into a new tile"
+        return Rejected("solves_tile_from_outside")
     changed = (one for one in later if any(context.may_overlap(tile, other) for other in one.changed_tiles))
     lines = sorted({one.line for one in changed})
-    return f"line {lines[0]} changes the result: solve into a new tile" if lines else ""
+    return Rejected("result_changed", (lines[0],)) if lines else None
 
 
 def _run_time_loop(context: Context, operation: Operation) -> Loop | None:
@@ -173,36 +174,35 @@ def _changes_tiles(module: ModuleTrace, operation: Operation) -> bool:
 
 def plan_reverse(
     context: Context, loop: Loop, products: Sequence[Accumulation], target: LoopTarget
-) -> ReverseRing | str:
+) -> ReverseRing | Rejected | None:
     """Returns the stages of a loop's reverse pass, or the reason why it has none."""
     if not target.families:
         return target.rejection
     body = body_of(context.function, loop, products)
-    if isinstance(body, str):
+    if isinstance(body, Rejected):
         return body
     if loop.kind != "range" or not loop.reverses:
-        kind = "while loop" if loop.kind == "while" else "loop that Warp unrolls"
-        return f"it is a {kind}: use a range with a variable bound"
+        return Rejected("while_loop" if loop.kind == "while" else "unrolled_loop")
     if len(products) != 1:
-        return f"the loop has {len(products)} products: give each a loop of its own"
+        return Rejected("several_products", (len(products),))
     (product,) = products
     if problem := _problem_of_product(context, loop, body, product):
         return problem
     variant = target.variants[product.operation.site]
     operands = loaded_operands(context.function, product, variant, body)
-    if isinstance(operands, str):
+    if isinstance(operands, Rejected):
         return operands
     a, b = operands
     if a.name == b.name or len(body.loads) != 2:
-        return "an operand is used twice, or the loop loads other tiles too: load one tile for A and one for B"
+        return Rejected("other_loads")
     buffers, stage_bytes = stage_buffers(body.loads, constant=constant_arrays(context.function, loop))
     array_a, array_b = buffers[a.name].array, buffers[b.name].array
     if array_a is None or array_b is None:
-        return "the loop changes the arrays that it loads from: choose them before the loop"
+        return Rejected("arrays_change")
     idle, _ = idle_tiles(context, loop, body, products, keeps_starts=True)
     memory, first = memory_of(context, idle, stage_bytes, copies=2)
     answer = reverse_loop(variant, target.families, memory)
-    if isinstance(answer, str):
+    if isinstance(answer, Rejected):
         return answer
     gradients = TileGradient(a, array_a, b, answer.of_a), TileGradient(b, array_b, a, answer.of_b)
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
@@ -211,28 +211,26 @@ def plan_reverse(
     return ReverseRing(answer, variant, product.operation, product.alpha, first, buffers, stage_bytes, gradients, views)
 
 
-def _problem_of_product(context: Context, loop: Loop, body: Body, product: Accumulation) -> str:
-    """Returns the reason why gradients cannot be computed from stages; empty if they can."""
+def _problem_of_product(context: Context, loop: Loop, body: Body, product: Accumulation) -> Rejected | None:
+    """Returns the reason why gradients cannot be computed from stages; None if they can."""
     operation, c = product.operation, product.c
     if product.addition is not None:
-        sign = ", alpha=-1.0" * (product.addition.sign == -1)
-        return f"the product makes a new tile: use wp.tile_matmul(a, b, c{sign})"
-    if product.home != loop.hook:
-        return "the accumulators stay in registers over an outer loop: merge the loops"
-    if not c.owner:
-        return "C has no memory of its own: use a tile and no view"
-    if operation.site not in sites_without_replay(context.module):
-        return "the reverse pass reads C: let nothing else in the kernel use it before its store"
+        return Rejected("new_tile_subtracted" if product.addition.sign == -1 else "new_tile_added")
+    if rejected := Rejected.first(
+        accumulators_over_outer_loop=product.home != loop.hook,
+        c_without_memory=not c.owner,
+        c_read_in_reverse=operation.site not in sites_without_replay(context.module),
+    ):
+        return rejected
     for other in operations(loop.nodes):
         if other.name in JUMPS:  # Warp repeats it before the adjoint of the product
-            return f"line {other.line}: {other.name} ends an iteration early: use a condition around the statements"
+            return Rejected("jump", (other.name,)).at(other.line)
         if _is_view(other) and (other.name != TRANSPOSE or not other.reverses):
-            return f"line {other.line}: {other.name} makes a view of a tile: load a tile in its place"
-    if body.block is not loop.nodes:
-        return "its loads and its product lie in a branch: move the condition out of the loop"
-    if not operation.reverses or not all(load.reverses and load.zeroes for load in body.loads):
-        return "Warp wrote other adjoints, e.g. deterministic ones: leave the module option deterministic as it is"
-    return problem_of_order(body, [product])
+            return Rejected("view", (other.name,)).at(other.line)
+    return Rejected.first(
+        conditional_loads=body.block is not loop.nodes,
+        other_adjoints=not operation.reverses or not all(load.reverses and load.zeroes for load in body.loads),
+    ) or problem_of_order(body, [product])
 
 
 def _is_view(operation: Operation) -> bool:

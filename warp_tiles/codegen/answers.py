@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.operations import Array, Operation, Tile
-from warp_tiles.gemm.pipeline import MmaPlan, PipelineConfig, PlannedLoop
+from warp_tiles.gemm.pipeline import MmaPlan, PipelineConfig
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.reverse_loop import GradientProduct, ReverseLoop
 from warp_tiles.solver.variant import Variant
 
@@ -44,7 +45,7 @@ class DeviceFunction:
     """
 
     symbol: str
-    accumulators: LoopAccumulators | str
+    accumulators: LoopAccumulators | Rejected
     unit: str = ""
 
 
@@ -160,8 +161,8 @@ class Ring:
         adds_starts: True if the accumulators are added to start values after the loop, because Cs share memory; else
             they begin with them.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
-        rejection: Why its products are not computed by wgmma, although it could compute some of them, and the measured
-            time if a tuning record chose the pipeline; empty without either.
+        rejection: Why its products are not computed by wgmma, although it could compute some of them.
+        measured: The measured time if a tuning record chose the pipeline; else empty.
     """
 
     loop: PipelineConfig
@@ -170,7 +171,8 @@ class Ring:
     products: tuple[StagedProduct, ...]
     adds_starts: bool
     fills: tuple[Operation, ...] = ()
-    rejection: str = ""
+    rejection: Rejected | None = None
+    measured: str = ""
 
     @property
     def firsts(self) -> list[StagedProduct]:
@@ -257,25 +259,63 @@ class LoopDecision:
 
     Attributes:
         function: Label of the function that contains the loop.
+        file, line: Its place in the user's source.
         hook: Number of its hooks.
-        planned: The decision as the plan shows it.
+        products: The number of its products, without those of inner loops.
+        reasons: Why products keep no accumulators in registers, why no tile is loaded ahead, or why it has no stages;
+            with stages, the reason against other instructions.
         loads: Its loads, in the order of the program; empty if it does not load ahead. A loop that does computes all
             products at the place of the last one. An unrolled loop computes each at the place of the next one, and the
             last one at its end.
         buffers: The second buffer of each tile; empty with stages, and in an unrolled loop, where each iteration has
             its own tiles.
-        accumulator_store: The store that takes the accumulators from registers; None if C is written.
+        reverse: The reverse pass with stages, or the reason why it has none; None without an adjoint.
+        accumulator_store: The store that takes the accumulators from registers, or the reason why C is written; None
+            without stages.
+        cost: What a setting that forbids stages costs the loop; None if none does.
     """
 
     function: str
+    file: str
+    line: int
     hook: int
-    planned: PlannedLoop
+    products: int
+    reasons: tuple[Rejected, ...] = ()
     accumulations: tuple[Accumulation, ...] = ()
     loads: tuple[Operation, ...] = ()
     buffers: tuple[Buffer, ...] = ()
     ring: Ring | None = None
-    reverse: ReverseRing | None = None
-    accumulator_store: AccumulatorStore | None = None
+    reverse: ReverseRing | Rejected | None = None
+    accumulator_store: AccumulatorStore | Rejected | None = None
+    cost: Rejected | None = None
+
+    @property
+    def state(self) -> str:
+        """``pipelined``, ``register_accumulators`` or ``as_warp``, as a plan names it."""
+        return "pipelined" if self.loads else "register_accumulators" if self.accumulations else "as_warp"
+
+    @property
+    def reverse_ring(self) -> ReverseRing | None:
+        """The reverse pass with stages."""
+        return self.reverse if isinstance(self.reverse, ReverseRing) else None
+
+    @property
+    def resident_blocks(self) -> int:
+        """Blocks that a multiprocessor runs at a time, if the loop has stages; else 0."""
+        return self.ring.loop.blocks if self.ring else 0
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread that products from stages take, by estimate, in both directions; 0 without any."""
+        reverse = self.reverse_ring
+        return max(self.ring.loop.registers if self.ring else 0, reverse.answer.registers if reverse else 0)
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread that hold accumulators of products from stages, at most."""
+        reverse = self.reverse_ring
+        arrays = {one.accumulation.array: one.plan.accumulators for one in self.ring.products} if self.ring else {}
+        return max(sum(arrays.values()), reverse.answer.accumulators if reverse else 0)
 
     @property
     def extra_bytes(self) -> int:

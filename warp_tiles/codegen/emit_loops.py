@@ -27,7 +27,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from warp_tiles.codegen.answers import Accumulation, Loads, LoopDecision, ReverseRing, Ring, TileGradient
+from warp_tiles.codegen.answers import (
+    Accumulation,
+    AccumulatorStore,
+    Loads,
+    LoopDecision,
+    ReverseRing,
+    Ring,
+    TileGradient,
+)
 from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros
 from warp_tiles.codegen.operations import Tile
 from warp_tiles.gemm.hardware import LANES
@@ -288,7 +296,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     end(f"{completions} {SYNC}")
     if found.extra_bytes:
         end(_released(found.extra_bytes))
-    if decision.accumulator_store is None:
+    if not isinstance(decision.accumulator_store, AccumulatorStore):
         _emit_results(macros, loop, ring)
     for fill in ring.fills:  # the loop overwrites C
         macros.replace(Hook.AT, fill.own_hook, "")
@@ -374,7 +382,7 @@ def _first_address(tile: Tile | None, memory: str) -> str:
 
 def reversed_types(decision: LoopDecision) -> Iterator[str]:
     """Yields the C++ types of the products of a loop's reverse pass."""
-    if (ring := decision.reverse) is not None:
+    if (ring := decision.reverse_ring) is not None:
         for gradient in ring.gradients:
             name, product = _gradient_name(ring, gradient), gradient.product
             flags = {"gradient_is_a": product.gradient_is_a}
@@ -388,7 +396,7 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     An iteration loads its tiles into one stage, and then computes the gradients of the iteration before. After the loop
     the program jumps to the products once more, for the last iteration.
     """
-    ring, loop = decision.reverse, decision.hook
+    ring, loop = decision.reverse_ring, decision.hook
     if ring is None:
         return
     name, multiply, done = f"wt_reverse_{loop}", f"wt_reverse_multiply_{loop}", f"wt_reverse_done_{loop}"

@@ -27,30 +27,24 @@ from warp_tiles.codegen.answers import (
     LoopDecision,
     ReverseRing,
     Ring,
-    extra_bytes,
 )
 from warp_tiles.codegen.operations import ELEMENTWISE, JUMPS, STORE, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import body_of, double_buffers, problem_of_unrolled
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, loops, operations, own_operations, path_to
-from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES
+from warp_tiles.gemm.problem import DTYPES
+from warp_tiles.gemm.rejected import Rejected
 
-# the least measured share of a loop's speed, without its stages
+# the least measured share of a loop's speed, without its stages (benchmarks/results/loops.json)
 _SPEED_WITHOUT_STAGES = {"tensor cores": 0.09, "fma": 0.73}
-_ALPHA = (
-    "alpha is not known before the loop: compute it there, in a variable that is assigned once, "
-    "or scale C after the loop"
-)
 _DOUBLE = DTYPES["float64"].warp_type
 # beside a solver of so few rows, or of float32, the addresses of products stay in registers. With recomputed ones,
 # blocked factorizations took up to 1.07 times as long on an H200, and less with 32 rows of float64. See
 # docs/experiments.md.
 _FEW_SOLVER_ROWS = 16
-_SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 
-AccumulatorsOf = Callable[[int], LoopAccumulators | str]
+AccumulatorsOf = Callable[[int], LoopAccumulators | Rejected]
 """The device functions that keep the accumulators of a site's product, or the reason why there are none."""
 
 
@@ -79,73 +73,60 @@ class _Decider:
 
     def decision(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> LoopDecision:
         """The decision about one loop with its products."""
-        target, cost, ring = self.target, "", None
+        target, function, cost, ring = self.target, self.context.function, None, None
         buffers: tuple[Buffer, ...] = ()
-        store: AccumulatorStore | str = ""
+        store: AccumulatorStore | Rejected | None = None
         staged = self._staged(loop, around, products)
-        if not isinstance(staged, str) and target.forbidden:
-            cost, staged = _cost(staged.loop.instruction, target.forbidden), target.forbidden
-        if isinstance(staged, str):
+        if isinstance(staged, Ring) and target.forbidden:
+            instruction = staged.loop.instruction
+            share = _SPEED_WITHOUT_STAGES["fma" if instruction == "fma" else "tensor cores"]
+            cost, staged = Rejected("stages_forbidden", (target.forbidden, instruction, share)), target.forbidden
+        if isinstance(staged, Ring):
+            ring = staged
+            accumulations = tuple(product.accumulation for product in ring.products)
+            loads = tuple(buffer.load for buffer in ring.buffers.values())
+            reasons = [target.rejection] if target.rejection else []
+            store = plan_accumulator_store(function, loop, ring)
+        else:
             accumulations, rejections = self._accumulations(loop, around, products, self.accumulators, self.arrays)
             loads, buffers, reasons = self._without_stages(loop, accumulations, rejections)
             # without a function, the reason against accumulators in registers already is the reason
             has_functions = all(product.site in target.variants for product in products)
             if loop.kind != "unrolled" and staged and (loads or (has_functions and staged not in reasons)):
-                reasons.append(f"{'not more' if loads else 'no'} stages: {staged}")
-            reason = "; ".join(dict.fromkeys(reasons))
-        else:
-            ring = staged
-            accumulations = tuple(product.accumulation for product in ring.products)
-            loads = tuple(buffer.load for buffer in ring.buffers.values())
-            reason = _reason(ring, target.rejection)
-            store = plan_accumulator_store(self.context.function, loop, ring)
-        reverse = self._reverse(loop, accumulations, len(products), reason)
-        reverse_ring = None if isinstance(reverse, str) else reverse
-        planned = PlannedLoop(
-            "",
-            self.context.function.file,
+                reasons.append(staged.after(f"{'not more' if loads else 'no'} stages: "))
+        found = LoopDecision(
+            function.label,
+            function.file,
             loop.line,
+            loop.hook,
             len(products),
-            "pipelined" if loads else "register_accumulators" if accumulations else "as_warp",
-            2 if loads else 1,
-            reason,
-            accumulators=_accumulators(ring, reverse_ring),
-            registers=max(ring.loop.registers if ring else 0, reverse_ring.answer.registers if reverse_ring else 0),
-            reverse=_reverse_reason(reverse),
-            reverse_instructions=reverse_ring.answer.instructions if reverse_ring else (),
-            store=_store_reason(store),
+            tuple(dict.fromkeys(reasons)),
+            accumulations,
+            loads,
+            buffers,
+            ring,
+            accumulator_store=store,
             cost=cost,
         )
-        if ring is not None:
-            planned = replace(
-                planned,
-                stages=ring.loop.stages,
-                instruction=ring.loop.instruction,
-                operands=max(product.plan.operands for product in ring.products),
-                loads=_load_reason(ring),
-                shared_bytes=ring.loop.shared_bytes,
-                resident_blocks=ring.loop.blocks,
-            )
-        label, kept = self.context.function.label, None if isinstance(store, str) else store
-        return LoopDecision(label, loop.hook, planned, accumulations, loads, buffers, ring, reverse_ring, kept)
+        return replace(found, reverse=self._reverse(loop, found))
 
-    def _staged(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> Ring | str:
+    def _staged(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> Ring | Rejected | None:
         """Returns the stages of a loop, or the reason why it has none."""
         target = self.target
         if not target.families or not target.ahead or loop.kind == "unrolled":
             return target.rejection
 
-        def accumulators_of(site: int) -> LoopAccumulators | str:
+        def accumulators_of(site: int) -> LoopAccumulators | Rejected:
             variant = target.variants.get(site)
             if variant is None:
-                return "no function was planned for it"
+                return Rejected("no_function")
             return LoopAccumulators(f"staged_{variant.symbol}", "float", 0)
 
         accumulations, rejections = self._accumulations(loop, around, products, accumulators_of, {})
         if rejections:
             return rejections[0]
         body = body_of(self.context.function, loop, accumulations)
-        if isinstance(body, str):
+        if isinstance(body, Rejected):
             return body
         return plan_ring(self.context, loop, body, accumulations, target)
 
@@ -156,18 +137,18 @@ class _Decider:
         products: Sequence[Operation],
         accumulators: AccumulatorsOf,
         arrays: _Arrays,
-    ) -> tuple[tuple[Accumulation, ...], list[str]]:
+    ) -> tuple[tuple[Accumulation, ...], list[Rejected]]:
         """Returns the products whose accumulators stay in registers, and the rejections of the others."""
         accumulations: list[Accumulation] = []
-        rejections: list[str] = []
+        rejections: list[Rejected] = []
         for product in products:
             functions = kept_accumulators(self.context, loop, product, accumulators)
-            if isinstance(functions, str):
-                rejections.append(f"line {product.line}: {functions}" if len(products) > 1 else functions)
+            if isinstance(functions, Rejected):
+                rejections.append(functions.at(product.line) if len(products) > 1 else functions)
                 continue
             home = loop.hook
             for outer in reversed(around):
-                if isinstance(kept_accumulators(self.context, outer, product, accumulators), str):
+                if isinstance(kept_accumulators(self.context, outer, product, accumulators), Rejected):
                     break
                 home = outer.hook
             alpha = product.alpha
@@ -179,109 +160,37 @@ class _Decider:
         return tuple(accumulations), rejections
 
     def _without_stages(
-        self, loop: Loop, accumulations: tuple[Accumulation, ...], rejections: Sequence[str]
-    ) -> tuple[tuple[Operation, ...], tuple[Buffer, ...], list[str]]:
-        """Returns the loads that run ahead, their second buffers, and the reasons of the decision."""
+        self, loop: Loop, accumulations: tuple[Accumulation, ...], rejections: Sequence[Rejected]
+    ) -> tuple[tuple[Operation, ...], tuple[Buffer, ...], list[Rejected]]:
+        """Returns the loads that run ahead, their second buffers, and the reasons why none do."""
         if not accumulations:
             return (), (), [*rejections]
         if rejections:
-            return (), (), [*rejections, "the other products keep their accumulators in registers"]
+            return (), (), [*rejections, Rejected("others_keep_accumulators")]
         body = body_of(self.context.function, loop, accumulations) if self.target.ahead else ASYNC_COPIES_OFF
-        if isinstance(body, str):
+        if isinstance(body, Rejected):
             return (), (), [body]
         if loop.kind == "unrolled":
             if problem := problem_of_unrolled(body, accumulations):
                 return (), (), [problem]
-            return body.loads, (), ["Warp unrolls the loop, so that each iteration has tiles of its own"]
+            return body.loads, (), []
         variants = [self.target.variants[product.operation.site] for product in accumulations]
         buffers = double_buffers(self.context, body, accumulations, variants)
-        if isinstance(buffers, str):
+        if isinstance(buffers, Rejected):
             return (), (), [buffers]
-        extra = extra_bytes(buffers)
-        in_c = sum(buffer.size_bytes for buffer in buffers) - extra
-        places = (in_c, "C's memory, which is idle in the loop"), (extra, "extra shared memory")
-        return body.loads, buffers, [f"double buffers of {size} bytes lie in {where}" for size, where in places if size]
+        return body.loads, buffers, []
 
-    def _reverse(
-        self, loop: Loop, accumulations: tuple[Accumulation, ...], products: int, reason: str
-    ) -> ReverseRing | str:
-        """The stages of a loop's reverse pass, or the reason why it has none; empty without an adjoint."""
-        if self.context.function.label not in self.context.module.reversed:
-            return ""
+    def _reverse(self, loop: Loop, found: LoopDecision) -> ReverseRing | Rejected | None:
+        """The stages of a loop's reverse pass, or the reason why it has none; None without an adjoint."""
+        if found.function not in self.context.module.reversed:
+            return None
         if not self.target.ahead:
             return ASYNC_COPIES_OFF
         if self.target.forbidden:
             return self.target.forbidden
-        if len(accumulations) < products:
-            return reason
-        return plan_reverse(self.context, loop, accumulations, self.target)
-
-
-def _cost(instruction: str, forbidden: str) -> str:
-    """What it costs that a loop has no stages (``benchmarks/results/loops.json``), and the remedy."""
-    share = _SPEED_WITHOUT_STAGES["fma" if instruction == "fma" else "tensor cores"]
-    return (
-        f"{forbidden}, so the loop has no stages, from which {instruction} could multiply. "
-        f"Such loops reached {share} of the speed of stages with cublasdx on an H100. Set provider and policy to "
-        "'auto' for stages"
-    )
-
-
-def _accumulators(ring: Ring | None, reverse: ReverseRing | None) -> int:
-    """Registers of a thread that hold accumulators of staged products, at most."""
-    arrays = {one.accumulation.array: one.plan.accumulators for one in ring.products} if ring else {}
-    return max(sum(arrays.values()), reverse.answer.accumulators if reverse else 0)
-
-
-# ---- reasons in words
-
-
-def _where(extra_bytes: int) -> str:
-    return f"with {extra_bytes} bytes of extra shared memory" if extra_bytes else "in idle tiles"
-
-
-def _reason(ring: Ring, rejection: str) -> str:
-    """The decision about stages."""
-    found = ring.loop
-    stages = f"{found.stages} stages of {found.stage_bytes} bytes"
-    reason = f"{found.instruction} multiplies {stages}, {_where(found.extra_bytes)}"
-    memory = f"a block has {found.shared_bytes} of {found.shared_limit} bytes of shared memory"
-    reasons = [text for text in (reason, memory, found.rejection, rejection, ring.rejection) if text]
-    if any(product.plan.swapped for product in ring.products):
-        reasons.append("it computes the transpose of C")
-    return "; ".join(dict.fromkeys(reasons))
-
-
-def _reverse_reason(reverse: ReverseRing | str) -> str:
-    """The decision about the reverse pass of a loop; empty without one."""
-    if isinstance(reverse, str):
-        return f"no stages: {reverse}" if reverse else ""
-    instructions = " and ".join(reverse.answer.instructions)
-    return f"{instructions} from stages of {reverse.stage_bytes} bytes, {_where(reverse.answer.extra_bytes)}"
-
-
-def _store_reason(store: AccumulatorStore | str) -> str:
-    """How the accumulators of a loop reach an array; empty without stages."""
-    if isinstance(store, AccumulatorStore):
-        return "the accumulators are stored from registers"
-    return f"the accumulators pass through shared memory, because {store}" if store else ""
-
-
-def _load_reason(ring: Ring) -> str:
-    """How tiles reach the stages (``kernels/module/stage_buffers.cuh``)."""
-    size_bytes = DTYPE_BYTES[ring.products[0].variant.a.dtype]
-    word = max(size_bytes, _SHORTEST_COPY)
-    odd = " or begins at an odd element" if size_bytes < word else ""
-    transposed = {buffer.transposed for buffer in ring.buffers.values()}
-    texts = []
-    if False in transposed:
-        texts.append(
-            f"async copies of 16 bytes load tiles, or of {word} bytes where rows begin at other multiples of "
-            f"{word}, or threads load elements where a row has gaps{odd}"
-        )
-    if True in transposed:
-        texts.append("async copies of single elements transpose tiles on their way")
-    return "; ".join(texts)
+        if len(found.accumulations) < found.products:
+            return Rejected("as_forward", ("; ".join(map(str, found.reasons)),))
+        return plan_reverse(self.context, loop, found.accumulations, self.target)
 
 
 # ---- accumulators in registers
@@ -289,32 +198,32 @@ def _load_reason(ring: Ring) -> str:
 
 def kept_accumulators(
     context: Context, loop: Loop, operation: Operation, accumulators: AccumulatorsOf
-) -> LoopAccumulators | str:
+) -> LoopAccumulators | Rejected:
     """The functions that keep a product's accumulators in registers over a loop, or the reason why they cannot stay."""
     functions = _functions_of(context, operation, accumulators)
-    if isinstance(functions, str):
+    if isinstance(functions, Rejected):
         return functions
     inside = list(operations(loop.nodes))
     if any(value.name == operation.alpha for other in inside for value in other.results):
-        return _ALPHA
+        return Rejected("unknown_alpha")
     leaving = next((other for other in inside if other.effect is Effect.LEAVES), None)
     if leaving is not None:
-        return f"line {leaving.line} returns from within the loop: let it return behind the loop"
+        return Rejected("returns_within", (leaving.line,))
     if operation.results:
         return _problem_of_new_tile(context, loop, operation) or functions
     c = operation.matrices[2]
     if any(made.name in c.memory for other in inside for made in other.results):
-        return "C is a new tile in each iteration"  # e.g. the scores of attention: no change of the loop helps
+        return Rejected("new_c")  # e.g. the scores of attention: no change of the loop helps
     totals = {other.matrices[2].name for other in inside if other.product is not None}
     for other in inside:
         adds = other.product is not None and not other.results and other.matrices[2].memory == c.memory
         if adds:
             found = _functions_of(context, other, accumulators)
-            if isinstance(found, str):
-                return f"line {other.line}: {found}"
+            if isinstance(found, Rejected):
+                return found.at(other.line)
             # without accumulators in stages, count is that of a function
             if other.alpha != operation.alpha and functions.count:
-                return f"line {other.line}: it has another alpha, which needs accumulators of its own: use one alpha"
+                return Rejected("another_alpha").at(other.line)
         if other.effect is Effect.ALIAS and not totals & {tile.name for tile in other.results}:
             continue  # it makes a view, of which only users read and write elements
         accessed = other.matrices[:2] if adds else other.tiles
@@ -323,10 +232,9 @@ def kept_accumulators(
     return functions
 
 
-def _uses(other: Operation, what: str) -> str:
+def _uses(other: Operation, what: str) -> Rejected:
     """The reason against accumulators in registers that an operation needs in each iteration."""
-    remedy = ": store it behind the loop" if other.name == STORE else ""
-    return f"line {other.line}: {other.name} uses {what} in each iteration{remedy}"
+    return Rejected("stored" if other.name == STORE else "used", (other.name, what)).at(other.line)
 
 
 def _overlap(context: Context, at: Operation, c: Tile, tile: Tile) -> bool:
@@ -393,24 +301,23 @@ def _assigned_sum(
     return _addition(function, (operation, readers[0]), target, product, sign)
 
 
-def _problem_of_new_tile(context: Context, loop: Loop, operation: Operation) -> str:
-    """The reason why a product that makes a new tile cannot keep its accumulators in registers; empty if it can."""
+def _problem_of_new_tile(context: Context, loop: Loop, operation: Operation) -> Rejected | None:
+    """The reason why a product that makes a new tile cannot keep its accumulators in registers; None if it can."""
     c = operation.matrices[2]
     addition = addition_of(context.function, operation)
     if addition is None:
         is_added = any(_adds(other, c) for other in operations(loop.nodes))
-        remedy = ": add to one tile with wp.tile_matmul(a, b, c)" if is_added else ", and is not added to a sum"
-        return f"the product is a new tile in each iteration{remedy}"
+        return Rejected("new_tile_in_sum" if is_added else "new_tile")
     if loop.kind == "unrolled":
-        return "Warp unrolls the loop, and each iteration has a new tile: use wp.tile_matmul(a, b, c)"
+        return Rejected("unrolled_new_tile")
     for other in context.function.operations():
         if other not in (operation, *addition.statements) and any(_touches(context, c, tile) for tile in other.tiles):
-            return f"line {other.line}: {other.name} uses the new tile too: use wp.tile_matmul(a, b, c)"
+            return Rejected("new_tile_used", (other.name,)).at(other.line)
     target = addition.target
     for other in operations(loop.nodes):
         if other not in addition.statements and any(_touches(context, target, tile) for tile in other.tiles):
             return _uses(other, "the sum")
-    return ""
+    return None
 
 
 def _adds(operation: Operation, c: Tile) -> bool:
@@ -426,16 +333,16 @@ def _touches(context: Context, one: Tile, other: Tile) -> bool:
     return one.name == other.name or context.may_overlap(one, other)
 
 
-def _functions_of(context: Context, operation: Operation, accumulators: AccumulatorsOf) -> LoopAccumulators | str:
+def _functions_of(context: Context, operation: Operation, accumulators: AccumulatorsOf) -> LoopAccumulators | Rejected:
     product = operation.product
     assert product is not None
     if product.alpha is None:
-        return _ALPHA
+        return Rejected("unknown_alpha")
     if isinstance(product.alpha, float) and not math.isfinite(product.alpha):
-        return f"alpha is {product.alpha}, which changes zeros: use a finite number"
+        return Rejected("infinite_alpha", (product.alpha,))
     if product.beta != 1.0 and not operation.results:
-        return "beta is not the constant 1: scale C before the loop"
+        return Rejected("beta")
     a, b, c = operation.matrices
     if any(_overlap(context, operation, c, tile) for tile in (a, b)):
-        return "C may share memory with A or B: use tiles of their own"
+        return Rejected("c_overlaps")
     return accumulators(product.site)

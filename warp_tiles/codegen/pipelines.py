@@ -20,6 +20,7 @@ from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, Node,
 from warp_tiles.gemm.main_loop import reason_for_no_buffers
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.rejected import Rejected
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,19 @@ class Body:
         return {tile.name: tile for load in self.loads for tile in load.tiles}
 
 
-def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> Body | str:
+def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> Body | Rejected:
     """Returns the statements of a loop that can load ahead, or the reason why it cannot."""
     multiplied = [product.operation for product in products]
     additions = [statement for product in products if product.addition for statement in product.addition.statements]
     block = _block_of(loop.nodes, multiplied)
     if block is None:
-        return "its products lie in different branches: move them to one"
+        return Rejected("products_in_branches")
     inside = list(operations(loop.nodes))
     body = Body(block, tuple(operation for operation in inside if operation.name == LOAD))
     loaded = set(body.tiles)
     used = {name for product in products for tile in (product.a, product.b) for name in tile.memory}
     if not used & loaded:
-        return "the loop loads no operand of its products: load one in the loop"
+        return Rejected("no_loaded_operand")
     for operation in inside:
         if operation in (*multiplied, *additions):
             continue
@@ -59,15 +60,14 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
         # the products read the tiles of the iteration before through the view of this iteration
         if operation.effect is Effect.ALIAS and _varies(function, loop, operation):
             is_loaded = any(tile.memory & loaded for tile in operation.tiles)
-            remedy = ": load a tile in its place" if is_loaded else ""
-            problem = f"the view that {operation.name} makes moves with the loop{remedy}"
+            problem = Rejected("moving_view_of_loaded_tile" if is_loaded else "moving_view", (operation.name,))
         if problem:
-            return f"line {operation.line}: {problem}"
+            return problem.at(operation.line)
     for load in body.loads:
         if problem := _problem_of_load(function, load, block, multiplied, inside, used):
-            return f"line {load.line}: {problem}"
+            return problem.at(load.line)
     if loop.kind == "unrolled" and block is not loop.nodes:
-        return "Warp unrolls the loop around a condition: give its range a variable bound"
+        return Rejected("unrolled_condition")
     return body
 
 
@@ -96,30 +96,26 @@ def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Nod
     return None
 
 
-def _problem_of_operation(function: FunctionTrace, loop: Loop, operation: Operation, loaded: set[str]) -> str:
-    """Returns the reason why an operation of the loop cannot run while tiles are loaded; empty if it can.
+def _problem_of_operation(
+    function: FunctionTrace, loop: Loop, operation: Operation, loaded: set[str]
+) -> Rejected | None:
+    """Returns the reason why an operation of the loop cannot run while tiles are loaded; None if it can.
 
     It has a remedy only if the operation gets the same values in each iteration.
     """
-    if operation.name == LOAD:
-        return ""
+    if operation.name == LOAD or (operation.effect is Effect.NONE and not operation.assigned_tile):
+        return None
     if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
-        return ""
+        return None
     if operation.assigned_tile:
-        return "the loop replaces a tile that is read outside of it: give the tile a name of its own in the loop"
-    if operation.effect is Effect.NONE:
-        return ""
-    if operation.effect is Effect.LEAVES:
-        return "the function returns from within the loop: let it return behind the loop"
+        return Rejected("replaced_tile")
     if operation.effect is Effect.WRITES:
-        return f"{operation.name} writes to an array while tiles are loaded"
+        return Rejected("writes_array", (operation.name,))
     changed = {made.name for other in operations(loop.nodes) for made in (*other.results, *other.changed_tiles)}
     depends = _varies(function, loop, operation) or any(tile.memory & changed for tile in operation.tiles)
     if operation.effect is Effect.UNKNOWN:
-        remedy = "" if depends else ": call it before the loop, if it does the same in each iteration"
-        return f"{operation.name} has unknown effects{remedy}"
-    remedy = "" if depends else ": compute it before the loop"
-    return f"{operation.name} works on a tile while others are loaded{remedy}"
+        return Rejected("unknown_effects" if depends else "constant_unknown_effects", (operation.name,))
+    return Rejected("works_on_tile" if depends else "constant_works_on_tile", (operation.name,))
 
 
 def _problem_of_load(
@@ -129,37 +125,35 @@ def _problem_of_load(
     products: Sequence[Operation],
     inside: Sequence[Operation],
     used: set[str],
-) -> str:
-    """Returns the reason why a load cannot run ahead; empty if it can."""
+) -> Rejected | None:
+    """Returns the reason why a load cannot run ahead; None if it can."""
     (tile,) = load.tiles
     if load not in block:
-        return "the tile is not loaded in the branch that multiplies it: load it there"
+        return Rejected("loaded_in_other_branch")
     if not tile.owner:
-        return "the tile lies in registers: load it with storage='shared'"
+        return Rejected("loaded_to_registers")
     for operation in function.operations():
         if operation is load or not any(tile.name in other.memory for other in operation.tiles):
             continue
         is_view = operation.effect is Effect.ALIAS and operation in inside
         if operation not in products and not is_view:
-            return f"line {operation.line} uses the loaded tile too: load a second tile for that"
+            return Rejected("loaded_tile_used", (operation.line,))
     if tile.name not in used:
-        return "the loaded tile is not an operand of the product: load it outside of the loop"
-    return ""
+        return Rejected("loaded_tile_not_multiplied")
+    return None
 
 
-def problem_of_unrolled(body: Body, products: Sequence[Accumulation]) -> str:
+def problem_of_unrolled(body: Body, products: Sequence[Accumulation]) -> Rejected | None:
     """Returns the reason why unrolled iterations cannot load the operands of a product after the product before."""
     positions = [body.block.index(product.operation) for product in products]
     loads = [body.block.index(load) for load in body.loads]
     groups = [sum(position < index for position in positions) for index in loads]
-    if set(groups) == set(range(len(products))):
-        return ""
-    return "its iterations do not each load what they multiply: load A and B in each"
+    return None if set(groups) == set(range(len(products))) else Rejected("unrolled_without_loads")
 
 
 def double_buffers(
     context: Context, body: Body, products: Sequence[Accumulation], variants: Sequence[GemmProblem]
-) -> tuple[Buffer, ...] | str:
+) -> tuple[Buffer, ...] | Rejected:
     """Places a second buffer for each loaded tile: in a C that holds zeros before its loop, else in extra memory.
 
     Args:

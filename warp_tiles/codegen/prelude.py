@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 
-from warp_tiles.codegen.answers import LoopAccumulators, ModuleCode
+from warp_tiles.codegen.answers import AccumulatorStore, LoopAccumulators, ModuleCode
 from warp_tiles.codegen.emit_loops import SYNC, emit_loads, emit_loops, emit_reverse, reversed_types, staged_types
 from warp_tiles.codegen.emit_stores import emit_accumulator_store, emit_computed_stores, emit_store_adjoint
 from warp_tiles.codegen.hooks import Hook, Macros
@@ -81,7 +81,7 @@ def _macros(code: ModuleCode) -> Macros:
     macros = Macros()
     emit_loops(macros, code.loops, code.loads.ends)
     for loop in code.loops:
-        if loop.accumulator_store is not None:
+        if isinstance(loop.accumulator_store, AccumulatorStore):
             emit_accumulator_store(macros, loop.accumulator_store)
     emit_loads(macros, code.loads, code.replayed)
     emit_computed_stores(macros, code.stores)

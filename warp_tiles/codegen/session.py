@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import Variant
 
@@ -24,11 +25,11 @@ class Site:
         call: The Warp function, e.g. ``tile_matmul``.
         function: Key of the kernel or ``@wp.func`` that contains it.
         variants: The variants by role; empty if no function of this project serves the site.
-        scalar_reason: The reason for the scalar path; empty if it is not taken.
+        scalar_reason: The reason for the scalar path, or for another provider; None if there is none.
         bfloat16_operands: True if A or B is bfloat16. The scalar path has no adjoints for it.
         roles: The functions that the call can name.
         provider: Name of the provider of a site without variants; empty stands for ``scalar``.
-        no_gradient: The reason why a solver has no gradient; empty if it has one.
+        no_gradient: The reason why a solver has no gradient; None if it has one.
         own_adjoint: True if only this project has an adjoint of the call.
     """
 
@@ -36,11 +37,11 @@ class Site:
     call: str
     function: str
     variants: Mapping[Role, Variant]
-    scalar_reason: str = ""
+    scalar_reason: Rejected | None = None
     bfloat16_operands: bool = False
     roles: tuple[Role, ...] = PRODUCT_ROLES
     provider: str = ""
-    no_gradient: str = ""
+    no_gradient: Rejected | None = None
     own_adjoint: bool = False
 
     @property

@@ -19,8 +19,9 @@ from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, p
 from warp_tiles.gemm.main_loop import PipelineRecords, loop_question, transpositions
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.rejected import Rejected
 
-ASYNC_COPIES_OFF = "the setting async_copies is off: set it to 'on'"
+ASYNC_COPIES_OFF = Rejected("async_copies_off")
 
 
 @dataclass(frozen=True)
@@ -30,27 +31,27 @@ class LoopTarget:
     Attributes:
         variants: The forward product of each site.
         families: The instructions of staged products; empty if there are none.
-        rejection: The reason why an instruction may not be used; empty if all may be.
+        rejection: The reason why an instruction may not be used; None if all may be.
         choice: What the settings fix of the pipeline.
         ahead: True if tiles may be loaded ahead.
         registers: Registers of a thread that the link of the module allows; None for all that a block may have.
-        forbidden: The setting that forbids stages; empty if none does.
+        forbidden: The setting that forbids stages; None if none does.
         records: Measured pipelines; None leaves all choices to the heuristics.
     """
 
     variants: Mapping[int, GemmProblem] = field(default_factory=dict)
     families: Collection[InstructionFamily] = ()
-    rejection: str = ""
+    rejection: Rejected | None = None
     choice: PipelineOverrides = AUTO
     ahead: bool = True
     registers: int | None = None
-    forbidden: str = ""
+    forbidden: Rejected | None = None
     records: PipelineRecords | None = None
 
 
 def plan_ring(
     context: Context, loop: Loop, body: Body, products: Sequence[Accumulation], target: LoopTarget
-) -> Ring | str:
+) -> Ring | Rejected:
     """Returns the stages of a loop that can load ahead, or the reason why it has none."""
     if problem := problem_of_order(body, products):
         return problem
@@ -58,9 +59,9 @@ def plan_ring(
     for product in products:
         variant = target.variants[product.operation.site]
         if product.home != loop.hook:
-            return "the accumulators stay in registers over an outer loop: merge the loops"
+            return Rejected("accumulators_over_outer_loop")
         operands = loaded_operands(context.function, product, variant, body)
-        if isinstance(operands, str):
+        if isinstance(operands, Rejected):
             return operands
         asked.append((variant, (operands[0].name, operands[1].name)))
     _, stage_bytes = stage_buffers(body.loads)
@@ -78,18 +79,26 @@ def plan_ring(
     )
     measured = target.records.pipeline(question) if target.records and target.choice == AUTO else None
     answered = question.answer(target.choice if measured is None else measured.overrides)
-    if isinstance(answered, str):
-        return answered if measured is None else f"{answered}, {measured.reason}"
+    if isinstance(answered, Rejected):
+        return answered if measured is None else Rejected("measured", (answered, measured.reason))
     transposed = transpositions(asked)[answered.form]
     buffers, _ = stage_buffers(body.loads, transposed, constant_arrays(context.function, loop))
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
     fills = tuple(filter(None, (fill_before(context, loop, c) for c in summed.values() if c.owner)))
     facts = zip(products, question.forms[answered.form], answered.products, starts)
-    rejection = "; ".join(filter(None, (answered.rejection, "" if measured is None else measured.reason)))
     if answered.loop.extra_bytes and not memory.at_end:
         first = None
     staged = tuple(StagedProduct(*each) for each in facts)
-    return Ring(answered.loop, first, buffers, staged, bool(overlapping), fills, rejection)
+    return Ring(
+        answered.loop,
+        first,
+        buffers,
+        staged,
+        bool(overlapping),
+        fills,
+        answered.rejection,
+        measured.reason if measured else "",
+    )
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
@@ -108,21 +117,21 @@ def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
     )
 
 
-def problem_of_order(body: Body, products: Sequence[Accumulation]) -> str:
-    """Returns the reason why loads and products do not follow each other without jumps; empty if they do."""
+def problem_of_order(body: Body, products: Sequence[Accumulation]) -> Rejected | None:
+    """Returns the reason why loads and products do not follow each other without jumps; None if they do."""
     positions = [body.block.index(load) for load in body.loads]
     ends = [body.block.index(product.operation) for product in products]
     if max(positions) > min(ends):
-        return "it loads tiles after a product: load them before the first one"
+        return Rejected("load_after_product")
     between = body.block[min(positions) : max(ends) + 1]
     if not all(isinstance(node, Operation) and node.name not in JUMPS for node in between):
-        return "a branch, loop or jump lies between its loads and its products: move it away"
-    return ""
+        return Rejected("jump_before_product")
+    return None
 
 
 def loaded_operands(
     function: FunctionTrace, product: Accumulation, variant: GemmProblem, body: Body
-) -> tuple[Tile, Tile] | str:
+) -> tuple[Tile, Tile] | Rejected:
     """Returns the loaded tiles that A and B are, or are the transposes of, or the reason why they are none."""
     found = []
     for tile, operand, shape in (
@@ -132,9 +141,7 @@ def loaded_operands(
         stored = shape if operand.arrangement == "row_major" else shape[::-1]
         root = _whole_root(function, tile, body.tiles)
         if root is None or root.shape != stored:
-            return (
-                f"an operand of line {product.operation.line} is not a whole tile that the loop loads: load it as one"
-            )
+            return Rejected("operand_not_loaded_whole", (product.operation.line,))
         found.append(root)
     a, b = found
     return a, b

@@ -38,6 +38,7 @@ from warp_tiles.codegen.operations import (
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, blocks, loops, operations, path_to
 from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
+from warp_tiles.gemm.rejected import Rejected
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _VECTOR_BYTES = 16
@@ -151,46 +152,40 @@ def _nothing_else_uses(function: FunctionTrace, found: ComputedStore) -> bool:
 # ---- stores of accumulators
 
 
-def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> AccumulatorStore | str:
+def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> AccumulatorStore | Rejected:
     """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written."""
     products, plan = [product.accumulation for product in ring.products], ring.products[0].plan
     first = products[0]
     c = first.c
-    if len({product.c.name for product in products}) > 1:
-        return "the loop has several Cs: give each a loop of its own"
-    if len({product.array for product in products}) > 1:
-        return "its products have different factors or sizes: use one alpha and one size"
-    if first.addition is not None:
-        return "the accumulators are added to another tile: use wp.tile_matmul(a, b, c)"
-    if ring.adds_starts:
-        return "the accumulators are added to the start value of C: use an alpha of 1 or -1"
-    if not c.owner:
-        return "C is not a tile of the function: make it there"
-    if not _are_neighbours(ring.products[0].variant, plan):
-        return "no thread has neighbouring accumulators of a row: use a wider tile of C"
-    computed = _store_after(function, loop, c)
-    if isinstance(computed, str):
+    rejected = Rejected.first(
+        several_cs=len({product.c.name for product in products}) > 1,
+        several_factors=len({product.array for product in products}) > 1,
+        added_to_another_tile=first.addition is not None,
+        added_to_start=ring.adds_starts,
+        c_of_caller=not c.owner,
+        no_neighbours=not _are_neighbours(ring.products[0].variant, plan),
+    )
+    computed = rejected or _store_after(function, loop, c)
+    if isinstance(computed, Rejected):
         return computed
     found = AccumulatorStore(computed, first)
     expected = {*(product.operation for product in products), *computed.statements, computed.store}
     expected |= _before(function, loop)  # the accumulators have the start value of C
     for operation in function.operations():
         if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
-            return f"line {operation.line} uses C too: let only the store use it"
+            return Rejected("c_used", (operation.line,))
     read = {tile for operation in computed.statements for tile in operation.tiles} | set(found.others)
     if any({c.name, UNKNOWN_MEMORY} & tile.memory for tile in read - {c}):
-        return "the store reads a view of C: store C itself"
+        return Rejected("stores_view")
     if any(tile.parameter or tile.storage != "shared" for tile in found.others):
-        return "an operand of the store is not a shared tile of the function: load it there with storage='shared'"
+        return Rejected("store_operand_not_shared")
     result = computed.result
     stored_bytes = result.size_bytes // math.prod(result.shape)
     neighbours = 4 if plan.instruction == "fma" else 2
     if neighbours * stored_bytes not in _STORED_BYTES:
-        return f"{neighbours} elements of {stored_bytes} bytes do not fit a vector: store another dtype"
+        return Rejected("elements_do_not_fit_vector", (neighbours, stored_bytes))
     if stored_bytes < _WORD_BYTES and (plan.through_registers or plan.swapped):
-        return (
-            f"a thread has two neighbouring accumulators of a row, which are too few for {result.dtype}: store float32"
-        )
+        return Rejected("few_neighbours", (result.dtype,))
     return found
 
 
@@ -202,7 +197,7 @@ def _before(function: FunctionTrace, loop: Loop) -> set[Operation]:
     return {operation for nodes, index in path for operation in operations(nodes[:index])}
 
 
-def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore | str:
+def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore | Rejected:
     """The store of C, or of a tile computed from it, that follows a loop; else the rejection. It may be conditional."""
     block, index = path_to(function.nodes, loop)[-1]
     after = block[index + 1 :]
@@ -215,10 +210,10 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore 
     computed = (found for found in computed_stores(function) if c in found.sources and found.store in following)
     found = next(itertools.chain(plain, computed), None)
     if found is None:
-        return "no store behind the loop takes C or a tile computed from it by elementwise operations: store it there"
+        return Rejected("no_store")
     between = tuple(node for nodes, position in path_to(after, found.store) for node in nodes[: position + 1])
     if any(loops(between)):
-        return "another loop lies between the loop and the store: move the store before it"
+        return Rejected("loop_before_store")
     return found
 
 

@@ -34,29 +34,27 @@ from warp_tiles.codegen.operations import (
     Value,
 )
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, loops
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.whole_product import Expression, WholeOperand, WholeProduct, argument, combined, constant, extent
 
 
 class _UnsuitableError(Exception):
-    """The kernel is not a product of whole arrays. The message is the reason."""
+    """The kernel is not a product of whole arrays. The argument is the reason."""
 
 
-def _other(operation: Operation) -> str:
-    """The reason if an operation belongs to no product."""
-    return f"line {operation.line}: {operation.name} is not part of a product: move it to another kernel"
-
-
-def _require(holds: bool, reason: str) -> None:
+def _expect(holds: bool, code: str, *values: object) -> None:
     if not holds:
-        raise _UnsuitableError(reason)
+        raise _UnsuitableError(Rejected(code, values))
 
 
-def whole_product(function: FunctionTrace) -> WholeProduct | str:
+def whole_product(function: FunctionTrace) -> WholeProduct | Rejected:
     """The product that a kernel computes, or the reason why it is more or less than one."""
     try:
         return _Reader(function).product()
-    except _UnsuitableError as reason:
-        return str(reason)
+    except _UnsuitableError as error:
+        (reason,) = error.args
+        assert isinstance(reason, Rejected)
+        return reason
 
 
 class _Reader:
@@ -82,21 +80,20 @@ class _Reader:
         (c, row, column), variable = self._place(store), loop.variable
         tile_m, tile_k, tile_n = a.shape[0], a.shape[1], b.shape[1]
         axes = self._axis(row, tile_m), self._axis(column, tile_n)
-        _require(set(axes) == {0, 1}, "rows and columns of C are not the two launch dimensions: use one for each")
+        _expect(set(axes) == {0, 1}, "launch_dimensions")
         found = []
         for operand, outer, is_a in ((a, row, True), (b, column, False)):
             load = loads.get(transposes.get(operand.name, operand.name))
             if load is None:
-                raise _UnsuitableError("an operand is not a tile that the loop loads: load A and B in the loop")
+                raise _UnsuitableError(Rejected("operand_not_loaded"))
             array, *offsets = self._place(load)
             transposed = operand.name in transposes
             along_m_or_n, along_k = offsets if is_a != transposed else offsets[::-1]
-            what = f"line {load.line} loads other rows or columns than those of C's tile"
-            _require(along_m_or_n == outer, f"{what}: load the same ones")
+            _expect(along_m_or_n == outer, "other_rows_loaded", load.line)
             found.append((WholeOperand(self._position(array), transposed), along_k))
         (left, k_of_a), (right, k_of_b) = found
         same = k_of_a == k_of_b and k_of_a.variables == {variable}
-        _require(same, "A and B are not loaded at the same multiple of the loop's variable: use one offset")
+        _expect(same, "several_offsets")
         return WholeProduct(
             left,
             right,
@@ -114,12 +111,12 @@ class _Reader:
     def _only_loop(self) -> Loop:
         found = [loop for loop, _ in loops(self._function.nodes)]
         is_one = len(found) == 1 and found[0].kind == "range" and found[0] in self._function.nodes
-        _require(is_one, "it has other loops than one over K: move them to another kernel")
+        _expect(is_one, "other_loops")
         for node in (*self._function.nodes, *found[0].nodes):
-            _require(not isinstance(node, Branch), "it has branches: move them to another kernel")
+            _expect(not isinstance(node, Branch), "has_branches")
         for operation in self._operations:
             leaves = operation.name in JUMPS or operation.effect in (Effect.LEAVES, Effect.UNKNOWN)
-            _require(not leaves, _other(operation))
+            _expect(not leaves, "not_part_of_product", operation.line, operation.name)
         return found[0]
 
     def _in_loop(self, loop: Loop) -> tuple[dict[str, Operation], dict[str, str], Operation, Tile]:
@@ -141,14 +138,14 @@ class _Reader:
                 adds = operation.elementwise is not None and operation.elementwise.sum_sign == 1
                 new = products[-1].results if products and adds and total is None else ()
                 is_sum = bool(new) and operation.tiles[1:] == new and operation.tiles[0] not in new
-                _require(is_sum, _other(operation))
+                _expect(is_sum, "not_part_of_product", operation.line, operation.name)
                 total = operation.tiles[0]
         numbers = len(products), len(loads)
-        _require(numbers == (1, 2), f"its loop has {numbers[0]} products and {numbers[1]} loads: use one and two")
+        _expect(numbers == (1, 2), "loads_and_products", *numbers)
         (matmul,) = products
         assert matmul.product is not None
         is_plain = matmul.alpha == 1 and (total is not None or matmul.product.beta == 1)
-        _require(is_plain, "alpha and beta are not both the constant 1: leave them out")
+        _expect(is_plain, "has_factors")
         return loads, transposes, matmul, total or matmul.matrices[2]
 
     def _after_loop(self, loop: Loop, accumulators: Tile) -> Operation:
@@ -159,12 +156,11 @@ class _Reader:
             for side in (nodes[:at], nodes[at:])
         )
         is_zero = [node.name for node in before] == [ZEROS] and before[0].results[0].name == accumulators.name
-        what = "C does not start as zeros, or something else comes before the loop"
-        _require(is_zero, f"{what}: begin with wp.tile_zeros() alone")
+        _expect(is_zero, "no_zeros_before")
         if after and after[0].name == ASTYPE and after[0].tiles[0] == accumulators:
             accumulators, after = after[0].tiles[-1], after[1:]
         is_store = [node.name for node in after] == [STORE] and after[0].tiles == (accumulators,)
-        _require(is_store, "after the loop it does more than store C: do that in another kernel")
+        _expect(is_store, "more_than_store")
         return after[0]
 
     # ---- values
@@ -174,8 +170,7 @@ class _Reader:
         arrays = [value for value in access.operands if isinstance(value, Array)]
         offsets = [v.offset for v in access.operands if isinstance(v, Scalar) and v.offset is not None]
         is_matrix = len(arrays) == 1 and arrays[0].parameter and len(offsets) == 2
-        what = f"line {access.line} accesses no matrix that is an argument, or at an unknown place"
-        _require(is_matrix, f"{what}: pass the matrix, and compute the offset from wp.tid() and the loop's variable")
+        _expect(is_matrix, "unknown_access", access.line)
         return arrays[0], offsets[0], offsets[1]
 
     def _axis(self, offset: Affine, extent_of_tile: int) -> int:
@@ -185,7 +180,7 @@ class _Reader:
             ((maker, name),) = makers
             if maker is not None and maker.name == "tid" and len(maker.results) == 2:
                 return [value.name for value in maker.results].index(name)
-        raise _UnsuitableError("a tile of C does not lie at wp.tid() times its size: store it there")
+        raise _UnsuitableError(Rejected("tile_place"))
 
     def _position(self, array: Array) -> int:
         return self._function.parameters.index(array.name)
@@ -199,8 +194,7 @@ class _Reader:
         numbers = [self._expression(value) for value in call.operands] if call is not None else []
         known = [number for number in numbers if number is not None]
         is_known = call is not None and call.name == "range" and 0 < len(known) == len(numbers)
-        what = "the bounds of the loop do not follow from integer arguments"
-        _require(is_known, f"{what}: compute them from sizes of arrays and integers")
+        _expect(is_known, "unknown_bounds")
         start, end = (constant(0), known[0]) if len(known) == 1 else (known[0], known[1])
         return start, end, known[2] if len(known) == 3 else constant(1)
 

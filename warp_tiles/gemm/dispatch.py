@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from warp_tiles.gemm.hardware import TF32_MIN_ARCH
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision, Role
+from warp_tiles.gemm.rejected import Rejected
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ class Target:
     Attributes:
         arch: Compute capability, or None for the CPU.
         threads: Threads per block.
-        scalar_reason: The reason why every product takes the scalar path; empty if none must.
+        scalar_reason: The reason why every product takes the scalar path; None if none must.
     """
 
     arch: int | None
     threads: int
-    scalar_reason: str = ""
+    scalar_reason: Rejected | None = None
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,18 @@ class Products:
     """The three variants of one call, or the reason why it takes Warp's scalar path.
 
     Attributes:
-        scalar_reason: The reason for the scalar path, or empty.
-        reason_unsupported: The property of a tile that no provider can serve; empty if the target or the user requires
-            the scalar path.
+        scalar_reason: The reason for the scalar path, or None.
         warnings: Texts of warnings, which the user gets once.
     """
 
     variants: dict[Role, GemmProblem]
-    scalar_reason: str = ""
-    reason_unsupported: str = ""
+    scalar_reason: Rejected | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_unsupported(self) -> bool:
+        """True if no provider can serve a tile; False if the target or the user requires the scalar path."""
+        return self.scalar_reason is not None and self.scalar_reason.code == "no_leading_dimension"
 
 
 def leading_dimension(tile: Tile) -> tuple[Arrangement, int] | None:
@@ -149,15 +152,13 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
     """
     check_tiles(a, b, out, precision)
     warnings: list[str] = []
-    reason_unsupported, reason = "", target.scalar_reason
+    reason = target.scalar_reason
     if not reason and target.arch is None:
-        reason = "the target is the CPU"
+        reason = Rejected("cpu")
     derived = [leading_dimension(tile) for tile in (a, b, out)]
     for name, tile, found in zip(("a", "b", "out"), (a, b, out), derived):
         if not reason and found is None:
-            reason_unsupported = reason = (
-                f"'{name}' with shape={tile.shape} strides={tile.strides} cannot be expressed as a leading dimension"
-            )
+            reason = Rejected("no_leading_dimension", (f"'{name}'", tile.shape, tile.strides))
             warnings.append(
                 f"tile_matmul() operand with shape={tile.shape} strides={tile.strides} "
                 "cannot be expressed as a leading dimension; using the scalar GEMM path."
@@ -167,7 +168,7 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
             raise TypeError(f"{BFLOAT16_OUT_ERROR} Here {reason}.")
         if precision == "tf32":
             warnings.append(_NO_TF32)
-        return Products({}, reason, reason_unsupported, tuple(warnings))
+        return Products({}, reason, tuple(warnings))
     if precision == "tf32" and target.arch < TF32_MIN_ARCH:
         warnings.append(_NO_TF32)
         precision = "default"

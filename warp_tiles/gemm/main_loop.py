@@ -32,6 +32,7 @@ from warp_tiles.gemm.pipeline import (
     products_registers,
 )
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
+from warp_tiles.gemm.rejected import Rejected, counted
 
 _LARGE_SIDE = 128  # of a tile of C
 
@@ -42,19 +43,19 @@ class LoopAnswer:
 
     Attributes:
         form: Number of the form of the operands in stage buffers.
-        rejection: Why its products are not computed by wgmma, although it could compute some of them; else empty.
+        rejection: Why its products are not computed by wgmma, although it could compute some of them.
     """
 
     loop: PipelineConfig
     form: int
     products: tuple[MmaPlan, ...]
     accumulators: int
-    rejection: str = ""
+    rejection: Rejected | None = None
 
     @property
     def code(self) -> LoopAnswer:
         """The answer without its reasons. Equal ones make equal code."""
-        return replace(self, loop=replace(self.loop, rejection=""), rejection="")
+        return replace(self, loop=replace(self.loop, rejection=None), rejection=None)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class LoopQuestion:
         arrays: The number of the array of accumulators of each product; products of one array add to one C.
         iterations: Iterations of the loop, rounded up to a power of two; 0 if they are known at a launch alone.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages.
-        double_buffers_reason: Why the loop keeps double buffers although it could have stages; empty if it does not.
+        double_buffers_reason: Why the loop keeps double buffers although it could have stages.
         registers: Registers of a thread that the link of the module allows; None for all that a block may have. They
             follow from all answers of the module, so they are no part of its identity.
     """
@@ -78,7 +79,7 @@ class LoopQuestion:
     memory: LoopMemory
     iterations: int = 0
     may_double_buffer: bool = False
-    double_buffers_reason: str = field(default="", compare=False)
+    double_buffers_reason: Rejected | None = field(default=None, compare=False)
     registers: int | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -101,38 +102,37 @@ class LoopQuestion:
         many = f", at most {self.iterations} iterations" if self.iterations else ""
         return f"loop of {first.describe()}{further}, {self.memory.stage_bytes} bytes a stage{many}"
 
-    def answer_alone(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | str:
+    def answer_alone(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | Rejected:
         """The answer in a module without other loops: with the register limit of two blocks if it allows that."""
         arch, threads = self.forms[0][0].arch, self.forms[0][0].threads
         if (limit := pair_limit(arch, threads)) is not None:
             paired = replace(self, registers=limit).answer(overrides)
-            if isinstance(paired, str) or allows_pair(
+            if isinstance(paired, Rejected) or allows_pair(
                 arch, limit, paired.loop.registers, alone=paired.loop.blocks == 1
             ):
                 return paired
         return self.answer(overrides)
 
-    def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | str:
+    def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | Rejected:
         """The pipeline with some fields fixed, or the reason why the loop has no stages."""
         if overrides.family == "double_buffered":
-            return "double buffers are asked for"
+            return Rejected("double_buffers_asked")
         families: Collection[InstructionFamily] = self.families if overrides.family is None else (overrides.family,)
         if not set(families) <= set(self.families):
-            return f"{overrides.family} cannot be used here: change main_loop"
+            return Rejected("family", (overrides.family,))
         fixes_fields = replace(overrides, family=None) != AUTO
         if self.double_buffers_reason and not fixes_fields:
             return self.double_buffers_reason
-        reason = ""
         for number, form in enumerate(self.forms):
             found = _plans(form, families, overrides)
-            if isinstance(found, str):
-                reason = found
+            if isinstance(found, Rejected):
                 continue
             plans, rejection = found
             accumulators = sum({array: plan.accumulators for array, plan in zip(self.arrays, plans)}.values())
             loop = self._pipeline(list(zip(form, plans)), accumulators, overrides, is_fixed=fixes_fields)
-            return loop if isinstance(loop, str) else LoopAnswer(loop, number, plans, accumulators, rejection)
-        return reason
+            return loop if isinstance(loop, Rejected) else LoopAnswer(loop, number, plans, accumulators, rejection)
+        assert isinstance(found, Rejected)
+        return found
 
     def _pipeline(
         self,
@@ -141,7 +141,7 @@ class LoopQuestion:
         choice: PipelineOverrides,
         *,
         is_fixed: bool,
-    ) -> PipelineConfig | str:
+    ) -> PipelineConfig | Rejected:
         """The pipeline, or the reason why shared memory does not suffice.
 
         The order of pipelines by mma.sync and fma is that of :func:`_preference`. With wgmma and beside solvers, two
@@ -167,9 +167,9 @@ class LoopQuestion:
         possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
         if not possible:
             if per_barrier > 1 and not choice.in_flight:
-                return f"{choice.stages} stages cannot be waited for in pairs: change main_loop"
-            pairs = " in pairs" if per_barrier > 1 else ""
-            return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight: change main_loop"
+                return Rejected("unpaired_stages", (choice.stages,))
+            values = product.instruction, counts[0]
+            return Rejected("none_in_flight_in_pairs" if per_barrier > 1 else "none_in_flight", values)
         found = []
         for stages in possible:
             ring = stages * memory.stage_bytes
@@ -202,10 +202,7 @@ class LoopQuestion:
         if not found:
             least = possible[0]
             needed = memory.total_bytes(least * memory.stage_bytes)
-            return (
-                f"{least} stages of {memory.stage_bytes} bytes need {needed} bytes of shared memory, and a block has "
-                f"{limit}: use a smaller K step or smaller tiles"
-            )
+            return Rejected("stages_do_not_fit", (least, memory.stage_bytes, needed, limit))
         is_slow = product.instruction == "fma" or variant.a.dtype == "float64"
         least_warps = LEAST_WARPS if is_slow else _LEAST_MMA_WARPS
         least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else least_warps
@@ -216,7 +213,7 @@ class LoopQuestion:
             is_float64 = variant.a.dtype == "float64"
             best = max(found, key=partial(_preference, threads=threads, needs_warps=is_slow, needs_blocks=is_float64))
         resident = resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
-        reason = ""
+        reason = None
         if choice.stages is None and choice.blocks is None and product.instruction != "wgmma":
             rivals = self.may_double_buffer and not is_fixed
             reason = _too_few_blocks(best, product, threads, max(1, resident), least_warps, rivals)
@@ -247,7 +244,7 @@ def loop_question(
         1 << (iterations - 1).bit_length() if iterations else 0,
         may_double_buffer=all(_rivals_double_buffers(problem) for problem, _ in products),
         double_buffers_reason=next(
-            filter(None, (reason_for_double_buffers(problem, memory.beside_solvers) for problem, _ in products)), ""
+            filter(None, (reason_for_double_buffers(problem, memory.beside_solvers) for problem, _ in products)), None
         ),
         registers=registers,
     )
@@ -301,25 +298,23 @@ class PipelineRecords(Protocol):
 
 def _plans(
     products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
-) -> tuple[tuple[MmaPlan, ...], str] | str:
+) -> tuple[tuple[MmaPlan, ...], Rejected | None] | Rejected:
     """How each product is computed, by one instruction, and the ``rejection`` of the answer; or the reason for none."""
     found = [staged_product(variant, families, overrides) for variant in products]
     plans = tuple(one for one in found if isinstance(one, MmaPlan))
     if len(plans) < len(found):
-        return next(one for one in found if isinstance(one, str))
+        return next(one for one in found if isinstance(one, Rejected))
     if len({plan.instruction for plan in plans}) == 1:
-        return plans, ""
+        return plans, None
     if not {"wgmma", "mma"} <= set(families):
-        return "its products use different instructions: use equal tiles"
+        return Rejected("several_instructions")
     mma: tuple[InstructionFamily, ...] = ("mma",)
     without = _plans(products, mma, overrides)
-    rejection = "wgmma can multiply only some of its products: use equal tiles for wgmma"
-    return without if isinstance(without, str) else (without[0], rejection)
+    return without if isinstance(without, Rejected) else (without[0], Rejected("partly_wgmma"))
 
 
 # ---- the chooser
 
-_SMALLER = "use a smaller K step or smaller tiles"
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
 _LOADS_IN_FLIGHT = 8  # stages of a multiprocessor that are being loaded; more hide no more latency
 _OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leaves enough for loads
@@ -345,8 +340,8 @@ def _rivals_double_buffers(variant: GemmProblem) -> bool:
     return uses_fma(variant) and variant.b.arrangement == "row_major"
 
 
-def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False) -> str:
-    """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
+def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False) -> Rejected | None:
+    """The reason why a loop keeps double buffers although it could have stages; None if it has none.
 
     On an H200, stages made fp32 loops with enough resident blocks 1.01 to 1.08 times as fast if a thread has 32
     accumulators or more (``benchmarks/results/loops.json``). Loops with fewer are not measured.
@@ -355,16 +350,12 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
         variant: The forward product, with its operands as they lie in tiles.
         beside_solvers: See :class:`LoopMemory`.
     """
-    accumulators, why, least = accumulators_of(variant), "", 0
+    accumulators, code, least = accumulators_of(variant), "", 0
     if _rivals_double_buffers(variant):
-        why, least = "stages are not known to be faster", _LEAST_FMA_ACCUMULATORS
+        code, least = "few_accumulators", _LEAST_FMA_ACCUMULATORS
     elif beside_solvers and uses_fma(variant):
-        why, least = "a loop beside a solver is slower from stages", _LEAST_ACCUMULATORS_BESIDE_SOLVERS
-    if accumulators >= least:
-        return ""
-    return (
-        f"with {_few(accumulators)} of a thread, {why}; stages gain from {least} on: use larger tiles or fewer threads"
-    )
+        code, least = "few_accumulators_beside_solver", _LEAST_ACCUMULATORS_BESIDE_SOLVERS
+    return Rejected(code, (_few(accumulators), least)) if accumulators < least else None
 
 
 def _few(accumulators: int) -> str:
@@ -390,58 +381,50 @@ def _preference(loop: PipelineConfig, threads: int, needs_warps: bool, needs_blo
     return warps, blocks, in_flight, loop.blocks, loop.stages
 
 
-def _reason_for_no_more(best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]) -> str:
+def _reason_for_no_more(
+    best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]
+) -> Rejected | None:
     """Why a pipeline has no more stages, given all that fit and all numbers of stages that were tried."""
     fuller = next((loop for loop in found if loop.stages > best.stages), None)
     if fuller is not None:
-        return (
-            f"a {_ordinal(fuller.stages)} stage would leave {fuller.blocks} resident "
-            f"block{'s' * (fuller.blocks > 1)} in place of {best.blocks}"
-        )
+        values = _ordinal(fuller.stages), counted(fuller.blocks, "resident block"), best.blocks
+        return Rejected("next_stage_leaves_fewer_blocks", values)
     more = next((stages for stages in possible if stages > best.stages), 0)
-    return f"a {_ordinal(more)} stage does not fit: a smaller K step makes room" if more else ""
+    return Rejected("next_stage_does_not_fit", (_ordinal(more),)) if more else None
 
 
 def _too_few_blocks(
     loop: PipelineConfig, product: MmaPlan, threads: int, without: int, least_warps: int, may_double_buffer: bool
-) -> str:
-    """The reason why few resident blocks are slower than double buffers; empty if they are not."""
+) -> Rejected | None:
+    """The reason why few resident blocks are slower than double buffers; None if they are not."""
     warps = loop.blocks * threads // LANES
     if may_double_buffer and warps < LEAST_WARPS:
-        return f"stages would leave {warps} resident warps, and gain from {LEAST_WARPS} on: {_SMALLER}"
+        return Rejected("few_warps", (warps, LEAST_WARPS))
     many_accumulators = may_double_buffer and product.accumulators >= _MANY_FMA_ACCUMULATORS
     if loop.blocks < without and (warps < least_warps or (many_accumulators and loop.blocks < _LEAST_FMA_BLOCKS)):
-        return _would_leave("stages", loop.blocks, without, threads)
-    return ""
+        return Rejected("few_blocks", (counted(loop.blocks, "resident block"), threads, without))
+    return None
 
 
-def _would_leave(what: str, blocks: int, without: int, threads: int) -> str:
-    resident = f"{blocks} resident block{'s' * (blocks > 1)} of {threads} threads in place of {without}"
-    return f"{what} would leave {resident}: {_SMALLER}"
-
-
-def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, extra_bytes: int) -> str:
-    """The reason why a loop has no double buffers in extra memory; empty if it may have them.
+def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, extra_bytes: int) -> Rejected | None:
+    """The reason why a loop has no double buffers in extra memory; None if it may have them.
 
     Args:
         variants: Its forward products.
         extra_bytes: Bytes of the buffers.
     """
     if memory.beside_solvers:
-        return "beside a solver, double buffers in extra memory are slower: no change is needed"
+        return Rejected("buffers_beside_solver")
     if (accumulators := min(map(accumulators_of, variants))) < _LEAST_BUFFERED_ACCUMULATORS:
-        return (
-            f"with {_few(accumulators)} of a thread, double buffers in extra memory are slower; they gain from "
-            f"{_LEAST_BUFFERED_ACCUMULATORS} on: use larger tiles or fewer threads"
-        )
+        return Rejected("few_accumulators_for_buffers", (_few(accumulators), _LEAST_BUFFERED_ACCUMULATORS))
     tiles = memory.around_bytes + memory.tile_bytes
     total, arch, threads = tiles + extra_bytes, variants[0].arch, variants[0].threads
     if total > (limit := shared_limit(arch, threads)):
-        return f"tiles and double buffers need {total} bytes of shared memory, and a block has {limit}: {_SMALLER}"
+        return Rejected("buffers_do_not_fit", (total, limit))
     blocks, without = (resident_blocks(arch, threads, shared_bytes=shared) for shared in (total, tiles))
     if blocks < without and blocks * threads < LANES * _LEAST_BUFFERED_WARPS:
-        return _would_leave("double buffers", blocks, without, threads)
-    return ""
+        return Rejected("few_blocks_with_buffers", (counted(blocks, "resident block"), threads, without))
+    return None
 
 
 def _is_possible(product: MmaPlan, stages: int, in_flight: int, per_barrier: int) -> bool:

@@ -32,6 +32,7 @@ from warp_tiles.gemm.matmul_question import (
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tensor_kernel import GROUP_ROWS, NO_WORK, REGISTERS, Slices, TensorKernel, overlapped
 
 # ---- constants of architectures and types
@@ -139,7 +140,7 @@ def choose_matmul(
     records: Mapping[ShapeBucket, MeasuredConfigs] | None = None,
     *,
     gpu: str = "",
-    pipeline: PipelineOverrides | str | None = None,
+    pipeline: PipelineOverrides | Rejected | None = None,
 ) -> MatmulAnswer:
     """The measured configuration of the problem's shape bucket, or else that of the loop with the least estimated time,
     or of the kernel with tensor copies if estimates prefer it. Operands of loops are copied where that saves time.
@@ -172,7 +173,7 @@ def answer_of(
     multiprocessors: int,
     *,
     gpu: str = "",
-    pipeline: PipelineOverrides | str | None = None,
+    pipeline: PipelineOverrides | Rejected | None = None,
     decided_by: DecidedBy = "search",
     by_estimate: bool = False,
 ) -> MatmulAnswer:
@@ -186,15 +187,15 @@ def answer_of(
         ValueError: The configuration is a launch of the kernel, which cannot compute the product.
     """
     found = kernel_of(problem, config, arch, multiprocessors, pipeline, by_estimate=by_estimate)
-    kernel, slices = (found, NO_WORK) if isinstance(found, str) else found
+    kernel, slices = (found, NO_WORK) if isinstance(found, Rejected) else found
     if config.tensor_copies:
-        if isinstance(found, str):
+        if isinstance(found, Rejected):
             raise ValueError(f"no kernel with tensor copies for {problem.describe()}: {found}")
         config = _best_loop(problem, arch, multiprocessors)
-    elif by_estimate and not isinstance(found, str):
+    elif by_estimate and not isinstance(found, Rejected):
         decided_by = "heuristic"
     fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
-    loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)
+    loop = pipeline if isinstance(pipeline, Rejected) else loop_of(problem, config, arch, pipeline or fixed)
     if isinstance(kernel, TensorKernel):
         resources = kernel.shared_bytes, REGISTERS, 1
     elif isinstance(loop, LoopAnswer):
@@ -211,10 +212,10 @@ def kernel_of(
     config: MatmulConfig,
     arch: int,
     multiprocessors: int,
-    pipeline: PipelineOverrides | str | None = None,
+    pipeline: PipelineOverrides | Rejected | None = None,
     *,
     by_estimate: bool = True,
-) -> tuple[TensorKernel, Slices] | str:
+) -> tuple[TensorKernel, Slices] | Rejected:
     """The kernel with tensor copies that computes a product, and its slices, or the reason why a loop does.
 
     The configuration decides, or the estimated times. A loop may have more slices of K, which pays if tiles are few and
@@ -223,14 +224,14 @@ def kernel_of(
     if reason := problem_of_kernel(problem, arch, pipeline):
         return reason
     if not (config.tensor_copies or by_estimate):
-        return "the configuration is that of a loop"
+        return Rejected("loop_configured")
     launches = kernel_launches(problem, multiprocessors)
     if config.tensor_copies:
         _, kernel, slices = min(launches, key=lambda launch: _distance(config, *launch[1:]))
         return kernel, slices
     time_us, kernel, slices = launches[0]
     if _PREFERENCE * cost_us(problem, config, arch, multiprocessors) < time_us:
-        return f"its estimated time is more than {_PREFERENCE} times the loop's"
+        return Rejected("loop_faster", (_PREFERENCE,))
     return kernel, slices
 
 
@@ -242,7 +243,7 @@ def _distance(config: MatmulConfig, kernel: TensorKernel, slices: Slices) -> tup
 
 def loop_of(
     problem: MatmulProblem, config: MatmulConfig, arch: int, overrides: PipelineOverrides = AUTO
-) -> LoopAnswer | str:
+) -> LoopAnswer | Rejected:
     """The pipeline of the loop of a product's kernel, or the reason why it has no stages."""
     m, n, k = config.tile
     a = dense_operand(problem.a, m, k, transposed=problem.a_transposed)
@@ -267,7 +268,7 @@ def loop_of(
 
 
 def _fitting(
-    problem: MatmulProblem, measured: MatmulConfig | None, arch: int, pipeline: PipelineOverrides | str | None
+    problem: MatmulProblem, measured: MatmulConfig | None, arch: int, pipeline: PipelineOverrides | Rejected | None
 ) -> MatmulConfig | None:
     """A configuration that was measured for another product of the problem's bucket, if it fits this one."""
     if measured is None or problem.summed:

@@ -10,6 +10,7 @@ from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tensor_kernel import (
     MOST_SUMS,
     NO_WORK,
@@ -211,12 +212,12 @@ class MatmulAnswer:
     config: MatmulConfig
     decided_by: DecidedBy = "heuristic"
     main_loop: PipelineOverrides = AUTO
-    loop: LoopAnswer | str = ""
+    loop: LoopAnswer | Rejected | None = None
     shared_bytes: int = 0
     registers: int = 0
     resident_blocks: int = 1
     gpu: str = ""
-    kernel: TensorKernel | str = ""
+    kernel: TensorKernel | Rejected | None = None
     slices: Slices = NO_WORK
 
     @property
@@ -236,7 +237,7 @@ class MatmulAnswer:
             return f"{found[self.decided_by]}; the kernel with tensor copies computes it"
         text = found.get(self.decided_by, f"it has the least estimated time; {undecided}")
         text += f"; no kernel with tensor copies: {self.kernel}" if self.kernel else ""
-        return f"{text}; no stages: {self.loop}" if isinstance(self.loop, str) and self.loop else text
+        return f"{text}; no stages: {self.loop}" if isinstance(self.loop, Rejected) else text
 
     @property
     def launched(self) -> MatmulConfig:
@@ -262,32 +263,33 @@ class MatmulAnswer:
             "decided_by": self.decided_by,
             "gpu": self.gpu,
             "reason": self.reason,
+            "codes": [one.code for one in (self.kernel, self.loop) if isinstance(one, Rejected)],
         }
 
 
 # ---- the kernel with tensor copies
 
 
-def problem_of_kernel(problem: MatmulProblem, arch: int, pipeline: PipelineOverrides | str | None) -> str:
-    """The reason why the kernel with tensor copies cannot compute a product; empty if it can."""
+def problem_of_kernel(
+    problem: MatmulProblem, arch: int, pipeline: PipelineOverrides | Rejected | None
+) -> Rejected | None:
+    """The reason why the kernel with tensor copies cannot compute a product; None if it can."""
     p = problem
     if pipeline is not None:
-        return pipeline if isinstance(pipeline, str) else "the setting main_loop asks for a loop"
+        return pipeline if isinstance(pipeline, Rejected) else Rejected("loop_asked")
     if not has_wgmma(arch):
-        return "the GPU has no wgmma"
+        return Rejected("gpu_without_wgmma")
     if p.kind not in ("float16", "tf32") or p.b != p.a:
-        return f"it multiplies float16, bfloat16 and tf32, and not {p.kind}"
-    if p.tf32 and p.layout != "nt":
-        return "operands of tf32 have to be contiguous along K"
-    if p.k == 0:
-        return "there is nothing to multiply"
-    if p.summed or p.split_operand:
-        return "it adds neither the products of a batch nor operands in two parts"
-    if min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED:
-        return "the rows of its arrays have to begin at multiples of 16 bytes"
-    if min(p.m, p.n) < _KERNEL_SIDE:
-        return f"it has no tiles for fewer than {_KERNEL_SIDE} rows or columns"
-    return ""
+        return Rejected("kernel_dtypes", (p.kind,))
+    rejected = Rejected.first(
+        kernel_tf32_layout=p.tf32 and p.layout != "nt",
+        no_products=p.k == 0,
+        kernel_sums=p.summed or p.split_operand is not None,
+        kernel_alignment=min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED,
+    )
+    if rejected is None and min(p.m, p.n) < _KERNEL_SIDE:
+        return Rejected("kernel_side", (_KERNEL_SIDE,))
+    return rejected
 
 
 def kernel_launches(problem: MatmulProblem, multiprocessors: int) -> list[tuple[float, TensorKernel, Slices]]:

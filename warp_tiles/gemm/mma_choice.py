@@ -15,6 +15,7 @@ from warp_tiles.gemm.hardware import (
 )
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, LoopInstruction, MmaPlan, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulator_of
+from warp_tiles.gemm.rejected import Rejected
 
 WARPGROUP = 4 * LANES  # threads
 _LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
@@ -31,7 +32,7 @@ def staged_product(
     variant: GemmProblem,
     families: Collection[InstructionFamily],
     choice: PipelineOverrides = AUTO,
-) -> MmaPlan | str:
+) -> MmaPlan | Rejected:
     """How a block multiplies tiles in stage buffers, or the reason why it cannot.
 
     Args:
@@ -39,29 +40,25 @@ def staged_product(
         choice: What the settings fix.
     """
     if variant.arch < ASYNC_COPIES_ARCH:
-        return f"sm_{variant.arch} has no asynchronous copies, which fill stages"
+        return Rejected("no_async_copies", (variant.arch,))
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
-        return "stages hold tiles of one dtype: load A and B with the same one"
+        return Rejected("two_dtypes")
     total = accumulator_of(dtype)
     if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
-        return f"stages need dense tiles and a row-major C of {total}: use such tiles"
+        return Rejected("unsuitable_c", (total,))
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
     if variant.m % 16 or variant.n % 16 or variant.k % step:
-        return f"{variant.size} is not a multiple of 16x16x{step}: use tiles that are"
+        return Rejected("unsuitable_size", (variant.size, step))
     if accumulators_of(variant) > (available := accumulator_registers(variant.arch, variant.threads)):
-        needs = (
-            f"{variant.size} needs {accumulators_of(variant)} accumulators of a thread, which has room for {available}"
-        )
-        return f"{needs}: use more threads or smaller tiles"
+        return Rejected("many_accumulators", (variant.size, accumulators_of(variant), available))
     found = _ways(variant, families)
     if not found:
-        among = "" if uses_fma(variant) else " among their tensor cores"
-        return f"{variant.threads} threads cannot share {variant.size}{among}: use other tiles or threads"
+        return Rejected("no_grid" if uses_fma(variant) else "no_tensor_core_grid", (variant.threads, variant.size))
     grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in found))
     return next(
         (p for p in found if choice.warps_m in (None, p.warps_m)),
-        f"warps_m={choice.warps_m} does not divide {variant.size}: give one of {grids}",
+        Rejected("warps_m", (choice.warps_m, variant.size, grids)),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from warp_tiles.gemm.hardware import loop_registers
+from warp_tiles.gemm.rejected import Rejected
 
 LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
 
@@ -160,7 +161,7 @@ class PipelineConfig:
             within the limit of the module.
         shared_bytes: Bytes of shared memory of the function with its stages, and of the tiles around it.
         registers: Registers of a thread that the loop takes, by estimate, without a limit of the module.
-        rejection: Why it has no more stages; empty if more would not help, or if a setting fixes their number.
+        rejection: Why it has no more stages; None if more would not help, or if a setting fixes their number.
     """
 
     instruction: LoopInstruction
@@ -173,72 +174,4 @@ class PipelineConfig:
     shared_bytes: int
     shared_limit: int
     registers: int
-    rejection: str = ""
-
-
-@dataclass(frozen=True)
-class PlannedLoop:
-    """The treatment of one loop that contains products.
-
-    Attributes:
-        kernel: Key of a kernel that runs it.
-        file, line: Its place in the user's source.
-        products: The number of its products, without those of inner loops.
-        state: ``pipelined``: tiles are loaded ahead and accumulators stay in registers; ``register_accumulators``: no
-            tile is loaded ahead; ``as_warp``: the loop is unchanged.
-        stages: Number of buffers of each tile that the loop loads.
-        reason: The reason for this state.
-        instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k16``, or ``fma`` if it multiplies tiles in stages,
-            else empty.
-        accumulators: Registers of a thread that hold accumulators of such products.
-        gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
-        reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
-        reverse_instructions: The instructions of these products.
-        store: How the accumulators of a loop with stages reach an array, and why; empty without stages.
-        operands: Registers of a thread that hold operands of ``fma``.
-        loads: How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages.
-        cost: What a setting that forbids stages costs the loop, and the remedy; empty if none does.
-        shared_bytes: Dynamic shared memory of a block with stages, with the tiles around the loop; 0 without stages.
-        registers: Registers of a thread that products from stages take, by estimate, in both directions; 0 without any.
-        resident_blocks: Blocks that a multiprocessor runs at a time with its shared bytes and the registers that the
-            module allows; 0 without stages.
-    """
-
-    kernel: str
-    file: str
-    line: int
-    products: int
-    state: str
-    stages: int
-    reason: str
-    instruction: str = ""
-    accumulators: int = 0
-    gradients: str = ""
-    reverse: str = ""
-    reverse_instructions: tuple[str, ...] = ()
-    store: str = ""
-    operands: int = 0
-    loads: str = ""
-    cost: str = ""
-    shared_bytes: int = 0
-    registers: int = 0
-    resident_blocks: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields that ``warp-tiles plan --json`` prints."""
-        return {**vars(self), "reverse_instructions": list(self.reverse_instructions), "treatment": self.describe()}
-
-    def describe(self) -> str:
-        """The decision in words."""
-        words = {"pipelined": f"pipelined, {self.stages} stages", "register_accumulators": "accumulators in registers"}
-        return words.get(self.state, "as Warp does it")
-
-    @property
-    def explanation(self) -> str:
-        """The reasons in words."""
-        return "; ".join(filter(None, (self.reason, self.store, self.cost)))
-
-    def summary(self) -> str:
-        """One line for the log."""
-        products = f"{self.products} product{'s' * (self.products > 1)}"
-        return f"kernel {self.kernel}, {self.file}:{self.line}: {products}, {self.describe()}: {self.explanation}"
+    rejection: Rejected | None = None

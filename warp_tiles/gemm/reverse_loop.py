@@ -13,6 +13,7 @@ from warp_tiles.gemm.hardware import LANES, accumulator_registers, shared_limit
 from warp_tiles.gemm.mma_choice import staged_product
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, LoopMemory, MmaPlan, products_registers
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, dense_operand
+from warp_tiles.gemm.rejected import Rejected
 
 # An iteration's products take longer than the loads of the next one. A third stage gains nothing, because atomic
 # additions to the L2 cache take the time (docs/experiments.md).
@@ -68,7 +69,7 @@ def reverse_loop(
     forward: GemmProblem,
     families: Collection[InstructionFamily],
     memory: LoopMemory,
-) -> ReverseLoop | str:
+) -> ReverseLoop | Rejected:
     """The reverse pass of a loop, or the reason why it has no stages.
 
     Args:
@@ -77,37 +78,35 @@ def reverse_loop(
     products = []
     for variant, gradient_is_a in gradient_variants(forward):
         shared = _shared_product(variant, families)
-        if isinstance(shared, str):
-            return f"gradients of {variant.size}: {shared}"
+        if isinstance(shared, Rejected):
+            return shared.after(f"gradients of {variant.size}: ")
         products.append(GradientProduct(*shared, gradient_is_a))
     needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
     of_a, of_b = products
     found = ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
     if found.accumulators > (available := accumulator_registers(forward.arch, forward.threads)):
-        needs = f"the gradients need {found.accumulators} accumulators of a thread, which has room for {available}"
-        return f"{needs}: use more threads or smaller tiles"
+        return Rejected("many_gradient_accumulators", (found.accumulators, available))
     total, limit = memory.total_bytes(needed), shared_limit(forward.arch, forward.threads)
     if total > limit:
-        needs = f"gradients and {STAGES} stages need {total} bytes of shared memory, and a block has {limit}"
-        return f"{needs}: use smaller tiles"
+        return Rejected("gradients_do_not_fit", (STAGES, total, limit))
     return found
 
 
-def _shared_product(variant: GemmProblem, families: Collection[InstructionFamily]) -> tuple[GemmProblem, MmaPlan] | str:
+def _shared_product(
+    variant: GemmProblem, families: Collection[InstructionFamily]
+) -> tuple[GemmProblem, MmaPlan] | Rejected:
     """The product, by as many threads of the block as can share it, or the reason why none can.
 
     A short step along K leaves few rows or columns in the gradient of a tile.
     """
-    rejection = ""
-    threads = variant.threads
-    while threads >= LANES:
-        shared = replace(variant, threads=threads)
-        answer = staged_product(shared, families)
-        if not isinstance(answer, str):
-            return shared, answer
-        rejection = rejection or answer
-        threads //= 2
-    return rejection
+    answer = staged_product(variant, families)
+    if isinstance(answer, MmaPlan):
+        return variant, answer
+    if variant.threads >= 2 * LANES:
+        shared = _shared_product(replace(variant, threads=variant.threads // 2), families)
+        if not isinstance(shared, Rejected):
+            return shared
+    return answer
 
 
 def gradient_bytes(forward: GemmProblem) -> int:

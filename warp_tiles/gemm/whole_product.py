@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from warp_tiles.gemm.rejected import Rejected
+
 LEAST_WORK = 1 << 30  # multiplications of a product whose gradients are worth two more kernels
 
 # ---- integers of a kernel that the arguments of a launch decide
@@ -138,8 +140,8 @@ class WholeProduct:
     site: int
     tf32: bool = False
 
-    def reason_unsupported(self, blocks: Sequence[int], arguments: Sequence[Argument | None]) -> str:
-        """The reason why a launch does not compute the whole product; empty if it does.
+    def reason_unsupported(self, blocks: Sequence[int], arguments: Sequence[Argument | None]) -> Rejected | None:
+        """The reason why a launch does not compute the whole product; None if it does.
 
         Args:
             blocks: The launch dimensions of a tiled launch, without the threads of a block.
@@ -147,18 +149,18 @@ class WholeProduct:
         """
         a, b, c = (operand.shape(arguments) for operand in (self.a, self.b, self.c))
         if not (a and b and c) or (a[0], b[1]) != c or a[1] != b[0]:
-            return f"A, B and C have shapes {a}, {b} and {c}"
+            return Rejected("shapes", (a, b, c))
         (m, n), k = c, a[1]
         tile_m, tile_n, tile_k = self.tile
         wanted = {self.row_axis: -(-m // tile_m), self.column_axis: -(-n // tile_n)}
         if list(blocks) != [wanted[axis] for axis in sorted(wanted)]:
-            return f"{tuple(blocks)} blocks do not cover C of shape {c}"
+            return Rejected("blocks_do_not_cover", (tuple(blocks), c))
         try:
             start, end, step = (number.value(arguments) for number in self.steps)
             turns = range(start, end, step)
         except (ArithmeticError, TypeError, IndexError, ValueError) as error:
-            return f"the loop's range is unknown: {error}"
+            return Rejected("unknown_range", (str(error),))
         first, stride = self.k_factor * start + self.k_constant, self.k_factor * step
         if (first, stride, len(turns)) != (0, tile_k, -(-k // tile_k)):
-            return f"{len(turns)} steps of {stride} from {first} do not cover K = {k}"
-        return ""
+            return Rejected("steps_do_not_cover", (len(turns), stride, first, k))
+        return None

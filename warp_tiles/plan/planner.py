@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.answers import (
+    AccumulatorStore,
     DeviceFunction,
     FunctionCall,
     LoopAccumulators,
@@ -29,9 +30,11 @@ from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.hardware import MIN_ARCH, allows_pair, has_wgmma, pair_limit
 from warp_tiles.gemm.main_loop import PipelineRecords
-from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides, PlannedLoop
+from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.whole_product import WholeProduct
+from warp_tiles.plan.planned_loop import PlannedLoop
 from warp_tiles.plan.planning import (
     STAGES,
     KernelMemory,
@@ -46,7 +49,7 @@ from warp_tiles.solver.variant import SolverVariant, Variant
 _RACE = (
     "Warp's two adjoints may add to one gradient at the same time, and lose parts of it: load the operands as two tiles"
 )
-_NO_WGMMA = "wgmma needs a cubin for sm_90a that warp_tiles links: set linker to 'auto', and build no debug module"
+_NO_CUBIN = Rejected("no_cubin_for_wgmma")
 DETERMINISTIC_GRADIENTS = "two products of whole arrays, which add in a fixed order, if a launch on a GPU covers them"
 WHOLE_GRADIENTS = "two products of whole arrays, if a launch on a GPU covers large arrays; else the adjoint kernel"
 
@@ -213,7 +216,7 @@ class _Planner:
     def _calls(self, loops: tuple[LoopDecision, ...]) -> _Calls:
         """The roles of each product site that functions compute: those that no loop with stages computes."""
         staged = {product.operation.site for loop in loops if loop.ring for product in loop.accumulations}
-        reverse = {loop.reverse.product.site for loop in loops if loop.reverse}
+        reverse = {loop.reverse_ring.product.site for loop in loops if loop.reverse_ring}
         repeated = self.generated.called - sites_without_replay(self.trace) - reverse  # forward, by the reverse pass
 
         def is_called(site: Site, role: Role) -> bool:
@@ -236,7 +239,7 @@ class _Planner:
     def loops(self, decisions: Iterable[LoopDecision]) -> tuple[PlannedLoop, ...]:
         """The decision about each loop that contains products, once for each kernel that runs the loop."""
         return tuple(
-            replace(loop.planned, kernel=kernel, gradients=self._gradients(loop.function))
+            PlannedLoop.of(loop, kernel, *self._gradients(loop.function))
             for loop in decisions
             for kernel in self.trace.kernels_of.get(loop.function, ())
         )
@@ -248,28 +251,27 @@ class _Planner:
         }
         return {key: whole for key, whole in found.items() if isinstance(whole, WholeProduct)}
 
-    def _whole_product(self, label: str) -> WholeProduct | str:
+    def _whole_product(self, label: str) -> WholeProduct | Rejected:
         """The product that a function computes, or the reason why its adjoint computes the gradients."""
         if label not in self.trace.kernels:
-            return "the loop is in a function: move it to the kernel"
+            return Rejected("in_function")
         if list(self.trace.kernels.values()).count(self.trace.kernels[label]) > 1:
-            return "several kernels of the module have its name: rename them"
+            return Rejected("several_kernels")
         found = whole_product(self.trace.functions[label])
-        return found if isinstance(found, str) else replace(found, tf32=self.session.sites[found.site].is_tf32)
+        return found if isinstance(found, Rejected) else replace(found, tf32=self.session.sites[found.site].is_tf32)
 
-    def _gradients(self, label: str) -> str:
-        """How a tape computes the gradients of a loop; empty if the function has no adjoint."""
+    def _gradients(self, label: str) -> tuple[str, str]:
+        """How a tape computes the gradients of a loop, and the code of a rejection; empty without an adjoint."""
         if label not in self.trace.reversed:
-            return ""
+            return "", ""
         kernel = "the adjoint kernel"
         if self.settings.deterministic:
             kernel += ", whose additions to the gradients of loaded arrays have no fixed order"
-        if self.settings.gemm_gradients == "off":
-            return f"{kernel}: {self.settings.against('gemm_gradients', 'auto')}"
-        found = self._whole_product(label)
-        if isinstance(found, str):
-            return f"{kernel}: {found}"
-        return f"{DETERMINISTIC_GRADIENTS}; else {kernel}" if self.settings.deterministic else WHOLE_GRADIENTS
+        is_off = self.settings.gemm_gradients == "off"
+        found = self.settings.against("gemm_gradients", "auto") if is_off else self._whole_product(label)
+        if isinstance(found, Rejected):
+            return f"{kernel}: {found}", found.code
+        return f"{DETERMINISTIC_GRADIENTS}; else {kernel}" if self.settings.deterministic else WHOLE_GRADIENTS, ""
 
     # ---- the source
 
@@ -288,10 +290,11 @@ class _Planner:
         called = any(call.variant is not None for call in named)
         variants = (*(call.variant for call in named), *(product for product, _ in summed.values()))
         used = (self.function_of(variant) for variant in variants if variant is not None)
-        has_stages = any(loop.ring or loop.reverse for loop in loops)
+        has_stages = any(loop.ring or loop.reverse_ring for loop in loops)
         moves = self.settings.async_copies and bool(called or summed or has_stages)
         moving = traces if moves else ()
-        stored = {loop.accumulator_store.computed.store for loop in loops if loop.accumulator_store is not None}
+        kept = (loop.accumulator_store for loop in loops)
+        stored = {store.computed.store for store in kept if isinstance(store, AccumulatorStore)}
         stores = (found for function in moving for found in computed_stores(function))
         reverse = (found for function in moving for found in reversed_stores(Context(self.trace, function)))
         return ModuleCode(
@@ -306,7 +309,7 @@ class _Planner:
                 {loop.hook for loop in loops if loop.loads},
                 {one.home for loop in loops if not loop.ring for one in loop.accumulations},
             ),
-            replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}, replayed=True),
+            replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse_ring}, replayed=True),
             stores=tuple(found for found in stores if found.store not in stored),
             reversed_stores=tuple(reverse),
             skipped=self._skipped(calls) if self.settings.register_accumulators else (),
@@ -350,13 +353,14 @@ class _Planner:
         return {index: product for index, product in forward.items() if isinstance(product, GemmProblem)}
 
     def _decide_loops(self, suffix: bool, without: frozenset[int]) -> tuple[LoopDecision, ...]:
-        def accumulators_of(index: int) -> LoopAccumulators | str:
+        def accumulators_of(index: int) -> LoopAccumulators | Rejected:
             site = self.session.sites[index]
             if not self.settings.register_accumulators:
                 return self.settings.against("register_accumulators", "on")
             function = self.function_of(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
             if function is None or index in without:
-                return f"the product takes Warp's scalar path: {site.scalar_reason or 'nothing was built'}"
+                reason = site.scalar_reason or Rejected("not_built")
+                return reason.after("the product takes Warp's scalar path: ")
             return function.accumulators
 
         def decisions(target: LoopTarget) -> tuple[LoopDecision, ...]:
@@ -370,8 +374,7 @@ class _Planner:
             limit = pair_limit(arch, self.session.block_dim)
         if arch is not None and limit is not None:
             paired = decisions(replace(target, registers=limit))
-            loops = [one.planned for one in paired]
-            if all(allows_pair(arch, limit, loop.registers, alone=loop.resident_blocks == 1) for loop in loops):
+            if all(allows_pair(arch, limit, loop.registers, alone=loop.resident_blocks == 1) for loop in paired):
                 return paired
         return decisions(target)
 
@@ -383,21 +386,21 @@ class _Planner:
         choice = PipelineOverrides.parse(self.settings.main_loop)
         if choice.family == "double_buffered":
             return replace(without_stages, rejection=self.settings.against("main_loop", "auto"))
-        asked = "" if choice == AUTO else self.settings.named_value("main_loop")
+        asked = None if choice == AUTO else self.settings.against("main_loop")
         could_have_wgmma = has_wgmma(self.session.arch or 0)
         if choice.family == "wgmma" and not (suffix and could_have_wgmma):
-            problem = _NO_WGMMA if could_have_wgmma else f"sm_{self.session.arch} has no wgmma: set main_loop to 'auto'"
-            return replace(without_stages, rejection=f"{asked}, and {problem}")
+            problem = _NO_CUBIN if could_have_wgmma else Rejected("arch_without_wgmma", (self.session.arch,))
+            return replace(without_stages, rejection=problem.after(f"{asked}, and "))
         families: tuple[InstructionFamily, ...] = (choice.family,) if choice.family else ("wgmma", "mma")
         if choice.family is None and could_have_wgmma and not suffix:
-            families, asked = ("mma",), _NO_WGMMA
+            families, asked = ("mma",), _NO_CUBIN
         target = replace(
             without_stages, families=families, rejection=asked, choice=choice, records=self.generated.records
         )
         if "own" in self.settings.providers:
             return target
         return replace(
-            target, forbidden=self.settings.named_value("policy" if self.settings.provider == "auto" else "provider")
+            target, forbidden=self.settings.against("policy" if self.settings.provider == "auto" else "provider")
         )
 
     # ---- launches
@@ -416,7 +419,7 @@ class _Planner:
                 reserved[label] = max(before[0], forward), max(before[1], backward)
 
         for loop in (loop for decisions in alternatives for loop in decisions):
-            reserve(loop.function, loop.extra_bytes, loop.reverse.answer.extra_bytes if loop.reverse else 0)
+            reserve(loop.function, loop.extra_bytes, loop.reverse_ring.answer.extra_bytes if loop.reverse_ring else 0)
         for site in self.session.sites:
             adjoint = site.variants.get(Role.ADJOINT) if site.index in self.generated.called else None
             if isinstance(adjoint, SolverVariant) and self.function_of(adjoint) is not None:

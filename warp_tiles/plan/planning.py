@@ -24,8 +24,8 @@ from warp_tiles.gemm.hardware import (
     resident_blocks,
     static_shared_bytes,
 )
-from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.gemm.rejected import Rejected, code_of
 from warp_tiles.gemm.tile_config import (
     AHEAD_REGISTERS,
     TileConfig,
@@ -34,6 +34,7 @@ from warp_tiles.gemm.tile_config import (
     registers_with_accumulators,
 )
 from warp_tiles.gemm.whole_product import WholeProduct
+from warp_tiles.plan.planned_loop import PlannedLoop
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import (
     Config,
@@ -58,6 +59,7 @@ class PlannedVariant:
         kernels: Keys of the kernels that need it; if it is skipped, of those that contain it.
         needed: True if a launch computes it.
         reason: The reasons for this decision and for the provider.
+        code: The code of the rejection that ``reason`` ends with; empty without one.
         provider: The provider of its function: ``own``, ``cublasdx``, ``libmathdx`` or ``scalar``; ``stages`` if loops
             compute it from stages, without a function; empty if it is skipped.
         symbol: The function that will be called; empty until a provider is found, and on the scalar path.
@@ -66,7 +68,7 @@ class PlannedVariant:
             order of the providers and the heuristics); empty until a provider is found.
         key: Digest of its cache key; empty if it is not cached by warp_tiles.
         cached: True if the cache holds it.
-        no_gradient: The reason why a solver in an adjoint has no gradient; empty if it has one.
+        no_gradient: The reason why a solver in an adjoint has no gradient; None if it has one.
         in_source: True if the function stands in the module's source, False if the module is linked with it.
         device_function: The function that its site calls; None until a provider is found, and on the scalar path.
     """
@@ -84,8 +86,9 @@ class PlannedVariant:
     symbol: str = ""
     tile_config: Config | None = None
     choice: str = ""
-    no_gradient: str = ""
+    no_gradient: Rejected | None = None
     in_source: bool = False
+    code: str = ""
     device_function: DeviceFunction | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -101,6 +104,8 @@ class PlannedVariant:
             **dict.fromkeys(names),
             **({} if variant is None else variant.to_json()),
             "role": self.role.value,
+            "no_gradient": str(self.no_gradient or ""),
+            "no_gradient_code": code_of(self.no_gradient),
             "size": self.call if variant is None else variant.size,
             "dtypes": variant.dtypes if variant else "",
             "symbol": self.symbol or (variant.symbol if variant else ""),
@@ -294,14 +299,26 @@ def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[Func
     reason = "needed" if needed else "not needed"
     if adjoint:
         reason += f": {'; '.join(reasons) or ('its adjoint is called' if needed else 'no kernel calls its adjoint')}"
-    if site.scalar_reason and needed:
+    scalar = site.scalar_reason if needed else None
+    if scalar:
         where = f"built by {site.provider}" if site.provider else "on Warp's scalar path"
-        reason += f"; {where}, because {site.scalar_reason}"
-    lost = site.no_gradient if site.index in called else ""
+        reason += f"; {where}, because {scalar}"
+    lost = site.no_gradient if site.index in called else None
     reason += f"; no gradient: {lost}" if lost else ""
     variant = site.variants.get(role)
     provider = site.provider or ("scalar" if variant is None else "") if needed else ""
-    return PlannedVariant(variant, role, site.call, site.function, kernels, needed, reason, provider, no_gradient=lost)
+    return PlannedVariant(
+        variant,
+        role,
+        site.call,
+        site.function,
+        kernels,
+        needed,
+        reason,
+        provider,
+        no_gradient=lost,
+        code=code_of(scalar),
+    )
 
 
 def _merge(planned: Sequence[PlannedVariant]) -> tuple[PlannedVariant, ...]:

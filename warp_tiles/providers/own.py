@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError, UnsupportedVariant, WorkerError
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, computes_in_double
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, Tuned, V
 from warp_tiles.providers.fallbacks import IN_SOURCE_TITLE
@@ -76,7 +77,7 @@ extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void*
 
 
 def _loop_functions(variant: GemmProblem, config: TileConfig, unique: str) -> str:
-    if isinstance(register_accumulators(variant, variant.symbol, config), str):
+    if isinstance(register_accumulators(variant, variant.symbol, config), Rejected):
         return ""
     # must be inlined, or the compiler keeps the accumulators, an array of the caller, in local memory
     return f"""
@@ -94,14 +95,14 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 """
 
 
-def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | str:
+def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | Rejected:
     """The accumulators that a loop keeps in registers, or the reason why there are none."""
     from warp_tiles.codegen.answers import LoopAccumulators
 
     if DTYPE_BYTES[variant.c.dtype] < 4:
-        return f"each product is rounded to {variant.c.dtype}, the dtype of C: use a C of float32"
+        return Rejected("rounded_products", (variant.c.dtype,))
     if not (count := accumulators_per_thread(variant, config)):
-        return "registers do not hold the accumulators of its tile: use smaller tiles or more threads"
+        return Rejected("many_function_accumulators")
     accumulators = DTYPES["float64" if computes_in_double(variant) else "float32"]
     return LoopAccumulators(symbol, accumulators.warp_type, count)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from warp_tiles.errors import SettingError
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import project_file, values
 from warp_tiles.util.urls import without_password
 
@@ -191,14 +192,13 @@ class Settings:
         """A setting and its layer, for messages."""
         return f"the setting {name} ({self.layer(name)})"
 
-    def named_value(self, name: str) -> str:
-        """A setting with its layer and value, for messages."""
+    def against(self, name: str, better: str = "") -> Rejected:
+        """A setting with its layer and value as the reason against something, and how to set a better value."""
         value = getattr(self, name)
-        return f"{self.named(name)} is {('on' if value else 'off') if isinstance(value, bool) else repr(value)}"
-
-    def against(self, name: str, better: str) -> str:
-        """A setting as the reason against something, and the instructions for it."""
-        return f"{self.named_value(name)}: {self.remedy(name, better)}"
+        found = self.named(name), ("on" if value else "off") if isinstance(value, bool) else repr(value)
+        return (
+            Rejected("setting_to_change", (*found, self.remedy(name, better))) if better else Rejected("setting", found)
+        )
 
     def remedy(self, name: str, value: str) -> str:
         """Instructions for changing a setting in its layer."""

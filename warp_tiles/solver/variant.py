@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
 from warp_tiles.gemm.hardware import LANES, MIN_ARCH, multiprocessor, resident_blocks
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, Arrangement, DType, GemmProblem, Operand, Precision, Role
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig
 
 
@@ -222,7 +223,7 @@ def variant_from_fields(data: Any) -> Variant:
 
 def solvers(
     function: Function, tiles: Sequence[Tile], target: Target, *, upper: bool = False, in_place: bool = False
-) -> dict[Role, SolverVariant] | str:
+) -> dict[Role, SolverVariant] | Rejected:
     """The forward function of a call of a solver builtin, and its adjoint.
 
     Args:
@@ -238,7 +239,7 @@ def solvers(
     for name, tile in zip(names, tiles):
         derived = leading_dimension(tile)
         if derived is None:
-            return f"{name} with shape={tile.shape} strides={tile.strides} cannot be expressed as a leading dimension"
+            return Rejected("no_leading_dimension", (name, tile.shape, tile.strides))
         found.append(operand_of(tile, *derived))
     assert target.arch is not None
     n, columns, arch = tiles[0].shape[0], tiles[-1].shape[1], target.arch
@@ -273,15 +274,15 @@ REGISTERS_OF_ROWS = 64  # besides those of 32 elements, if a lane holds 32 words
 REGISTERS_BESIDE_INDEXED = 32  # of an indexed load or store
 
 
-def reason_unsupported(variant: SolverVariant) -> str:
-    """The reason why the templates do not serve a variant; empty if they do."""
+def reason_unsupported(variant: SolverVariant) -> Rejected | None:
+    """The reason why the templates do not serve a variant; None if they do."""
     if variant.arch < MIN_ARCH:
-        return f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest"
+        return Rejected("solver_arch", (variant.arch, MIN_ARCH))
     if variant.threads % LANES or variant.threads > multiprocessor(variant.arch).block_threads:
-        return f"threads={variant.threads}: the block has to consist of whole warps: change block_dim"
+        return Rejected("solver_threads", (variant.threads,))
     if variant.n > MAX_ROWS:
-        return f"n={variant.n}: shared memory does not hold a triangle of so many rows: use a smaller matrix"
-    return ""
+        return Rejected("solver_rows", (variant.n,))
+    return None
 
 
 def _shared_elements(variant: SolverVariant) -> int:

@@ -21,6 +21,7 @@ from warp_tiles.gemm.choose import choose, ranked
 from warp_tiles.gemm.main_loop import LoopAnswer, LoopQuestion, MeasuredPipeline
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, fits, steps_over_k, view_of
 from warp_tiles.providers.base import TunedChoice
 from warp_tiles.providers.cublasdx import CublasdxProvider, require_served
@@ -98,7 +99,9 @@ def _flat(data: Any, prefix: str = "") -> Iterator[tuple[str, Scalar]]:
 def loop_place(question: LoopQuestion) -> Place:
     """The place of a loop, with every pipeline that is possible there. Those that make equal code occur once."""
     default = question.answer(AUTO)
-    found: dict[LoopAnswer | str, PipelineOverrides] = {default if isinstance(default, str) else default.code: AUTO}
+    found: dict[LoopAnswer | Rejected | str, PipelineOverrides] = {
+        default if isinstance(default, Rejected) else default.code: AUTO
+    }
     for overrides in _pipelines():
         answer = question.answer(overrides)
         if isinstance(answer, LoopAnswer):
