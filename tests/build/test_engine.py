@@ -23,7 +23,6 @@ from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.gemm.choose import choose
-from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import resolve
 from warp_tiles.settings import Settings, current
 
@@ -161,16 +160,6 @@ def test_records_do_not_count_in_a_deterministic_module() -> None:
     assert engine.answers(deterministic) is None
     assert engine.answers(settings.current({"deterministic": 1, "warp_tiles_answers": "{}"})) == "records", "a search"
     engine.tune_launch(deterministic)
-
-
-def test_the_cache_depends_on_the_settings(bench: Bench, tmp_path: Path) -> None:
-    first = bench.cache
-    assert bench.cache is first
-    with settings.override(cache_dir=tmp_path / "other"):
-        assert bench.cache.root == tmp_path / "other"
-    with settings.override(cache_max_bytes=5):
-        assert bench.cache.max_bytes == 5
-    assert bench.cache is first
 
 
 def test_different_settings_have_different_resources(tmp_path: Path) -> None:
@@ -315,16 +304,6 @@ def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
     session.add("tile_matmul", "k", {}, scalar_reason="the target is the CPU")
     annotated = bench.engine.annotate(resolve(session, (), ["k"], []))
     assert [item.provider for item in annotated.variants if item.needed] == ["scalar"]
-
-
-def test_a_variant_with_several_roles_is_built_once(bench: Bench) -> None:
-    session = Session("module", 90, 32)
-    session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, Role.ADJOINT_A: ALIGNED, Role.ADJOINT_B: ALIGNED})
-    plan = resolve(session, {0}, ["k"], [])
-    assert len(plan.needed) == 3
-    futures = bench.engine.start(item.variant for item in plan.needed if item.variant)
-    assert {future.result(20).symbol for future in futures.values()} == {ALIGNED.symbol}
-    assert bench.pool.requests == [own(ALIGNED)]
 
 
 # ---- the text that is added to a module's hash: each input of the machine code changes it

@@ -124,25 +124,6 @@ def test_only_the_newest_plan_of_a_module_that_was_not_built_is_reported() -> No
     assert module["kernels"] == ["k", "other"]
 
 
-def test_a_module_built_twice_is_reported_twice() -> None:
-    recorder = Recorder()
-    for _ in range(2):
-        made = record(BUILT)
-        recorder.add_plan(made.plan)
-        recorder.add_record(made)
-    assert len(recorder.to_json()["modules"]) == 2
-
-
-def test_an_empty_recorder_and_a_cleared_one_are_equal() -> None:
-    recorder = Recorder()
-    assert recorder.to_json() == {"modules": []}
-    recorder.add_plan(plan())
-    recorder.add_record(record(BUILT))
-    recorder.clear()
-    assert recorder.to_json() == {"modules": []}
-    assert recorder.records == ()
-
-
 def test_a_record_keeps_the_size_of_a_function_and_not_its_code() -> None:
     kept = BUILT.without_payload()
     assert (kept.payload, kept.lto_bytes) == (b"", 100)

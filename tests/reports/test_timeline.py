@@ -1,16 +1,14 @@
-"""The timeline: what ran when, who waited for what, its drawing, and the same as a trace."""
+"""The timeline: what ran when, who waited for what, and the same as a trace."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections import defaultdict
 from typing import Any
 
 from tests.reports.records import FORWARD, looked_up, plan, planned, record, run
-from warp_tiles.reports.page import chart
-from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline, trace
+from warp_tiles.reports.timeline import Row, sessions, timeline, trace
 
 
 def rows_of(name: str) -> dict[str, Row]:
@@ -41,10 +39,6 @@ def row_of_build(**change: Any) -> Row:
     made["builds"][0] |= change
     (module,) = timeline([made])
     return module.rows[0]
-
-
-def test_a_build_without_a_compiler_process_works_all_the_time() -> None:
-    assert kinds(row_of_build(compiled=None)) == [("compile", 1.0, 1.6)]
 
 
 def test_cache_hits_are_apart_from_builds() -> None:
@@ -102,21 +96,6 @@ def test_a_pause_divides_the_timeline() -> None:
     assert sessions([]) == []
 
 
-def test_the_drawing_keeps_all_bars_inside_and_visible() -> None:
-    text = chart(timeline(run()["modules"])).text
-    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)%" y="\d+" width="([\d.]+)%"', text)
-    assert {kind for kind, _, _ in bars} == {"compile", "link", "cache", "shared", "wait"}
-    for _, left, width in bars:
-        assert 0 <= float(left) <= 100
-        assert 0.1 <= float(width) <= 100.01 - float(left)
-    assert text.count('class="lanes"') == 2, "a drawing for each group"
-
-
-def test_a_module_of_no_length_can_be_drawn() -> None:
-    rows = [ModuleRows("m", 1.0, 1.0, (Row("r", "n", (Span("cache", 1.0, 1.0, "t"),)),))]
-    assert "NaN" not in chart(rows).text
-
-
 # ---- the trace
 
 
@@ -146,18 +125,6 @@ def test_the_schema() -> None:
             assert set(event["args"]) == {"what"}
         else:
             assert event["name"] in NAMES
-
-
-def test_each_module_is_a_process_with_named_rows() -> None:
-    names = {e["pid"]: e["args"]["name"] for e in events(run(), "M") if e["name"] == "process_name"}
-    assert names == {
-        1: "module first, sm_90a, 128 threads",
-        2: "module second, sm_90, 128 threads",
-        3: "module third, sm_90a, 128 threads",
-        4: "module late, sm_90a, 128 threads",
-    }
-    named = {(e["pid"], e["tid"]) for e in events(run(), "M") if e["name"] == "thread_name"}
-    assert {(e["pid"], e["tid"]) for e in events(run(), "X")} == named
 
 
 def test_every_span_of_the_timeline_is_an_event_in_microseconds() -> None:

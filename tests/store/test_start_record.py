@@ -18,7 +18,6 @@ import warp as wp
 import warp_tiles
 from tests.integration.builds import TINY
 from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
-from tests.store.server import send, serving
 from tests.store.warp_modules import compiled, enabled, entries, records, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
@@ -88,17 +87,6 @@ def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(recorded: Any, tmp
     assert file.read_bytes() == before, "the same modules give the same file"
     cubins = [next((tmp_path / name / "0").glob("*.cubin")).read_bytes() for name in ("first", "second")]
     assert cubins[0] == cubins[1]
-
-
-def test_a_record_binds_no_start_key(recorded: Any, tmp_path: Path) -> None:
-    file = recorded("first", load(text()))
-    (kept,) = read_record(file).modules
-    cache = tmp_path / "other" / "cache"
-    with enabled(cache):
-        engine, context = installed().engine, installed().engine.build_context(current())
-        assert ahead.build_ahead(engine, context, kept)[1]
-        assert not ahead.build_ahead(engine, context, kept)[1], "it is found the second time"
-    assert [entry["kind"] for entry in entries(tmp_path / "other")] == ["module of Warp"]
 
 
 def test_a_changed_module_is_generated_and_replaces_the_stale_one(recorded: Any, tmp_path: Path) -> None:
@@ -349,17 +337,6 @@ def test_a_store_is_not_listed_if_no_key_is_trusted(
     with enabled(tmp_path / "b", start=file):
         until(lambda: len(installed().program_start._compiled) == 1)
     assert listed == []
-
-
-def test_a_store_that_cannot_be_listed_is_asked_for_each_module(
-    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = recorded("first", load(text()))
-    with serving(send(b"", 404)) as server:
-        monkeypatch.setenv("WARP_TILES_REMOTE", server.url)
-        monkeypatch.setenv("WARP_TILES_TRUSTED_KEYS", str(SigningKey.generate().public))
-        with enabled(tmp_path / "b", start=file):
-            until(lambda: len(installed().program_start._compiled) == 1)
 
 
 def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: Any, tmp_path: Path) -> None:
@@ -629,20 +606,6 @@ def test_a_record_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: 
     with pytest.warns(RuntimeWarning, match="more than 100 bytes"), enabled(tmp_path / "cache", start=file):
         installed().program_start.note("m", 256, MODULE.request(), {}, "0" * 64)
     assert not file.exists()
-
-
-def test_a_record_is_read_once_if_nothing_changes(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load(text())
-    recorded("first", module)
-    read: list[object] = []
-    monkeypatch.setattr(ahead, "read_record", lambda *given: (read.append(given), read_record(*given))[1])
-    recorded("second", module)
-    assert len(read) == 1
-
-
-def test_a_record_elsewhere_makes_no_folder_in_the_cache(recorded: Any, tmp_path: Path) -> None:
-    recorded("first", load(text()))
-    assert not (tmp_path / "first" / "cache" / "starts").exists()
 
 
 def test_ranks_that_cannot_write_say_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 
 import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
-from tests.integration.builds import TINY
 from tests.integration.helpers import load
 from tests.store.warp_modules import TEXTS, compiled, enabled, entries, exact, records, text
 from tests.waiting import until
@@ -112,11 +111,6 @@ def test_an_option_leaves_one_module_to_warp(tmp_path: Path, monkeypatch: pytest
         assert (records(), entries(tmp_path)) == ([], [])
         compiled(load(text()), tmp_path / "other")
         assert len(records()) == 1
-
-
-def test_modules_with_products_are_kept_too(everything: Path) -> None:
-    compiled(load(TINY), everything / "out")
-    assert [entry["kind"] for entry in entries(everything)] == ["linked module"]
 
 
 # ---- two keys, one entry

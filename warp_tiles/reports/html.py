@@ -78,7 +78,7 @@ def _cell(heading: str, cell: Content, is_short: bool) -> Markup:
     return element("td", cell, data_label=heading, class_=classes or None)
 
 
-# texts and marks have a contrast of at least 4.5 to both backgrounds, page and panel, which a test computes
+# texts and marks have a contrast of at least 4.5 (WCAG 2.2) to both backgrounds, page and panel
 _COLOURS = {  # of the light theme, and of the dark one
     "page": ("#ffffff", "#0f1318"),
     "panel": ("#f3f5f8", "#181d24"),
