@@ -9,7 +9,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.array_products.cases import LAYOUTS, on, values_of
+from tests.array_products.cases import on, values_of
 from tests.array_products.solve_cases import (
     cholesky_gradient,
     factor_of,
@@ -50,18 +50,6 @@ def test_values(n: int, dtype: str, upper: bool, gpu: str) -> None:
         np.testing.assert_allclose(values_of(x), np.linalg.solve(a, b), rtol=0, atol=TOLERANCES[dtype])
         x = warp_tiles.solve(found, right, upper=upper, factored=True)
         np.testing.assert_allclose(values_of(x), np.linalg.solve(a, b), rtol=0, atol=TOLERANCES[dtype])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_and_columns(layout: str, gpu: str) -> None:
-    n = 30
-    a, b = matrices(n, n, 3), np.random.default_rng(n).normal(size=(3, n, 40))
-    place = LAYOUTS[layout]
-    given, out = place(read_triangle(a, False), wp.float64, gpu), place(np.full(a.shape, np.nan), wp.float64, gpu)
-    warp_tiles.cholesky(given, out)
-    np.testing.assert_allclose(values_of(out), factor_of(a, False), rtol=0, atol=1e-12)
-    x = warp_tiles.solve(given, place(b, wp.float64, gpu))
-    np.testing.assert_allclose(values_of(x), np.linalg.solve(a, b), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("n", "dtype", "upper"), CASES[1:-1])

@@ -14,7 +14,7 @@ import warp_tiles
 from tests.array_products.cases import LAYOUTS, Values, integers, on, square, values_of
 from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.call import canonicalize
-from warp_tiles.array_products.prepared import answered, prepare, prepared
+from warp_tiles.array_products.prepared import answered, prepare
 from warp_tiles.gemm.matmul import candidates
 from warp_tiles.gemm.matmul_question import MatmulConfig
 from warp_tiles.gemm.problem import DTYPE_BYTES
@@ -96,35 +96,6 @@ def test_more_blocks_than_one_dimension_of_a_grid_has(gpu: str) -> None:
     assert np.array_equal(out.numpy(), a.astype(np.float32) @ b.astype(np.float32))
 
 
-def test_the_default_copies_lines_that_vectors_cannot_read(gpu: str) -> None:
-    a, b = integers(1, 1000, 1001, most=1), integers(2, 1001, 1003, most=1)
-    x, y = on(a, wp.float16, gpu), on(b, wp.float16, gpu)
-    out = wp.empty((1000, 1003), dtype=wp.float32, device=gpu)
-    call = checked(x, y, out).call
-    config = prepared(call, out.device).answer.config
-    assert config.copies_a
-    assert config.copies_b
-    for values in (a, -a):  # the copy is made in each call
-        x.assign(on(values, wp.float16, gpu))
-        warp_tiles.matmul(x, y, out)
-        assert np.array_equal(out.numpy(), values @ b)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_float32_results(dtype: str, gpu: str) -> None:
-    a, b = integers(1, 1000, 3000), integers(2, 3000, 520)
-    out = wp.full((1000, 520), np.nan, dtype=wp.float32, device=gpu)
-    warp_tiles.matmul(on(a, TYPES[dtype], gpu), on(b, TYPES[dtype], gpu), out)
-    assert np.array_equal(out.numpy(), a @ b)
-
-
-def test_tf32(gpu: str) -> None:
-    a, b = integers(1, 1000, 777), integers(2, 777, 520)
-    for x, y in itertools.product((on, LAYOUTS["columns"]), repeat=2):
-        out = warp_tiles.matmul(x(a, wp.float32, gpu), y(b, wp.float32, gpu), precision="tf32")
-        assert np.array_equal(out.numpy(), a @ b)
-
-
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_tile_and_slice(dtype: str, gpu: str) -> None:
     a, b, c = (
@@ -168,13 +139,6 @@ def test_options(dtype: str, shape: tuple[int, ...], gpu: str) -> None:
     warp_tiles.matmul(*arrays, alpha=0.125, beta=0.5, bias=on(bias, TYPES[dtype], gpu), epilogue=epilogue)
     before = 0.125 * (a @ b) + 0.5 * c + bias
     assert np.array_equal(values_of(out), in_type(np.abs(before) if dtype == "float64" else before**2, dtype))
-
-
-def test_without_k_and_without_elements(gpu: str) -> None:
-    a, b = (wp.zeros(shape, dtype=wp.float16, device=gpu) for shape in ((30, 0), (0, 40)))
-    assert np.array_equal(values_of(warp_tiles.matmul(a, b, bias=on(np.ones(40), device=gpu))), np.ones((30, 40)))
-    empty = wp.zeros((0, 8), dtype=wp.float16, device=gpu)
-    assert warp_tiles.matmul(empty, on(np.ones((8, 4)), wp.float16, gpu)).shape == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -301,12 +265,3 @@ def test_without_the_hooks(gpu: str) -> None:
         assert np.array_equal(values_of(out), a @ b)
     finally:
         warp_tiles.enable()
-
-
-def test_the_chosen_configuration_is_that_of_the_device(gpu: str) -> None:
-    device = wp.get_device(gpu)
-    a, b, out = (on(np.zeros((4096, 4096)), wp.float16, gpu) for _ in range(3))
-    call = checked(a, b, out).call
-    config = answered(call, device)[2].config
-    assert isinstance(config, MatmulConfig)
-    assert config.tile_m * config.tile_n >= 128 * 128

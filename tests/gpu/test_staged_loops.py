@@ -1,4 +1,4 @@
-"""Loops of products that load into stages, on a GPU: results are exact for every form and instruction."""
+"""Loops of products that load into stages, on a GPU: results and gradients are exact for every form and type."""
 
 from __future__ import annotations
 
@@ -10,27 +10,42 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import load
-from tests.loop_forms import FORMS as LOOP_FORMS
-from tests.loop_forms import K, M, N, in_half
-from tests.staged_cases import FLAT, FORMS, HEADER, WIDE, Case, drawn
+from tests.staged_cases import FLAT, FORMS, HEADER, LINEAR, WIDE, Case, Values, drawn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
-DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
 # tiles that reach full speed
 LARGE = {
-    "128x256x64": Case(128, 256, 64, 1024, 1000, 520),
-    "128x128x64": Case(128, 128, 64, 1024, 1000, 520),
-    "256x128x64, transposed": Case(256, 128, 64, 1000, 1024, 776, True, True),
+    f"{m}x{n}x{k}, {'a' * both}{'b' * both}": Case(m, n, k, 1024, 1000, 520, both, both)
+    for m, n, k, both in (
+        *((128, 256, 64, False), (128, 128, 64, False), (128, 128, 32, False), (64, 64, 64, False)),
+        *((256, 128, 64, True), (128, 64, 64, True)),
+    )
 }
+CASES = LARGE | WIDE | FLAT
+TYPES = {
+    "fp16": ("float16", "default"),
+    "bf16": ("bfloat16", "default"),
+    "tf32": ("float32", "tf32"),
+    "fp32": ("float32", "default"),
+    "fp64": ("float64", "default"),
+}
+every_type = pytest.mark.parametrize("kind", TYPES)
+every_loop = pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("auto", 256), ("mma", 128)])
 
 
-@pytest.mark.parametrize("name", [*FORMS, *DRAWN, *LARGE, *FLAT])
-@pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("auto", 256), ("mma", 128)])
-def test_cases(name: str, main_loop: str, threads: int, gpu: str) -> None:
-    exact((FORMS | DRAWN | LARGE | FLAT)[name], main_loop, threads, gpu)
+def case_of(name: str, kind: str) -> Case:
+    dtype, precision = TYPES[kind]
+    case = drawn(int(name)) if name.isdecimal() else (FORMS | CASES)[name]
+    return replace(case, dtype=dtype, precision=precision)
 
 
-def exact(case: Case, main_loop: str, threads: int, gpu: str) -> None:
+@pytest.mark.parametrize("name", [*FORMS, *CASES, *map(str, range(8))])
+@every_loop
+@every_type
+def test_results(kind: str, name: str, main_loop: str, threads: int, gpu: str) -> None:
+    case = case_of(name, kind)
+    if kind == "fp64" and case.m * case.n > 128 * 128:
+        case = replace(case, m=64)  # C would not fit shared memory
     total, dtype = getattr(wp, case.total), getattr(wp, case.dtype)
     with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop):
         kernel = load(HEADER + case.text("case"), block_dim=threads).case
@@ -41,42 +56,6 @@ def exact(case: Case, main_loop: str, threads: int, gpu: str) -> None:
             wp.launch_tiled(kernel, dim=case.grid, inputs=arrays, outputs=[c], block_dim=threads, device=gpu)
             assert np.array_equal(c.numpy(), case.expected(product, e))
             c.fill_(np.nan)
-
-
-TYPES = {
-    "tf32": ("float32", "tf32"),
-    "fp64": ("float64", "default"),
-    "bf16": ("bfloat16", "default"),
-    "fp32": ("float32", "default"),
-}
-
-
-@pytest.mark.parametrize("name", [*FORMS, *WIDE, *FLAT])
-@pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("auto", 256), ("mma", 64)])
-@pytest.mark.parametrize("kind", TYPES)
-def test_other_types(kind: str, name: str, main_loop: str, threads: int, gpu: str) -> None:
-    dtype, precision = TYPES[kind]
-    case = (FORMS | WIDE | FLAT)[name]
-    if dtype == "float64" and case.m * case.n > 128 * 128:
-        case = replace(case, m=64)  # C would not fit shared memory
-    exact(replace(case, dtype=dtype, precision=precision), main_loop, threads, gpu)
-
-
-HALF_FORMS = [name for name, form in LOOP_FORMS.items() if "= wp.tile_matmul" not in form.text and form.has_half]
-
-
-@pytest.mark.parametrize("name", HALF_FORMS)
-def test_forms_in_half(name: str, gpu: str) -> None:
-    form = LOOP_FORMS[name]
-    draw = np.random.default_rng(1)
-    a, b = (draw.integers(-3, 4, shape).astype(np.float16) for shape in ((M, K), (K, N)))
-    given = b.T.copy() if form.b_transposed else b
-    with warp_tiles.enabled():
-        kernel = load(in_half(form.text), block_dim=64).multiply
-        arrays = [wp.array(values, dtype=wp.float16, device=gpu) for values in (a, given)]
-        c = wp.full((M, N), np.nan, dtype=wp.float32, device=gpu)
-        wp.launch_tiled(kernel, dim=(M // 32, N // 32), inputs=arrays, outputs=[c], block_dim=64, device=gpu)
-        assert np.array_equal(c.numpy(), form.expected(a.astype(float), b.astype(float)))
 
 
 PASS_ROWS = 16  # that 128 threads load at once
@@ -99,3 +78,62 @@ def test_rows_that_lie_far_apart(pass_bytes: int, rows: int, gpu: str) -> None:
         c = wp.full((rows, 64), np.nan, dtype=wp.float32, device=gpu)
         wp.launch_tiled(kernel, dim=case.grid, inputs=inputs, outputs=[c], block_dim=128, device=gpu)
         assert np.array_equal(c.numpy(), case.expected(product, e))
+
+
+# ---- reverse passes
+
+
+def shared_bytes(case: Case) -> int:
+    """Bytes of the tiles and of their gradients."""
+    stored = 2 if "16" in case.dtype else 8 if case.dtype == "float64" else 4
+    total = 8 if case.dtype == "float64" else 4
+    return 2 * (case.m * case.n * total + (case.m + case.n) * case.k * stored)
+
+
+def gradients(case: Case, g: Values, main_loop: str, threads: int, gpu: str) -> tuple[Values, Values, str]:
+    """The gradients of A and B that a launch adds to ones, and the plan of the loop's reverse pass."""
+    total, dtype = getattr(wp, case.total), getattr(wp, case.dtype)
+    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop, gemm_gradients="off"):
+        kernel = load(HEADER + case.text("case", backward=True), block_dim=threads).case
+        a, b, e, _ = case.arrays(1)
+        inputs = [wp.array(x, dtype=kind, device=gpu) for x, kind in ((a, dtype), (b, dtype), (e, total))]
+        found = [wp.ones_like(array) for array in inputs]
+        c, of_c = wp.zeros(g.shape, dtype=total, device=gpu), wp.array(g, dtype=total, device=gpu)
+        wp.launch(
+            kernel, dim=(*case.grid, threads), inputs=[*inputs, c], adj_inputs=[*found, of_c], adj_outputs=[],
+            adjoint=True, block_dim=threads, device=gpu,
+        )  # fmt: skip
+        (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=threads).to_json()["loops"]
+        of_a, of_b = (array.numpy().astype(np.float64) for array in found[:2])
+        return of_a, of_b, loop["reverse"]
+
+
+@pytest.mark.parametrize("name", [*LINEAR, *CASES, *map(str, range(8))])
+@every_loop
+@every_type
+def test_gradients_of_integers(kind: str, name: str, main_loop: str, threads: int, gpu: str) -> None:
+    case = case_of(name, kind)
+    if shared_bytes(case) > 224 * 1024:  # the tiles and their gradients would not fit shared memory
+        case = replace(case, m=64, n=64, k=32)
+    # few columns are not zero, so that all accumulators are integers that 16-bit types have
+    g = np.random.default_rng(5).integers(-1, 2, (case.rows, case.columns)).astype(case.total)
+    most = {"bf16": 8, "fp16": 256}.get(kind, case.rows + case.columns)
+    g[most:] = g[:, most:] = 0
+    of_a, of_b, _ = gradients(case, g, main_loop, threads, gpu)
+    for found, expected in zip((of_a, of_b), case.gradients(1, g)):
+        assert np.array_equal(found, expected + 1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-20, 2.0**30])
+@pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("mma", 128)])
+def test_a_float32_gradient_keeps_22_bits(scale: float, main_loop: str, threads: int, gpu: str) -> None:
+    case = Case(64, 64, 64, 64, 64, 64)
+    draw = np.random.default_rng(3)
+    g = (draw.integers(-3, 4, (64, 64)) + draw.integers(-3, 4, (64, 64)) * 2.0**-14).astype(np.float32)
+    scaled = g * np.float32(scale)
+    of_a, of_b, reverse = gradients(case, scaled, main_loop, threads, gpu)
+    assert "from stages" in reverse
+    for found, expected in zip((of_a, of_b), case.gradients(1, scaled.astype(np.float64))):
+        with np.errstate(over="ignore"):
+            rounded = (expected.astype(np.float16).astype(np.float32) + 1).astype(np.float16)
+        assert np.array_equal(found, rounded.astype(np.float64))

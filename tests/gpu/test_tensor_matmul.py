@@ -12,7 +12,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.array_products.cases import CPU, LAYOUTS, integers, on, values_of
+from tests.array_products.cases import LAYOUTS, integers, on, values_of
 from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.prepared import answered, prepare, prepared
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
@@ -242,8 +242,3 @@ def test_a_function_of_another_type_is_an_error(gpu: str) -> None:
     x, y = (on(integers(seed, 4096, 4096, most=1), wp.float16, gpu) for seed in (1, 2))
     with pytest.raises(MatmulError, match=r"the kernel with epilogue .*doubled_type cannot be built"):
         warp_tiles.matmul(x, y, epilogue=doubled_type)
-
-
-def test_the_cpu_has_no_kernel() -> None:
-    call = checked(*(on(np.zeros((4096, 4096)), wp.float16) for _ in range(3))).call
-    assert not prepared(call, wp.get_device(CPU)).answer.kernel
