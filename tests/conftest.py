@@ -97,7 +97,6 @@ LONGEST_FIRST = (
     "tests/emulator/test_computed_stores.py",
     "tests/emulator/test_random_kernels.py",
     "tests/store/test_commands.py",
-    "tests/tuning/test_kernel_processes.py",
     "tests/emulator/test_wavefronts.py",
     "tests/hardening/test_mutations.py",
     "tests/hardening/test_interruption.py",

@@ -288,3 +288,9 @@ def test_a_cpu_graph_replays_the_product() -> None:
     a.fill_(2.0)
     wp.capture_launch(capture.graph)
     assert np.array_equal(out.numpy(), a.numpy() @ b.numpy())
+
+
+def test_a_product_without_enable_reads_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARP_TILES_PROVIDR", "own")
+    a = wp.array(np.eye(8, dtype=np.float32), device="cpu")
+    assert warp_tiles.matmul(a, a).numpy().trace() == 8.0
