@@ -153,6 +153,18 @@ class EmulatedKernels:
                 adjoint.append(null_array() if isinstance(value, np.ndarray) else bytes(len(primal[-1])))
         return self._launch(f"{kernel.key}_", "backward", dim, [*primal, *adjoint], memory)
 
+    def run(
+        self, kernel: Any, dim: Sequence[int], arguments: Sequence[Argument],
+        gradients: Sequence[Values | None] | None = None, *options: Any, **named: Any,
+    ) -> dict[str, Values]:  # fmt: skip
+        """The arrays after a sound launch of a kernel, or of its adjoint if there are gradients."""
+        if gradients is None:
+            outcome = self.forward(kernel, dim, arguments, **named)
+        else:
+            outcome = self.backward(kernel, dim, arguments, gradients, *options, **named)
+        assert outcome.error == ""
+        return outcome.arrays
+
     def _argument(self, memory: Memory, arg: Any, value: Argument, grad: int = 0) -> bytes:
         if isinstance(value, bytes):
             return value

@@ -57,8 +57,7 @@ def test_the_second_tile_changes(text: str, arguments: str, machine: Machine, tm
     if text is STORE:
         g = random.integers(-3, 4, (16, 16)).astype(np.float32)
         zeros = [np.zeros_like(a), np.zeros_like(b), np.zeros_like(s)]
-        outcome = found.emulated.backward(found.module.scaled, (1,), [a, b, s, np.zeros_like(s)], [*zeros, g])
-        assert outcome.error == ""
+        arrays = found.emulated.run(found.module.scaled, (1,), [a, b, s, np.zeros_like(s)], [*zeros, g])
         of_sum = g if stored == "p" else 2 * g
-        assert np.array_equal(outcome.arrays["adj_S"], 3 * g)
-        assert np.array_equal(outcome.arrays["adj_A"], of_sum @ b.T)
+        assert np.array_equal(arrays["adj_S"], 3 * g)
+        assert np.array_equal(arrays["adj_A"], of_sum @ b.T)

@@ -75,6 +75,5 @@ def test_every_alignment_and_edge(machine: Machine, tmp_path: Path, dtype: str, 
     for (name, case), alignment in itertools.product(cases.items(), ALIGNMENTS[dtype]):
         a, b, e, product = case.arrays(3)
         c = np.full(product.shape, np.nan, dtype=product.dtype)
-        outcome = emulated.forward(kernels[name], case.grid, [inside(a, alignment), inside(b, alignment), e, c])
-        assert outcome.error == "", (name, alignment)
-        assert np.array_equal(outcome.arrays["C"], product), (name, alignment)
+        arrays = emulated.run(kernels[name], case.grid, [inside(a, alignment), inside(b, alignment), e, c])
+        assert np.array_equal(arrays["C"], product), (name, alignment)
