@@ -199,7 +199,7 @@ def test_compilers_start_ahead_only_for_a_provider_that_compiles(
     bench: Bench, changes: dict[str, str], started: bool
 ) -> None:
     with settings.override(**changes):
-        bench.engine.start_compilers(current())
+        bench.engine.start_compilers(current(), "m")
     assert bench.pool.started == (STARTED_AHEAD if started else 0)
 
 

@@ -96,6 +96,11 @@ def kernels_of(module: Any) -> tuple[object, ...]:
     return tuple((ref(kernel), len(kernel.overloads)) for kernel in module.kernels.values())
 
 
+def packages_of(module: Any) -> list[str]:
+    """The Python packages that define the kernels of a module, by the first part of their names."""
+    return sorted({str(kernel.func.__module__).partition(".")[0] for kernel in module.kernels.values()})
+
+
 def generate_launched(module: Any, threads: int, given: Mapping[str, Any]) -> AheadModule | None:
     """Generate a module as its launch would. None if only the launch may build it.
 

@@ -287,7 +287,7 @@ class Hooks:
         if resolved.policy == "off":
             return None
         if not this_thread.planning:
-            self.engine.start_compilers(resolved)
+            self.engine.start_compilers(resolved, str(builder.module.name))
         return state
 
     def _log_warning(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
@@ -525,7 +525,8 @@ class Hooks:
             hasher.warp_tiles_has_calls = False
             return
         if not this_thread.planning and self.engine.build_context(resolved).store.digests.is_empty:
-            self.engine.start_compilers(resolved)  # the first use on a machine, so the module is in no cache
+            # the first use on a machine, so the module is in no cache
+            self.engine.start_compilers(resolved, module.name if module else "")
         hasher.warp_tiles_settings = resolved  # a change while the module is built counts from its next load on
         hasher.warp_tiles_choices = self.engine.choices(resolved)
         hasher.hash = hashlib.sha256(hasher.hash + self.engine.fingerprint(resolved).encode("utf-8")).digest()

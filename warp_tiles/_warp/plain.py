@@ -49,17 +49,20 @@ class PlainModules:
         if options.get("output_arch") is None or getattr(hasher, "warp_tiles_has_calls", False):
             return None
         resolved = self._reloads.settings_of(options, module)
-        if not self.serves(resolved) or not warp.config.cache_kernels:
+        if not (self.serves(resolved) or self._is_packaged(module, resolved)) or not warp.config.cache_kernels:
             return None
         from warp_tiles.build.warp_module import say_left_to_warp
         from warp_tiles.compile.module import reason_left_to_warp
 
         prints = warp.config.log_level <= warp.LOG_DEBUG or getattr(warp.config, "verbose", False)
         if reason := "Warp's log shows what the compiler prints" if prints else reason_left_to_warp(options):
-            if not this_thread.ahead:  # the program may never launch it
+            if not this_thread.ahead and self.serves(resolved):  # the program may never launch it
                 say_left_to_warp(reason)
             return None
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
+
+    def _is_packaged(self, module: Any, resolved: Settings) -> bool:
+        return resolved.modules != "tiles" and self._engine.build_context(resolved).is_packaged(str(module.name))
 
     def look_up(self, module: Any, options: Mapping[str, Any]) -> Start | None:
         """Look a module up before its code is generated; None if it has to be generated in any case."""
@@ -71,13 +74,14 @@ class PlainModules:
 
         context = self._engine.build_context(resolved)
         is_new = context.store.digests.is_empty  # so no entry is expected, and the digests take time
-        if is_new:
-            self._engine.start_compilers(resolved)
+        compiles, name = resolved.all_modules, str(module.name)
+        if is_new and compiles:
+            self._engine.start_compilers(resolved, name)
         key = self.start_key(module, options, context)
         # a network request would hold Warp's generator lock, so a module that no launch has asked for is looked up here
-        start = None if key is None else look_up(context, key, asks=not this_thread.ahead)
-        if not is_new and (start is None or start.found is None):
-            self._engine.start_compilers(resolved)  # while Warp generates the code
+        start = None if key is None else look_up(context, key, asks=compiles and not this_thread.ahead)
+        if compiles and not is_new and (start is None or start.found is None):
+            self._engine.start_compilers(resolved, name)  # while Warp generates the code
         return start
 
     def start_key(self, module: Any, options: Mapping[str, Any], context: BuildContext) -> CacheKey | None:
@@ -103,7 +107,7 @@ class PlainModules:
             "module": hasher.warp_tiles_hash.hex(),
             "names": names_in_code(program_name(module, hasher), native_dir, verify_fp=options["verify_fp"]),
             "options": [f"{name}={value!r}" for name, value in sorted(options.items())],
-            "python": platform.python_version(),
+            "python": ".".join(platform.python_version_tuple()[:2]),
             "target": target,
             "warp": digests.digest(warp_library()),
         })  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from warp_tiles.store.bundle import Bundle
     from warp_tiles.store.cache import AskUpstream, BuildLease, Cache, Upstream
     from warp_tiles.store.key import CacheKey
+    from warp_tiles.store.packages import KernelPackages, Packaged
     from warp_tiles.store.remote import RemoteStore
 
 log = logging.getLogger("warp_tiles")
@@ -165,10 +167,45 @@ class BuildContext:
         root, most, shared = self.root, self.settings.cache_max_bytes, self.settings.cache_shared
         wait_s = self.settings.build_wait_s or -1.0  # no limit
 
-        def make() -> Cache:
-            return Cache(root, kind, max_bytes=most, allow_shared=shared, build_wait_s=wait_s)
+        def packaged(key: CacheKey) -> Packaged | None:
+            packages = self.packages  # of the search path as it is then
+            return None if packages is None else packages.find(LTOIR if kind is FUNCTIONS else MODULE, key)
 
-        return self.resources.once(make, "cache", root, kind, most, shared, wait_s)
+        def make() -> Cache:
+            return Cache(root, kind, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, packaged=packaged)
+
+        chosen = self.settings.kernel_packages, self.settings.bundle
+        return self.resources.once(make, "cache", root, kind, most, shared, wait_s, chosen)
+
+    @property
+    def warp_version(self) -> str:
+        """Version of the installed Warp and of its CUDA, as kernel packages name it."""
+        import warp
+
+        return f"{warp.__version__}, CUDA {dotted(self.resources.warp_toolkit)}"
+
+    @property
+    def packages(self) -> KernelPackages | None:
+        """The installed kernel packages that the settings allow; None if there is none."""
+        chosen = self.settings.kernel_packages
+        if chosen == "none" or self.settings.bundle is not None:
+            return None
+        from warp_tiles.store.packages import KernelPackages
+
+        make = partial(KernelPackages, chosen, self.warp_version, tuple(sys.path))
+        found = self.resources.once(make, "packages", chosen, *sys.path)
+        return found if found.found else None
+
+    def is_packaged(self, module: str) -> bool:
+        """True if an installed kernel package may have a module, by name."""
+        return self.settings.policy != "off" and (packages := self.packages) is not None and packages.serve(module)
+
+    def missed_in_packages(self, module: str, arch: int, block_dim: int) -> str:
+        """Why no installed kernel package has a module; empty if none names it."""
+        if self.settings.policy == "off" or (packages := self.packages) is None:
+            return ""
+        toolchain = self.toolchain_text(MODULE) if self.try_toolchain() is not None else ""
+        return packages.missed(module, arch, block_dim, toolchain)
 
     @property
     def remote(self) -> RemoteStore | None:
@@ -364,12 +401,22 @@ class BuildContext:
         return submit(request)
 
     @contextmanager
-    def leased_module(self, key: CacheKey, phases: Phases, started_at_s: float) -> Iterator[BuildLease]:
+    def leased_module(
+        self, key: CacheKey, phases: Phases, started_at_s: float, *, keeps: bool = True
+    ) -> Iterator[BuildLease]:
         """Look up a module that was generated, and keep other processes from building it. Lookup and fetch are phases.
 
         Args:
             started_at_s: The start of the lookup.
+            keeps: False for a module that is only looked up here, and not kept if it is built.
         """
+        from warp_tiles.store.cache import BuildLease
+
+        if not keeps:
+            found = self.modules.get(key)
+            phases.add(LOOK_UP, started_at_s)
+            yield BuildLease(found, partial(self.modules.put, key))
+            return
         upstream = self.upstream(MODULE, key)
 
         def asked() -> Upstream:

@@ -196,15 +196,25 @@ class Engine:
         if context.bundle is None:  # to ask for either is to open it
             _ = context.remote
 
-    def start_compilers(self, resolved: Settings) -> None:
+    def note_missed(self, plan: ModulePlan) -> None:
+        """Note why a module that was built did not come from a kernel package, if one names it."""
+        assert plan.arch is not None
+        if reason := self.build_context(plan.settings).missed_in_packages(plan.name, plan.arch, plan.block_dim):
+            log.info("module %s did not come from a kernel package: %s", plan.name, reason)
+            self.recorder.add_missed(plan, reason)
+
+    def start_compilers(self, resolved: Settings, module: str) -> None:
         """Start compiler processes for a build that is certain to come, while Warp still generates its code.
+
+        Args:
+            module: Its name.
 
         Raises:
             SettingError: The policy forbids the provider of the settings.
         """
         compiles = not _COMPILING.isdisjoint(resolved.providers)
         context = self.build_context(resolved)
-        if context.remote is not None and context.remote.is_up:
+        if (context.remote is not None and context.remote.is_up) or context.is_packaged(module):
             return  # modules are expected there
         if compiles and resolved.rules.builds and not self.resources.closed:
             context.pool.start_processes(STARTED_AHEAD)

@@ -54,6 +54,7 @@ from warp_tiles.settings import current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry
+from warp_tiles.store.packages import package_of
 from warp_tiles.util.files import write_output
 from warp_tiles.util.threads import raise_if_signalled, wait_result
 from warp_tiles.util.warn import warn
@@ -102,7 +103,7 @@ class ModuleBuild:
             warn(problem)
         for cost in dict.fromkeys(loop.cost for loop in self.plan.loops if loop.cost):
             warn(cost)
-        if not self._settings.keeps_modules:  # the whole module may be known
+        if not (self._settings.keeps_modules or self._is_packaged):  # the whole module may be known
             self._start_functions()
 
     def _start_functions(self) -> None:
@@ -142,10 +143,12 @@ class ModuleBuild:
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
         plan, progress = self.plan, self._engine.progress
+        looks = kept or (linked_here and self._is_packaged)
         counted = progress.module(plan.name, module.arch, plan.block_dim, self._settings.progress)
-        with counted, self._lease(module, text, kept=kept) as lease:
+        with counted, self._lease(module, text, looks=looks, keeps=kept) as lease:
             if lease is not None and lease.found is not None:
-                record = replace(self._found(lease.found, output_path), module_key=lease.found.key)
+                package = package_of(lease.found)
+                record = replace(self._found(lease.found, output_path), module_key=lease.found.key, package=package)
             else:
                 if self.plan.has_own_code and self._settings.bundle is not None:
                     from warp_tiles.build.deployment import not_in_bundle
@@ -163,6 +166,8 @@ class ModuleBuild:
         if note is not None and record.module_key and (parts := self._parts(module, text)) is not None:
             note(self.plan.name, self.plan.block_dim, parts[0], {}, record.module_key, parts[1])
         self._engine.recorder.add_record(record, planned=plan)
+        if not record.found:
+            self._engine.note_missed(plan)
         log.info("%s", record.summary())
         for loop in record.plan.loops:
             log.info("%s", loop.summary())
@@ -201,20 +206,20 @@ class ModuleBuild:
         return WarpCompileRequest.of(plain, text.encode("utf-8")), linked
 
     @contextmanager
-    def _lease(self, module: ModuleSource, text: str, *, kept: bool) -> Iterator[BuildLease | None]:
-        """Look the linked module up, and keep other processes from linking it.
+    def _lease(self, module: ModuleSource, text: str, *, looks: bool, keeps: bool) -> Iterator[BuildLease | None]:
+        """Look the linked module up and, if it is kept, keep other processes from linking it.
 
-        Yields None if it is not kept or has no key.
+        Yields None if it has no key, or if it was not found and is not kept.
         """
         started, functions = now_s(), _keys_of(self.plan)
         key = None
-        if kept and all(functions.values()):  # the source calls the planned functions
+        if looks and all(functions.values()):  # the source calls the planned functions
             key = _linked_key(self._context, module, text, functions, self.plan.register_limit)
         if key is None:
             yield None
             return
-        with self._context.leased_module(key, self._phases, started) as lease:
-            yield lease
+        with self._context.leased_module(key, self._phases, started, keeps=keeps) as lease:
+            yield lease if keeps or lease.found is not None else None
 
     def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:
         """Write a module that was linked before. Its functions are neither built nor fetched."""
@@ -346,6 +351,10 @@ class ModuleBuild:
                 f"module {self.plan.name} has to be linked by Warp: {reason}", remedy="set linker to 'auto'"
             )
         return reason
+
+    @property
+    def _is_packaged(self) -> bool:
+        return self._context.is_packaged(self.plan.name)
 
     @property
     def _prefix(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
@@ -175,7 +176,8 @@ class ModuleRecord:
         linker_reason: The reason why Warp linked; empty if warp_tiles did.
         seconds: Time from the end of code generation to the finished file.
         module_key: Digest of the linked module's key; empty if the module is not kept.
-        found: True if the linked module was in the cache or in the remote store.
+        found: True if the linked module was in the cache, in a kernel package or in the remote store.
+        package: The kernel package that it came from; empty for another place.
         started_at_s: The end of code generation, in seconds of :func:`warp_tiles.build.records.now_s`.
     """
 
@@ -190,6 +192,7 @@ class ModuleRecord:
     found: bool = False
     started_at_s: float = 0.0
     phases: tuple[Phase, ...] = ()
+    package: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The record as ``warp-tiles run --report`` writes it."""
@@ -202,6 +205,7 @@ class ModuleRecord:
             "lto_bytes": sum(artifact.lto_bytes or len(artifact.payload) for artifact in from_lto),
             **{name: getattr(self, name) for name in ("linker", "linker_reason", "module_key", "found", "output")},
             "cubin_bytes": self.output_bytes,
+            "kernel_package": self.package,
             **_times(self),
             "phases": [phase.to_json() for phase in self.phases],
         }
@@ -226,6 +230,12 @@ class Recorder:
         self._lock = threading.Lock()
         self._plans: list[ModulePlan] = []
         self._records: list[ModuleRecord] = []
+        self._missed: dict[tuple[str, int | None, int], str] = {}
+
+    def add_missed(self, plan: ModulePlan, reason: str) -> None:
+        """Add why a module that an installed kernel package names did not come from it."""
+        with self._lock:
+            self._missed[plan.name, plan.arch, plan.block_dim] = reason
 
     def add_plan(self, plan: ModulePlan) -> None:
         """Add the plan of a module that is generated, or that Warp loaded from its own cache."""
@@ -256,8 +266,10 @@ class Recorder:
         found = sum(record.found for record in records)
         if not records:
             return "nothing to build"
+        packages = Counter(record.package for record in records if record.package)
+        served = "".join(f", {count} of them from {package}" for package, count in packages.items())
         return (
-            f"modules: {len(records) - found} built, {found} cached; "
+            f"modules: {len(records) - found} built, {found} cached{served}; "
             f"functions: {functions.count(False)} built, {functions.count(True)} cached; "
             f"{sum(record.seconds for record in records):.1f} s"
         )
@@ -267,12 +279,20 @@ class Recorder:
         with self._lock:
             self._plans.clear()
             self._records.clear()
+            self._missed.clear()
 
     def to_json(self) -> dict[str, Any]:
-        """``modules``: records of built modules, and the newest plan of each other one (CPU, or in Warp's cache)."""
+        """``modules``: records of built modules, and the newest plan of each other one (CPU, or in Warp's cache).
+
+        ``not_in_kernel_packages`` has the modules that an installed kernel package names and lacks, with the reasons.
+        """
         with self._lock:
             built = {id(record.plan) for record in self._records}
             others = {(p.name, p.arch, p.block_dim): p for p in self._plans if id(p) not in built}
             modules = [record.to_json() for record in self._records]
             modules += [{**plan.to_json(), "builds": []} for plan in others.values()]
-        return {"modules": modules}
+            missed = [
+                {"name": name, "arch": arch, "block_dim": threads, "reason": reason}
+                for (name, arch, threads), reason in self._missed.items()
+            ]
+        return {"modules": modules, **({"not_in_kernel_packages": missed} if missed else {})}

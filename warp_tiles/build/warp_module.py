@@ -25,6 +25,7 @@ from warp_tiles.errors import LinkError, WorkerError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store import MODULE
 from warp_tiles.store.key import CacheKey
+from warp_tiles.store.packages import package_of
 from warp_tiles.util.files import write_output
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -96,17 +97,19 @@ class Start:
     Attributes:
         found: The output; None if the source has to be generated.
         keep: Binds the key to the payload of an entry.
+        package: The kernel package that has it; empty for another place.
     """
 
     key: CacheKey
     found: WarpOutput | None
     keep: Callable[[bytes, Mapping[str, object]], object]
+    package: str = ""
 
 
 def look_up(context: BuildContext, key: CacheKey, *, asks: bool = True) -> Start:
     """Look a start key up, here and, if ``asks``, in the remote store or the bundle."""
     with context.modules.lease(key, context.upstream(MODULE, key) if asks else None, builds=False) as lease:
-        return Start(key, WarpOutput.of(lease.found), lease.keep)
+        return Start(key, WarpOutput.of(lease.found), lease.keep, package_of(lease.found))
 
 
 def content_key(context: BuildContext, request: WarpCompileRequest, target: str) -> CacheKey:
@@ -169,22 +172,29 @@ class WarpModuleBuild:
             return
         key = content_key(self.context, request, wanted.target)
         plan, progress = self.plan, self._engine.progress
+        keeps, package = plan.settings.all_modules, ""
         with progress.module(plan.name, module.arch, plan.block_dim, plan.settings.progress):
             asked_at, listener = now_s(), self._engine.listener
             found = wanted.equal(self.start.found) if self.start is not None else None
-            if found is not None:
+            if found is not None and self.start is not None:
                 self._write(output_path, found)
+                package = self.start.package
             else:
                 if listener is not None:
                     listener.generate_while(lambda: self.context.modules.is_locked(key))
-                with self.context.leased_module(key, self._phases, asked_at) as lease:
+                with self.context.leased_module(key, self._phases, asked_at, keeps=keeps) as lease:
                     found = wanted.equal(WarpOutput.of(lease.found))
                     by_warp = False
                     if found is not None:
                         self._write(output_path, found)
+                        package = package_of(lease.found)
+                    elif not keeps:  # it is here only for a package that lacks it
+                        self._engine.note_missed(plan)
+                        warp_build(list(warp_inputs))
+                        return
                     else:
                         by_warp = self._compile(request, output_path, lambda: warp_build(list(warp_inputs)))
-                    if not by_warp or source_path.name == self._program:
+                    if keeps and (not by_warp or source_path.name == self._program):
                         output = found or replace(wanted, binary=output_path.read_bytes())
                         # a module that is found without generation has no link inputs
                         self._keep(output.pack(), key, lease, now_s() - started, binds=not warp_inputs)
@@ -194,9 +204,11 @@ class WarpModuleBuild:
             ModuleRecord(
                 self.plan, (), "warp", "it calls no function of warp_tiles", output_path.name,
                 os.path.getsize(output_path), now_s() - started, module_key=key.digest, found=found is not None,
-                started_at_s=started, phases=self._phases.found,
+                started_at_s=started, phases=self._phases.found, package=package,
             )
         )  # fmt: skip
+        if found is None:
+            self._engine.note_missed(plan)
 
     def request(
         self, source: bytes, module: ModuleSource, warp_inputs: Sequence[bytes]

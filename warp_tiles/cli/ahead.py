@@ -161,10 +161,7 @@ def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
         api.enable()
         found = wanted.discovered()
         with wanted.kernel_errors():
-            plans = [
-                api.plan(target.module, arch=arch, block_dim=target.block_dim).to_json()
-                for target, arch in wanted.targets(found)
-            ]
+            plans = [_planned(target, arch) for target, arch in wanted.targets(found)]
     document = {
         "modules": found.with_launched(plans),
         "matmul": [product.to_json() for product in found.products],
@@ -176,6 +173,13 @@ def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
     else:
         _print_plans(document)
     require_complete(wanted.script, found.stopped, wanted.allow_incomplete)
+
+
+def _planned(target: Target, arch: int) -> dict[str, Any]:
+    found = api.plan(target.module, arch=arch, block_dim=target.block_dim)
+    packages = require_hooks("plan").engine.build_context(found.settings).packages
+    text = "" if packages is None else packages.planned(found.name, arch, found.block_dim)
+    return {**found.to_json(), "kernel_package": text}
 
 
 def _print_plans(document: Mapping[str, Any]) -> None:
@@ -376,14 +380,32 @@ def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) 
 
 @click.command(context_settings=GRAMMAR)
 @_takes_targets
-@click.option("-o", "--output", "file", type=FILE, required=True, help="Write the bundle here.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File of the bundle, or folder of the wheel.")
+@click.option("--wheel", metavar="NAME", help="Write a wheel of kernels, NAME or NAME==VERSION, for several scripts.")
+@click.option("--client", metavar="NAME", help="The distribution of the kernels, where the scripts do not show it.")
 @json_option
-def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
+def bundle(wanted: _Wanted, output: Path | None, wheel: str | None, client: str | None, as_json: bool) -> None:
     """Build every module of SCRIPT, sign it, and write all to one bundle.
 
     The script runs as under "plan": its launches are recorded and not executed. The bundle also holds the tuning
     records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
+
+    With --wheel, every argument is a script, with its own arguments in quotes: "train.py --size 4". Each runs as under
+    "warm", and the wheel holds what all launch. Installed, it is found without an option.
     """
+    if wheel is not None:
+        from warp_tiles.cli.wheel import bundle_wheel
+
+        if wanted.block_dim is not None:
+            raise click.UsageError("--block-dim does not go with --wheel")
+        bundle_wheel(wanted.script, wanted.archs, wheel, client, output, wanted.allow_incomplete, as_json)
+        return
+    if output is None or client is not None:
+        raise click.UsageError("give -o FILE; --client goes with --wheel")
+    _bundle(wanted, output, as_json)
+
+
+def _bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     from warp_tiles._warp.modules import compile_module
     from warp_tiles.store.bundle import write_bundle
 

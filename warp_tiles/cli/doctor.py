@@ -29,7 +29,10 @@ class Finding:
 
 def diagnose() -> Iterator[Finding]:
     """All findings, in the order in which data flows: interpreter, Warp, toolchain, GPU, cache."""
-    checks = (_python, _platform, _warp, _internals, _toolchain, _archs, _headers, _gpus, _settings, _bundle, _cache)
+    checks = (
+        _python, _platform, _warp, _internals, _toolchain, _archs, _headers, _gpus, _settings, _bundle, _packages,
+        _cache,
+    )  # fmt: skip
     for check in checks:
         try:
             if (found := check()) is not None:
@@ -167,6 +170,27 @@ def _bundle() -> Finding | None:
         return None
     with contextlib.closing(open_bundle(now)) as bundle:
         return Finding("bundle", "ok", f"{bundle.path}: signed by a trusted key, made with these versions and settings")
+
+
+def _packages() -> Finding | None:
+    """The installed kernel packages: what they have, and why one cannot serve. None without one."""
+    import warp
+
+    from warp_tiles.build.context import BuildContext, Resources
+
+    packages = BuildContext(Resources(warp.get_cuda_toolkit_version()), current()).packages
+    if packages is None:
+        return None
+    parts, state = [], "ok"
+    for one in packages.found:
+        reason = one.reason_unusable
+        state = "note" if reason else state
+        parts.append(f"{one.summary()}; it is not used: {reason}" if reason else one.summary())
+    for first, other, count in packages.shared_modules():
+        parts.append(f"{other.title} has {count} keys of modules that {first.title} has, and that one serves")
+        state = "note"
+    remedy = "" if state == "ok" else "install packages for this Warp, one for each client (pip uninstall removes one)"
+    return Finding("packages", state, "; ".join(parts), remedy)
 
 
 def _cache() -> Finding:

@@ -140,7 +140,7 @@ def _of_record(file: Path, archs: Sequence[int]) -> list[Row]:
 def _row(module: str, block_dim: int, arch: int, output: str, reason: str = "") -> Row:
     return {
         "module": module, "block_dim": block_dim, "arch": arch, "output": output, "key": "", "state": "left out",
-        "reason": reason, "seconds": 0.0,
+        "reason": reason, "seconds": 0.0, "packages": [],
     }  # fmt: skip
 
 
@@ -224,7 +224,7 @@ class LaunchedModules:
 
     def at_launch(self, module: Any, device: Any, threads: int) -> None:
         """Generate a module, and queue its build, if it was not launched as it is now."""
-        from warp_tiles._warp.ahead import generate_launched, kernels_of
+        from warp_tiles._warp.ahead import generate_launched, kernels_of, packages_of
 
         if self._has_gpus and device.is_cpu:  # elsewhere, the CPU stands for the GPU
             return
@@ -234,6 +234,7 @@ class LaunchedModules:
                 continue
             self._seen.add(wanted)
             one, row = None, _row(str(module.name), threads, arch, "cubin")
+            row["packages"] = packages_of(module)
             self.rows.append(row)
             try:
                 one = generate_launched(module, threads, {"device": target, "output_arch": arch})

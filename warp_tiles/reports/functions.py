@@ -199,6 +199,7 @@ def module_notes(module: Json) -> list[str]:
     found = []
     if module["policy"] != "auto" or module["provider"] != "auto":
         found.append(f"policy {module['policy']}, provider {module['provider']}")
+    found += [module["kernel_package"]] if module.get("kernel_package") and "output" not in module else []
     found += module["stuck"]
     found += [memory["problem"] for memory in module["memory"] if memory["problem"]]
     if module["uninstantiated"]:

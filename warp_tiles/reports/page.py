@@ -176,8 +176,8 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     """The page of a plan or of a run.
 
     Args:
-        document: ``modules``, as :func:`warp_tiles.report` and ``warp-tiles plan --json`` give them, ``start``, as the
-            former gives it, and ``matmul``, as the latter gives it.
+        document: ``modules``, as :func:`warp_tiles.report` and ``warp-tiles plan --json`` give them, ``start`` and
+            ``not_in_kernel_packages``, as the former gives them, and ``matmul``, as the latter gives it.
         facts: Facts about the run, by name: script, time, versions.
 
     Returns:
@@ -186,7 +186,7 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     modules, others = with_tiles(document["modules"])
     body = [
         element("h1", title),
-        _facts([*facts.items(), *_start_facts(document.get("start"))]),
+        _facts([*facts.items(), *_start_facts(document.get("start")), *_package_facts(document)]),
         cards(modules),
         *_warnings([*compiled_again(document["modules"]), *notes(modules)], any(map(is_built, modules))),
     ]
@@ -213,6 +213,17 @@ def _start_facts(start: Json | None) -> Iterator[tuple[str, Content]]:
         waste = f", {start['unused']} for no launch ({start['unused_seconds']:.1f} s)" if start["unused"] else ""
         text = f": {start['compiled']} modules compiled ahead, {start['used']} used{waste}"
         yield "start record", joined((element("code", start["file"]), text))
+
+
+def _package_facts(document: Json) -> Iterator[tuple[str, Content]]:
+    """What came from which installed kernel package, and what did not."""
+    served = Counter(each.get("kernel_package", "") for each in document["modules"] if is_built(each))
+    for package, count in served.items():
+        if package:
+            yield "kernel package", f"{package}: {count} module{'s' * (count != 1)}"
+    missed = Counter(each["reason"] for each in document.get("not_in_kernel_packages", ()))
+    for reason, count in missed.items():
+        yield "not from kernel packages", f"{count} module{'s' * (count != 1)}: {reason}"
 
 
 def _warnings(found: list[str], built: bool) -> list[Markup]:

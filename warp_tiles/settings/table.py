@@ -137,6 +137,9 @@ class Settings:
     """Seconds to wait for an answer of the remote store. It is not asked again in this process then."""
     bundle: Path | None = _setting(None, values.path, affects="modules", users_own=True)
     """File of a [deployment bundle](deployment.md), the only source of modules. It needs the policy `locked`."""
+    kernel_packages: str = _setting("auto", values.package_names, affects="modules", users_own=True)
+    """Installed [kernel packages](deployment.md#a-wheel-of-kernels) that modules and functions come from: `auto`, all;
+    `none`; or names, with commas between them."""
     signing_key: Path | None = _setting(None, values.path, affects="modules", users_own=True, absolute=True)
     """File of the [private key](remote.md#signatures) that signs what is written to a remote store, by an absolute
     path. Its public key is trusted."""

@@ -35,6 +35,7 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     remote_push: bool | Removed
     remote_wait_s: float | Removed
     bundle: Folder | Removed
+    kernel_packages: str | Sequence[str] | Removed
     signing_key: Folder | Removed
     trusted_keys: Sequence[str] | Removed
     jobs: int | Removed

@@ -173,6 +173,20 @@ def store_url(name: str, value: Any) -> str:
         ) from error
 
 
+def package_names(name: str, value: Any) -> str:
+    """``auto``, ``none``, or names of distributions, as text with commas between them."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, Iterable):
+        raise _refused(name, value, "give auto, none, or names of packages, with commas between them")
+    found = [re.sub(r"[-_.]+", "-", text(name, item).strip()).lower() for item in value]
+    if not found or not all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", item) for item in found):
+        raise _refused(name, value, "give auto, none, or names of packages, with commas between them")
+    if len(found) > 1 and not {"auto", "none"}.isdisjoint(found):
+        raise _refused(name, value, "give auto or none alone, or names of packages")
+    return ",".join(dict.fromkeys(found))
+
+
 def public_keys(name: str, value: Any) -> tuple[str, ...]:
     """Public keys, from several texts, or from one with commas between them."""
     if isinstance(value, str):

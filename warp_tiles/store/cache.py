@@ -14,6 +14,7 @@ from warp_tiles.store.folder import Folder, refused
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import FUNCTIONS, HEADERS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.packages import Packaged
 from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
@@ -72,6 +73,8 @@ class Cache:
         max_bytes: Size above which the least recently used keys are removed.
         allow_shared: Accept a folder that others can write. They then choose the code that runs.
         build_wait_s: Seconds to wait for another process that builds the same key, before building it here too.
+        packaged: What an installed kernel package has for a key. It is asked where the folder lacks an entry, and what
+            it has is not stored here.
     """
 
     def __init__(
@@ -82,8 +85,10 @@ class Cache:
         max_bytes: int = DEFAULT_MAX_BYTES,
         allow_shared: bool = False,
         build_wait_s: float = 120.0,
+        packaged: Callable[[CacheKey], Packaged | None] = lambda key: None,
     ) -> None:
         self.max_bytes = max_bytes
+        self._packaged = packaged
         self._build_wait_s = build_wait_s
         self._problems = Problems()
         self._unmeasured_bytes = 0.0  # that this process may store before it measures the cache again
@@ -120,16 +125,24 @@ class Cache:
             entry = self._folder.read_entry(digest)
         if entry is not None:
             self._folder.touch(digest)
+        elif (found := self._in_package(key)) is not None:
+            entry = found.entry()
         return entry
+
+    def _in_package(self, key: CacheKey | str) -> Packaged | None:
+        return None if isinstance(key, str) else self._packaged(key)
 
     def manifest(self, key: CacheKey | str) -> Manifest | None:
         """Look up the manifest of an entry, for display. The payload is not read and the use is not recorded.
 
         A later :meth:`get` may still miss, because the payload may be missing or damaged.
         """
+        manifest = None
         with self._usable():
-            return self._folder.find_manifest(_digest_of(key))
-        return None
+            manifest = self._folder.find_manifest(_digest_of(key))
+        if manifest is None and (found := self._in_package(key)) is not None:
+            manifest = found.manifest
+        return manifest
 
     def put(self, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Entry:
         """Store an entry. It replaces one of the same key.

@@ -51,7 +51,7 @@ class RefusedFolderError(PermissionError):
     """A folder is refused, because others could choose its content or because it is a link."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(errno.EACCES, f"the folder {path} is refused: {reason}", str(path))
+        super().__init__(errno.EACCES, f"{path} is refused: {reason}", str(path))
         self.path = path
         self.reason = reason
 
@@ -70,13 +70,19 @@ class TrustedFolder:
             folders.
         shared: Accept a root that others can write. Inner folders may then be as open as the root, and not more.
         private: Inner folders and files are for this user alone, also below a shared root.
+        installed: The root holds Python packages, and the files belong to one. They are only read. This user or root
+            owns them, and none is more open than the root, where whoever can write can replace Python's code.
     """
 
-    def __init__(self, root: Path, folder: str = "", *, shared: bool = False, private: bool = False) -> None:
+    def __init__(
+        self, root: Path, folder: str = "", *, shared: bool = False, private: bool = False, installed: bool = False
+    ) -> None:
         self.root = root
         self.folder = folder
         self.shared = shared
+        self.installed = installed
         self.private = private or not shared
+        self._root_writers = 0
 
     def path(self, name: str) -> Path:
         """The path of a file, for messages and for other programs."""
@@ -122,6 +128,8 @@ class TrustedFolder:
         with self._parent(name) as (parent, file):
             descriptor = os.open(file, _READ_FLAGS, dir_fd=parent)
         try:
+            if self.installed:
+                self._checked(self.path(name), os.fstat(descriptor), self._root_writers)
             return read_descriptor(descriptor, self.path(name), most_bytes)
         finally:
             os.close(descriptor)
@@ -292,7 +300,7 @@ class TrustedFolder:
         except NotADirectoryError:
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(self.root)) from None
         try:
-            allowed = self._checked(self.root, os.fstat(descriptor), None)
+            allowed = self._root_writers = self._checked(self.root, os.fstat(descriptor), None)
             place = self.root
             for part in parts:
                 place = place / part
@@ -331,7 +339,9 @@ class TrustedFolder:
             allowed: The permissions of the root; None if this is the root.
         """
         writers = status.st_mode & _OTHERS_WRITE
-        if self.shared and (allowed is None or not self.private):
+        if self.installed and status.st_uid not in (0, os.geteuid()):
+            raise RefusedFolderError(place, f"it belongs to user {status.st_uid}, neither to root nor to this user")
+        if self.installed or (self.shared and (allowed is None or not self.private)):
             if allowed is not None and writers & ~allowed:
                 raise RefusedFolderError(place, f"its permissions {_shown(status)} are wider than those of {self.root}")
             return writers
