@@ -417,7 +417,7 @@ def _bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     with script_output_to_stderr(as_json), interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         kept: Literal["all", "tiles"] = "all" if now.modules == "all" else "tiles"
-        with override(cache_dir=folder, modules=kept, remote="", record_paths=records):
+        with override(cache_dir=folder, modules=kept, remote="", record_paths=records, kernel_packages="none"):
             api.enable()
             found = wanted.discovered()
 

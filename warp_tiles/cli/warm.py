@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from warp_tiles.cli.output import FILE, interrupted_by_signals, json_option, not
 from warp_tiles.cli.scripts import GRAMMAR, arch_option, incomplete_option, require_complete, takes_script
 from warp_tiles.errors import PlanError, RecordError, SettingError
 from warp_tiles.launch.script import Script, discover
-from warp_tiles.settings import current
+from warp_tiles.settings import current, override
 from warp_tiles.store.paths import cache_root, start_file
 from warp_tiles.util.threads import raise_if_signalled, side_by_side, wait_all
 
@@ -70,7 +71,9 @@ def warm(
             f"warp-tiles: the launches of {script} compute nothing, so results that it saves are zeros; it can ask "
             "warp_tiles.is_planning()"
         )
-    with interrupted_by_signals(), script_output_to_stderr(as_json):
+    # what a package has is not pushed
+    own: AbstractContextManager[object] = override(kernel_packages="none") if push else nullcontext()
+    with own, interrupted_by_signals(), script_output_to_stderr(as_json):
         for arch in archs:
             require_target(arch, None)
         if script is not None:

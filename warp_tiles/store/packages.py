@@ -39,7 +39,7 @@ _FIELDS = {
     "schema": int, "name": str, "version": str, "warp": str, "toolchain": str, "modules": dict, "keys": dict,
     "payloads": list,
 }  # fmt: skip
-_AGAIN = "install it again, or leave it out with WARP_TILES_KERNEL_PACKAGES"
+_MISSING = "it has no index"
 _said = WarnedTexts()
 
 
@@ -146,17 +146,16 @@ class KernelPackage:
         """The index; or why it cannot be used."""
         try:
             return KernelIndex.from_bytes(read_bounded(self.files, INDEX, _MOST_INDEX_BYTES)[0])
+        except FileNotFoundError:
+            return _MISSING
         except (OSError, DamagedError) as error:
             raise_if_signalled(error)
-            return str(getattr(error, "strerror", None) or error)
+            return _text(error)
 
     @property
     def index(self) -> KernelIndex | None:
-        """The index, also of another Warp; None if it cannot be used, which is said once."""
-        if isinstance(found := self.loaded, KernelIndex):
-            return found
-        self._say(found)
-        return None
+        """The index, also of another Warp; None if it cannot be used."""
+        return found if isinstance(found := self.loaded, KernelIndex) else None
 
     @property
     def title(self) -> str:
@@ -185,7 +184,7 @@ class KernelPackage:
         try:
             row = index.payload(kind, key.digest)
         except DamagedError as error:
-            self._say(str(error))
+            self.say(str(error))
             return None
         return None if row is None else Packaged(self, Manifest(key, *row, 0, 0, {PACKAGE: self.title}))
 
@@ -199,7 +198,7 @@ class KernelPackage:
             return payload
         except (OSError, DamagedError) as error:
             raise_if_signalled(error)
-            self._say(f"{name[:12]}: {getattr(error, 'strerror', None) or error}")
+            self.say(f"{name[:12]}: {_text(error)}")
             return None
 
     def reason_missed(self, module: str, arch: int, block_dim: int, toolchain: str) -> str:
@@ -220,10 +219,13 @@ class KernelPackage:
             return f"it was made with {index.toolchain or 'no toolchain'}, and this is {toolchain or 'without one'}"
         return "it has it from another source, or with other options or constants"
 
-    def _say(self, reason: str) -> None:
+    def say(self, reason: str) -> None:
+        """Warn, once for each package, of what keeps it from serving."""
         if _said.add(str(self.files.path(""))):
-            place = f"the kernel package {self.title} in {self.place}"
-            warn(f"{place} is damaged, or is gone: {reason}. What it lacks is built. Remedy: {_AGAIN}")
+            warn(
+                f"kernel package {self.title} in {self.place}: {reason}. What it does not serve is built. "
+                "Remedy: install it again, for this Warp, or name the packages to use: WARP_TILES_KERNEL_PACKAGES"
+            )
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,10 @@ class Packaged:
 def package_of(entry: Entry | None) -> str:
     """The package that an entry came from; empty for another place."""
     return "" if entry is None else str(entry.manifest.info.get(PACKAGE, ""))
+
+
+def _text(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def pack(payload: bytes) -> bytes:
@@ -273,7 +279,7 @@ class KernelPackages:
     def __init__(self, chosen: str, warp: str, places: Sequence[str]) -> None:
         self._names = None if chosen == "auto" else {name.replace("-", "_") for name in chosen.split(",")}
         self._warp = warp
-        self._places = dict.fromkeys(place for place in places if os.path.isabs(place))
+        self._places = dict.fromkeys(place for place in places if isinstance(place, str) and os.path.isabs(place))
 
     @cached_property
     def found(self) -> tuple[KernelPackage, ...]:
@@ -290,8 +296,18 @@ class KernelPackages:
         return (one for one in self.found if (index := one.index) is not None and module in index.modules)
 
     def serve(self, module: str) -> bool:
-        """True if a package may have a module."""
-        return any(not one.reason_unusable for one in self.naming(module))
+        """True if a package may have a module. Warns of those that name it and are of another Warp."""
+        self._warn_of_unreadable()
+        named = list(self.naming(module))
+        for one in named:
+            if one.reason_unusable:
+                one.say(one.reason_unusable)
+        return any(not one.reason_unusable for one in named)
+
+    def _warn_of_unreadable(self) -> None:
+        for one in self.found:
+            if isinstance(one.loaded, str) and one.loaded != _MISSING:
+                one.say(one.loaded)
 
     def find(self, kind: str, key: CacheKey) -> Packaged | None:
         """What the first package that knows a key has for it."""
