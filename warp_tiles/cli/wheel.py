@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from warp_tiles.cli.output import interrupted_by_signals, note, output_errors, print_result
+from warp_tiles.cli.output import interrupted_by_signals, note, output_errors, print_result, script_output_to_stderr
 from warp_tiles.errors import PlanError, ScriptError
 from warp_tiles.launch.script import Script
 from warp_tiles.settings import ENVIRONMENT, current
@@ -53,7 +53,8 @@ def bundle_wheel(
     scripts = [_script(word, given.is_module) for word in (given.name, *given.arguments)]
     for script in scripts:
         script.require()
-    with interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
+    outside = script_output_to_stderr(as_json)  # Warp says which devices it finds
+    with outside, interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
         rows = [row for script in scripts for row in _warmed(script, archs, Path(scratch), incomplete)]
         for row in rows:
             if row["reason"]:
