@@ -81,6 +81,7 @@ LONGEST_FIRST = (
     "tests/integration/test_solver_builds.py",
     "tests/emulator/test_modules.py",
     "tests/integration/test_build.py",
+    "tests/integration/test_wheel.py",
     "tests/integration/test_cli_cache.py",
     "tests/hardening/test_unusable_folders.py",
     "tests/tuning/test_example.py",

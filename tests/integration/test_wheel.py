@@ -229,6 +229,26 @@ def test_the_client_is_found_from_the_kernels() -> None:
             clients_of(wrong, client)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(util.find_spec("pip") is None, reason="pip is missing")
+def test_the_script_for_ci_makes_a_wheel_and_checks_it(made: Made, tmp_path: Path) -> None:
+    path = os.pathsep.join([str(made.client), str(REPOSITORY), os.environ["PYTHONPATH"]])
+    program = tmp_path / "bin" / "warp-tiles"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m warp_tiles "$@"\n')
+    program.chmod(0o755)
+    search = os.pathsep.join([str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    script = REPOSITORY / "examples" / "deploy" / "kernel_wheel.sh"
+    done = subprocess.run(
+        ["sh", script, "client-kernels", made.client / "script.py", f"{made.client / 'script.py'} tiles"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path, "PATH": search, "ARCHS": "90", "WARP_TILES_JOBS": "2"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [line.rpartition(": ")[2][:9] for line in done.stdout.splitlines() if "present" in line] == ["1 present"] * 2
+    assert len(list((tmp_path / "dist").glob("client_kernels-2.0+warp*.whl"))) == 1
+
+
 # ---- a program with the installed wheel
 
 
