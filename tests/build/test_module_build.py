@@ -25,7 +25,7 @@ from warp_tiles.compile.search import Toolchain
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planner import plan_module
-from warp_tiles.plan.planning import PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), Path("/lib/libnvJitLink.so"), (12, 9), (), "25.6.0")
@@ -101,6 +101,11 @@ class FakeEngine:
     @property
     def modules(self) -> FakeEngine:
         return self
+
+    def is_packaged(self, module: str) -> bool:
+        return False
+
+    def note_missed(self, plan: ModulePlan) -> None: ...
 
     def building(self) -> AbstractContextManager[None]:
         return nullcontext()

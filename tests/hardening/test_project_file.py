@@ -29,6 +29,7 @@ VALUES = {
     "remote": '"file:///tmp"',
     "remote_push": "true",
     "bundle": '"bundle.zip"',
+    "kernel_packages": '"none"',
     "signing_key": '"key.pem"',
     "build_wait_s": "0",
     "remote_wait_s": "60",

@@ -76,6 +76,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "remote_push": ("1", True),
         "remote_wait_s": ("2.5", 2.5),
         "bundle": ("/bundle.zip", Path("/bundle.zip")),
+        "kernel_packages": ("Client.kernels, other", "client-kernels,other"),
         "signing_key": ("/key.pem", Path("/key.pem")),
         "trusted_keys": (f"{KEY}, {KEY}", (KEY, KEY)),
         "jobs": ("3", 3),

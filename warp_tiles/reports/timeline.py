@@ -118,6 +118,7 @@ def _lookup_rows(module: Json) -> list[Row]:
     if not spans:
         return []
     place = "from the remote store or the bundle" if "fetch_module" in found else "from the cache"
+    place = f"from {package}" if (package := module.get("kernel_package")) else place
     result = place if module["found"] else "not found"
     return [Row("linked module", f"{result}, {spans[-1].end_s - spans[0].start_s:.3f} s", spans)]
 

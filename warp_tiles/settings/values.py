@@ -177,7 +177,7 @@ def package_names(name: str, value: Any) -> str:
     """``auto``, ``none``, or names of distributions, as text with commas between them."""
     if isinstance(value, str):
         value = value.split(",")
-    if not isinstance(value, Iterable):
+    if not isinstance(value, (list, tuple)):
         raise _refused(name, value, "give auto, none, or names of packages, with commas between them")
     found = [re.sub(r"[-_.]+", "-", text(name, item).strip()).lower() for item in value]
     if not found or not all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", item) for item in found):
