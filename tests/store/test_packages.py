@@ -22,7 +22,7 @@ from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import MODULES
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.packages import INDEX, NAMESPACE, KernelIndex, KernelPackages, package_of
-from warp_tiles.store.sealed import DamagedError, seal, unseal
+from warp_tiles.store.sealed import DamagedError, seal, sealed_body, unseal
 from warp_tiles.store.wheel import Distribution, kernel_files
 from warp_tiles.util.warn import WarnedTexts
 
@@ -310,7 +310,7 @@ def test_a_truncated_index_is_said_once(size: int, tmp_path: Path) -> None:
 def test_another_index_is_refused(name: str, value: object, message: str, tmp_path: Path) -> None:
     body = unseal((install(tmp_path) / INDEX).read_bytes())
     with pytest.raises(DamagedError, match=message):
-        KernelIndex.from_bytes(seal({**body, name: value}))
+        KernelIndex.from_body(sealed_body(seal({**body, name: value})))
 
 
 @pytest.mark.parametrize("row", [None, [], ["a", 1, 1], ["0" * 64, 1, -1], ["0" * 64, 1, 1 << 40], ["0" * 64, "1", 1]])

@@ -183,12 +183,16 @@ def _packages() -> Finding | None:
         return None
     parts, state = [], "ok"
     for one in packages.found:
+        if one.loaded == "":  # a folder without an index
+            continue
         reason = one.reason_unusable
         state = "note" if reason else state
         parts.append(f"{one.summary()}; it is not used: {reason}" if reason else one.summary())
     for first, other, count in packages.shared_modules():
         parts.append(f"{other.title} has {count} keys of modules that {first.title} has, and that one serves")
         state = "note"
+    if not parts:
+        return None
     remedy = "" if state == "ok" else "install packages for this Warp, one for each client (pip uninstall removes one)"
     return Finding("packages", state, "; ".join(parts), remedy)
 

@@ -25,7 +25,7 @@ from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import is_digest
-from warp_tiles.store.sealed import DamagedError, read_bounded, seal, unseal
+from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, read_bounded, seal, sealed_body
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, shown, warn
@@ -39,7 +39,6 @@ _FIELDS = {
     "schema": int, "name": str, "version": str, "warp": str, "toolchain": str, "modules": dict, "keys": dict,
     "payloads": list,
 }  # fmt: skip
-_MISSING = "it has no index"
 _said = WarnedTexts()
 
 
@@ -82,13 +81,13 @@ class KernelIndex:
         return seal({"schema": SCHEMA, **vars(self)})
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> KernelIndex:
-        """Read the file. A module, a key and a payload are checked when they are asked for.
+    def from_body(cls, data: bytes) -> KernelIndex:
+        """Parse the JSON of the file. A module, a key and a payload are checked when they are asked for.
 
         Raises:
-            DamagedError: It is damaged, or of another version.
+            DamagedError: It is of another version.
         """
-        body: dict[str, Any] = unseal(data)
+        body: dict[str, Any] = parse_object(data)
         if body.get("schema") != SCHEMA:
             raise DamagedError(f"its index has schema {shown(body.get('schema'), 40)}, and {SCHEMA} is read")
         if body.keys() != _FIELDS.keys() or any(type(body[name]) is not kind for name, kind in _FIELDS.items()):
@@ -142,20 +141,44 @@ class KernelPackage:
         return TrustedFolder(Path(self.place), f"{NAMESPACE}/{self.folder}", installed=True)
 
     @cached_property
-    def loaded(self) -> KernelIndex | str:
-        """The index; or why it cannot be used."""
+    def _body(self) -> bytes | str:
+        """The JSON of the index; or why it cannot be used."""
         try:
-            return KernelIndex.from_bytes(read_bounded(self.files, INDEX, _MOST_INDEX_BYTES)[0])
-        except FileNotFoundError:
-            return _MISSING
+            return sealed_body(read_bounded(self.files, INDEX, _MOST_INDEX_BYTES)[0])
+        except FileNotFoundError:  # a folder that pip has left
+            return ""
         except (OSError, DamagedError) as error:
             raise_if_signalled(error)
             return _text(error)
+
+    @cached_property
+    def loaded(self) -> KernelIndex | str:
+        """The index; or why it cannot be used, which is empty if there is none."""
+        if isinstance(self._body, str):
+            return self._body
+        try:
+            return KernelIndex.from_body(self._body)
+        except DamagedError as error:
+            return str(error)
 
     @property
     def index(self) -> KernelIndex | None:
         """The index, also of another Warp; None if it cannot be used."""
         return found if isinstance(found := self.loaded, KernelIndex) else None
+
+    def _indexed(self, text: str) -> KernelIndex | None:
+        """The index, if it may have a name or a digest; None if not, or if it cannot be used, which is said once."""
+        if isinstance(self._body, bytes) and dump_json(text) not in self._body:  # parsing takes ten times as long
+            return None
+        if isinstance(found := self.loaded, KernelIndex):
+            return found
+        if found:
+            self.say(found)
+        return None
+
+    def names(self, module: str) -> bool:
+        """True if it names a module, also if it is of another Warp."""
+        return (index := self._indexed(module)) is not None and module in index.modules
 
     @property
     def title(self) -> str:
@@ -179,7 +202,7 @@ class KernelPackage:
 
     def find(self, kind: str, key: CacheKey) -> Packaged | None:
         """What it has for a key; None if it lacks it."""
-        if (index := self.index) is None or self.reason_unusable:
+        if (index := self._indexed(key.digest)) is None or self.reason_unusable:
             return None
         try:
             row = index.payload(kind, key.digest)
@@ -293,21 +316,15 @@ class KernelPackages:
 
     def naming(self, module: str) -> Iterator[KernelPackage]:
         """The packages that name a module, those of another Warp included."""
-        return (one for one in self.found if (index := one.index) is not None and module in index.modules)
+        return (one for one in self.found if one.names(module))
 
     def serve(self, module: str) -> bool:
         """True if a package may have a module. Warns of those that name it and are of another Warp."""
-        self._warn_of_unreadable()
         named = list(self.naming(module))
         for one in named:
             if one.reason_unusable:
                 one.say(one.reason_unusable)
         return any(not one.reason_unusable for one in named)
-
-    def _warn_of_unreadable(self) -> None:
-        for one in self.found:
-            if isinstance(one.loaded, str) and one.loaded != _MISSING:
-                one.say(one.loaded)
 
     def find(self, kind: str, key: CacheKey) -> Packaged | None:
         """What the first package that knows a key has for it."""

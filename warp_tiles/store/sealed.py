@@ -50,11 +50,16 @@ def seal(body: Mapping[str, object]) -> bytes:
 
 def unseal(data: bytes) -> dict[str, object]:
     """Verify and parse the output of :func:`seal`. Raises DamagedError if any byte differs."""
+    return parse_object(sealed_body(data))
+
+
+def sealed_body(data: bytes) -> bytes:
+    """Verify the output of :func:`seal`, and return its JSON. Raises DamagedError if any byte differs."""
     body = data[_BODY_AT : -len(_TAIL)]
     expected = b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode("ascii"), _MIDDLE))
     if data[:_BODY_AT] != expected or data[-len(_TAIL) :] != _TAIL:
         raise DamagedError(f"its {len(data)} bytes do not match the digest they carry")
-    return parse_object(body)
+    return body
 
 
 def parse_object(data: bytes) -> dict[str, object]:
