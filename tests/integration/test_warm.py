@@ -162,6 +162,15 @@ def plain(out: wp.array2d(dtype=wp.vec2f)):
     assert warmed(program) == {"failed": 1, "left out": 1, "compiled": 1}
 
 
+def test_a_module_that_opts_out_of_mathdx_is_compiled_with_its_products(device: StandIn) -> None:
+    product = load(gemm(m=16, n=16, k=16, decorator=FORWARD_ONLY), enable_mathdx_gemm=False)
+    arrays = [wp.zeros((16, 16), dtype=float, device="cpu") for _ in range(3)]
+    start = lambda: wp.launch_tiled(product.gemm, dim=(1, 1), inputs=arrays, block_dim=64, device="cpu")  # noqa: E731
+    assert warmed(start) == {"compiled": 1}
+    device.load(product.__name__, 64)
+    assert found_at_load() == [True]
+
+
 def test_launches_on_the_cpu_beside_a_gpu_are_left_out(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warp_tiles._warp.plain.gpus_here", lambda: {90: device})
     plain = load(KERNEL.format(name="plain", value=3.0))

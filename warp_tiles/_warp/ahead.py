@@ -133,8 +133,9 @@ def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launch
             module.get_module_hash(threads)
         hasher = module.hashers[threads]
         links, defers = hasher.warp_tiles_links, hasher.warp_tiles_defers
-        only_ffts = links and not hasher.warp_tiles_has_calls  # whose LTO-IR Warp builds during the generation
-        if (only_ffts if is_launched else links or defers) or not hasher.unique_kernels:
+        has_calls = hasher.warp_tiles_has_calls
+        only_ffts = links and not has_calls  # whose LTO-IR Warp builds during the generation
+        if (only_ffts if is_launched else links or has_calls or defers) or not hasher.unique_kernels:
             return None
         is_ptx = given["output_name"].endswith(".ptx") if "output_name" in given else None  # as the device prefers
         name = module._get_compile_output_name(device, arch, use_ptx=is_ptx, block_dim=threads)

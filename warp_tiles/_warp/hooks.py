@@ -98,9 +98,13 @@ def _code_settings() -> tuple[object, ...]:
 
 def _served_builtins(options: Any, resolved: Settings) -> set[str]:
     """Builtins that get code from here. Modules that mention no other keep Warp's hash and Warp's cached builds."""
+    return {MATMUL, *SOLVERS} - (set() if resolved.mathdx_opt_out == "own" else _opted_out(options))
+
+
+def _opted_out(options: Any) -> set[str]:
+    """Builtins whose libraries a module opts out of. By themselves, they take Warp's scalar path."""
     names = {GEMM_OPTION: {MATMUL}, SOLVER_OPTION: set(SOLVERS)}
-    is_own = resolved.mathdx_opt_out == "own"
-    return set().union(*(found for option, found in names.items() if is_own or options.get(option) is not False))
+    return set().union(*(found for option, found in names.items() if options.get(option) is False))
 
 
 def _record(name: str, original: Any, adjoint: Any, *args: Any, **named: Any) -> Any:
@@ -511,6 +515,7 @@ class Hooks:
         if from_options(options, module.name if module else "") and resolved.policy != "off":
             hashed = {name: value for name, value in options.items() if not name.startswith(OPTION_PREFIX)}
         hasher.warp_tiles_names = _served_builtins(options, resolved)
+        hasher.warp_tiles_linking = self._linking - _opted_out(options)
         hasher.warp_tiles_has_calls = hasher.warp_tiles_links = hasher.warp_tiles_defers = False
         original(hasher, kernels, hashed)
         hasher.warp_tiles_hash = hasher.hash
@@ -536,6 +541,6 @@ class Hooks:
         if mentions(adjoint, names):
             hasher.warp_tiles_has_calls = True
         if this_thread.ahead:  # _generated() decides whether such a module is left to its launch
-            hasher.warp_tiles_links |= mentions(adjoint, self._linking)
+            hasher.warp_tiles_links |= mentions(adjoint, hasher.warp_tiles_linking)
             hasher.warp_tiles_defers |= adjoint.has_unresolved_static_expressions
         return original(hasher, adjoint)
