@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warp_tiles.errors import CacheError
 from warp_tiles.store import AHEAD, maintain
@@ -14,13 +15,15 @@ from warp_tiles.store.folder import Folder, refused
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import FUNCTIONS, HEADERS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.store.packages import Packaged
 from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.processes import described, temporary_name, this_process
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import RefusedFolderError
+
+if TYPE_CHECKING:
+    from warp_tiles.store.packages import Packaged
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
 #: An automatic eviction frees a tenth more than needed, so that the next stores need no eviction.
