@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,9 @@ from tests.integration.helpers import FORWARD_ONLY, WARP_VERSION, gemm, load, ro
 from tests.integration.plans import ALL
 from tests.integration.solvers import CALLS, IN_PLACE, solver
 from warp_tiles._warp.internals import REQUIRED, SOLVERS, SUPPORTED_VERSIONS, TRACED, check_internals, find
+from warp_tiles._warp.modules import module_builder
+from warp_tiles._warp.reload import this_thread
+from warp_tiles.build.engine import Engine
 
 COPY = "@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n"
 HELPER = """
@@ -173,6 +178,47 @@ def test_the_hash_does_not_depend_on_when_it_was_enabled() -> None:
         first = warp_hash(module)
     with warp_tiles.enabled():
         assert warp_hash(module) == first
+
+
+# ---- on the CPU
+
+
+def cpu_source(module: Any) -> str:
+    """What Warp generates of a module for the CPU, in blocks of one thread."""
+    found = wp.get_module(module.__name__)
+    with this_thread(on_cpu=True):
+        found.get_module_hash(1)
+    options = found.resolve_options(wp.config, block_dim=1) | {"output_arch": None}
+    source = str(module_builder(found, options, found.hashers[1], "cpu").codegen("cpu"))
+    source = source.replace(Path(str(module.__file__)).name, "case.py")  # in comments
+    return re.sub(r"helper_\d+", "helper", source)  # Warp counts functions of one name
+
+
+@pytest.mark.parametrize("text", [*WITH_PRODUCTS.values(), *SOLVER_CALLS.values()], ids=[*WITH_PRODUCTS, *SOLVER_CALLS])
+def test_the_source_for_the_cpu_is_warps(text: str) -> None:
+    backward = not any(name in text for name in IN_PLACE)
+    before = cpu_source(load(text, enable_backward=backward))
+    with warp_tiles.enabled():  # a module of its own, because Warp's generator changes the types of parameters
+        assert cpu_source(load(text, enable_backward=backward)) == before
+
+
+def test_a_cpu_loads_what_warp_has_compiled_and_starts_no_compiler(tmp_path: Path, monkeypatch: Any) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(Engine, "start_compilers", lambda self, resolved: started.append(resolved))
+    monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path / "warp"))
+    module = wp.get_module(load(gemm(decorator='@wp.kernel(module="unique")')).gemm.module.name)
+    hashed = module.load("cpu", 1).module_hash
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "warp").rglob("*")}
+    with warp_tiles.enabled(), warp_tiles.override(cache_dir=tmp_path / "tiles"):
+        unique = load(gemm(decorator='@wp.kernel(module="unique")')).gemm.module
+        if WARP_VERSION >= (1, 19):  # in older versions nothing tells when a unique module is named
+            assert unique is module
+        assert module.load("cpu", 1).module_hash == hashed
+        assert {path: path.stat().st_mtime_ns for path in (tmp_path / "warp").rglob("*")} == files
+        assert not started
+        with this_thread(on_cpu=False):
+            assert module.get_module_hash(1) != hashed, "blocks of one thread on a GPU"
+        assert started
 
 
 # ---- enable and disable

@@ -11,7 +11,7 @@ The hooks replace these members of Warp. :meth:`Hooks.install` checks that all e
     ModuleBuilder.get_link_inputs   starts the builds, which run outside Warp's lock
     Module._run_codegen             generates a module; one that its start key finds is not generated
     build.build_cuda                compiles and links
-    ModuleHasher                    hashes a module; one that contains a product or a solver gets another hash
+    ModuleHasher                    hashes a module; one that contains a product or a solver gets another hash for a GPU
     Module.load, Module._compile    load a module; one whose hash is discarded is loaded again
 
 The trace of the code generator needs more members (``internals.TRACED``). If a Warp lacks one of them, its
@@ -58,7 +58,7 @@ from warp_tiles._warp.modules import (
     user_modules,
 )
 from warp_tiles._warp.plain import PlainModules, gpus_here, in_kernel_cache, loaded_programs
-from warp_tiles._warp.reload import LoadAgain, Reloads, check_prefetch, this_thread
+from warp_tiles._warp.reload import LoadAgain, ModuleHash, Reloads, check_prefetch, this_thread
 from warp_tiles._warp.sites import (
     CallSites,
     dispatch_lto_dot,
@@ -390,7 +390,7 @@ class Hooks:
         hasher = builder.module.hashers.get(builder.options["block_dim"])
         if hasher is None and this_thread.loading:  # a changed setting has discarded it
             raise LoadAgain
-        hashed = getattr(hasher, "warp_tiles_choices", None)
+        hashed = getattr(getattr(hasher, "get_hash", None), "choices", None)
         if hashed is not None and hashed != self.engine.choices(self.sites.state(builder).session.settings):
             if not this_thread.planning:
                 raise LoadAgain
@@ -506,7 +506,7 @@ class Hooks:
     # ---- hashing
 
     def _hasher_init(self, original: Callable[..., None], hasher: Any, kernels: Any, options: Any) -> None:
-        """Hashes a module. If it has products or solvers, the hash also covers everything here that affects its code.
+        """Hashes a module. If it has products or solvers, its hash for a GPU covers all that affects its code here.
 
         The names of kernels stay Warp's, so only the module's hash distinguishes builds.
         """
@@ -529,12 +529,8 @@ class Hooks:
         if not resolved.providers:  # Warp builds the module alone
             hasher.warp_tiles_has_calls = False
             return
-        if not this_thread.planning and self.engine.build_context(resolved).store.digests.is_empty:
-            # the first use on a machine, so the module is in no cache
-            self.engine.start_compilers(resolved, module.name if module else "")
         hasher.warp_tiles_settings = resolved  # a change while the module is built counts from its next load on
-        hasher.warp_tiles_choices = self.engine.choices(resolved)
-        hasher.hash = hashlib.sha256(hasher.hash + self.engine.fingerprint(resolved).encode("utf-8")).digest()
+        hasher.get_hash = ModuleHash(self.engine, module, hasher.hash, resolved)
 
     def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})

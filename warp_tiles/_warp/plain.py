@@ -149,7 +149,7 @@ class PlainModules:
 
 def program_name(module: Any, hasher: Any) -> str:
     """The name of a module's source: of a plain one, that in unmodified Warp."""
-    found = hasher.hash if hasher.warp_tiles_has_calls else hasher.warp_tiles_hash
+    found = hasher.get_hash() if hasher.warp_tiles_has_calls else hasher.warp_tiles_hash
     return f"wp_{module.name}_{found.hex()[:7]}.cu"
 
 

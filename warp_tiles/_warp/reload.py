@@ -11,10 +11,12 @@ changed. A launch waits for the thread that compiles its module.
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -72,6 +74,7 @@ class _ThisThread(threading.local):
         planning: True while it generates code only to plan it.
         prefetching: True while it compiles a module whose hash is that of ``hasher``.
         hasher: Warp's hasher of that module.
+        on_cpu: While it loads or prefetches a module, True for a CPU and False for a GPU; None otherwise.
         ahead: True while it generates a module ahead of its launch.
         compiling: The arguments of Warp's compilation, or None.
         start: The lookup of the module that Warp generates, if there was one.
@@ -82,6 +85,7 @@ class _ThisThread(threading.local):
 
     loading = planning = prefetching = ahead = False
     hasher: Any = None
+    on_cpu: bool | None = None
     compiling: Mapping[str, Any] | None = None
     start: Start | None = None
     state: BuilderState | None = None
@@ -119,6 +123,41 @@ def target_of(module: Any, options: Mapping[str, Any]) -> str:
     return f"{arch} {named.removeprefix(module.get_module_identifier(threads))} {suffix}"
 
 
+def is_cpu(device: Any) -> bool:
+    """True for the CPU among Warp's devices and their names."""
+    found = getattr(device, "is_cpu", None)
+    return bool(warp.get_device(device).is_cpu if found is None else found)
+
+
+class ModuleHash:
+    """The hash of a module with products or solvers, in place of ``ModuleHasher.get_hash``.
+
+    On a CPU, where its source is Warp's, it is Warp's hash. On a GPU it covers all that affects its code here.
+
+    Attributes:
+        choices: The settings, providers and records in the hash for a GPU; None before anything has asked for it.
+    """
+
+    def __init__(self, engine: Engine, module: Any, digest: bytes, settings: Settings) -> None:
+        self.choices: str | None = None
+        self._engine, self._module, self._settings = engine, weakref.ref(module), settings
+        self._of_warp = self._of_gpu = digest
+
+    def __call__(self) -> bytes:
+        module = self._module()
+        # Warp 1.19 names a unique module by this hash
+        if this_thread.on_cpu or getattr(module, "defer_reference_scan", False):
+            return self._of_warp
+        if self.choices is None:
+            if this_thread.on_cpu is False and self._engine.build_context(self._settings).store.digests.is_empty:
+                # the first use on a machine, so no cache has the module
+                self._engine.start_compilers(self._settings, getattr(module, "name", ""))
+            fingerprint = self._engine.fingerprint(self._settings).encode("utf-8")
+            self._of_gpu = hashlib.sha256(self._of_warp + fingerprint).digest()
+            self.choices = self._engine.choices(self._settings)
+        return self._of_gpu
+
+
 class Reloads:
     """Decides which modules are loaded again, and when."""
 
@@ -153,6 +192,7 @@ class Reloads:
                 self.prefetches.join(module)
             call = object()  # as loading() does, without another call in each launch
             loads[call] = get_ident(), module
+            before, this_thread.on_cpu = this_thread.on_cpu, is_cpu(device)
             try:
                 if named:
                     return original(module, device, block_dim, **named)
@@ -160,8 +200,10 @@ class Reloads:
             except LoadAgain as caught:
                 again = caught
             finally:
+                this_thread.on_cpu = before
                 del loads[call]
-            return self._load_again(again, original, module, device, block_dim, **named)
+            with this_thread(on_cpu=is_cpu(device)):
+                return self._load_again(again, original, module, device, block_dim, **named)
 
         return load
 
@@ -308,10 +350,11 @@ def _compile_ahead(module: Any, device: Any, block_dim: int) -> None:
         # Warp hashes a module of one kernel when the kernel is defined, so a hash does not mean that it was loaded
         if module.execs or not reusable(module) or (module.hashers and not hash_again(module)):
             return
-        module.get_module_hash(block_dim)
+        with this_thread(on_cpu=is_cpu(device)):
+            module.get_module_hash(block_dim)
         hasher = module.hashers[block_dim]
     try:
-        with this_thread(prefetching=True, hasher=hasher):
+        with this_thread(prefetching=True, hasher=hasher, on_cpu=is_cpu(device)):
             compile_into_cache(module, device, block_dim)
     finally:
         hash_again(module)
