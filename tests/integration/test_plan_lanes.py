@@ -35,7 +35,25 @@ STUCK = {
     "an element": "if value > 0.0:\n    a[row, column] = 0.0",
     "a variable of a branch": "z = 0\nif row > 3:\n    z = 1\nif z == 1:\n    a[row, column] = 0.0",
 }
+LOOPS = {
+    "a range of lanes": "for e in range(lane, n, wp.block_dim()):\n    a[e // 16, e % 16] = 0.0",
+    "a constant that the threads do not divide": "for e in range(lane, 200, wp.block_dim()):\n    a[e // 16, 1] = 0.0",
+    "an end": "for e in range(lane):\n    a[e, 1] = 0.0",
+    "a while loop": "e = lane\nwhile e < 200:\n    a[e // 16, 1] = 0.0\n    e += wp.block_dim()",
+    "a flag": "go = row < n\nwhile go:\n    a[row, 1] = 0.0\n    row += n\n    go = row < n",
+    "a break": "for q in range(n):\n    if q > row:\n        break\n    a[q, 1] = 0.0",
+    "a continue": "for q in range(n):\n    if q > row:\n        continue\n    a[q, 1] = 0.0",
+    "a loop inside": "for q in range(row):\n    for r in range(n):\n        a[q, r] = 0.0",
+    "a product": "for q in range(row):\n    a[q, 1] += wp.tile_matmul(a, a)[1, 1]",
+    "a load": "for q in range(row):\n    b = wp.tile_load(A, shape=(16, 16), storage='shared')\n    value += b[1, 1]",
+}
 ENDS = {
+    "a range that the threads divide": "for e in range(lane, 256, wp.block_dim()):\n    a[e // 16, 1] = 0.0",
+    "a range by the threads": "for e in range(lane, 4 * wp.block_dim(), wp.block_dim()):\n    a[e // 16, 1] = 0.0",
+    "a while loop that all repeat": "e = lane\nwhile e < 256:\n    a[e // 16, 1] = 0.0\n    e += wp.block_dim()",
+    "a loop of lanes over an array": "for e in range(lane, n, wp.block_dim()):\n    A[e, 1] = a[e // 16, 1]",
+    "a break of all": "for q in range(n):\n    if q > m:\n        break\n    a[q, 1] = 0.0",
+    "an inner break": "for q in range(n):\n    for r in range(row):\n        if r > 3: break\n    a[q, 1] = 0.0",
     "all lanes": "a[row, column] = value",
     "a chosen value": "if row >= n:\n    value = 0.0\na[row, column] = value",
     "a uniform branch": "if n > m:\n    a[row, column] = value",
@@ -62,10 +80,22 @@ def test_a_write_of_some_lanes_is_named(name: str) -> None:
     (place,) = found.stuck
     assert place.endswith(f":{line}")
     (problem,) = found.launch_problems
-    assert problem.startswith(f"{place}: only some lanes of a block write to a tile here")
+    assert problem.startswith(f"{place}: only some lanes of a block come here, or less often")
     assert "wp.where" in problem
     assert found.to_json()["stuck"] == [problem]
     assert problem in str(found)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_that_lanes_repeat_less_often_is_named(name: str) -> None:
+    written = text(LOOPS[name])
+    waiting = ("a[", "b = ")
+    lines = {
+        n
+        for n, one in enumerate(written.splitlines(), 3)
+        if one.startswith(" " * 12) and one.strip().startswith(waiting)
+    }
+    assert {int(place.rpartition(":")[2]) for place in plan(written).stuck} == lines
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -91,5 +121,5 @@ def test_the_cpu_has_no_lanes() -> None:
 
 
 def test_a_build_warns(tmp_path: Path) -> None:
-    with pytest.warns(RuntimeWarning, match="only some lanes of a block write to a tile here"):
+    with pytest.warns(RuntimeWarning, match="only some lanes of a block come here, or less often"):
         compile_module(load(text(STUCK["a comparison"])), tmp_path)

@@ -158,9 +158,16 @@ class Recorder:
             block.steps = start, stop, step
         return variable
 
-    def begin_while(self, original: Any, *args: Any, **named: Any) -> Any:
+    def begin_while(self, original: Any, cond: Any) -> Any:
         self._begin_loop("while")
-        return self._unrecorded(original, *args, **named)
+        result = self._unrecorded(original, cond)
+        block = self._blocks[-1]
+        made = block.nodes[-1] if block.nodes else None
+        if isinstance(made, RecordedOperation) and made.results:
+            block.condition = made.results[-1]
+        elif isinstance(cond, ast.Name):
+            block.condition = self.adjoint.symbols.get(cond.id)
+        return result
 
     def _end(self, original: Any, *args: Any, **named: Any) -> Any:
         """Ends the block that lies open: a loop or a branch."""

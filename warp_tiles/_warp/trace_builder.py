@@ -76,7 +76,7 @@ class RecordedBlock:
     """The body of a loop, of a branch or of the function.
 
     Attributes:
-        condition: The variable that decides about a branch.
+        condition: The variable that decides about a branch or a while loop.
         in_flight: True if loads before a loop may be in flight after it, because it may have no iterations.
     """
 
@@ -251,13 +251,12 @@ class TraceBuilder:
     def _node(self, node: RecordedOperation | RecordedBlock) -> Node:
         if isinstance(node, RecordedBlock):
             inside = self.nodes(node.nodes)
+            condition = "" if node.condition is None else self._value(node.condition, {}).name
             if node.kind == "branch":
-                condition = "" if node.condition is None else self._value(node.condition, {}).name
                 return Branch(inside, node.wait, node.end_wait, condition)
             kind = cast("Literal['range', 'while', 'unrolled']", node.kind)
-            return Loop(
-                kind, node.line, node.hook, inside, node.variable, node.wait, node.end_wait, node.steps, node.reverses
-            )
+            waits = node.wait, node.end_wait
+            return Loop(kind, node.line, node.hook, inside, node.variable, *waits, node.steps, node.reverses, condition)
         operands = tuple(self._value(value, node.constants) for value in node.operands)
         memory = frozenset().union(*(value.memory for value in operands if isinstance(value, Tile)))
         results = tuple(self._value(value, {}, memory) for value in node.results)

@@ -1,55 +1,119 @@
 """Finds statements at which the lanes of a block wait for each other forever.
 
-Warp waits for all threads of a block after it has written an element of a shared tile. If only some lanes write,
-because their own number decides about a branch around the statement, the others never arrive.
+Warp waits for all threads of a block after it has written an element of a shared tile, and in products, solvers and
+loads. If only some lanes arrive, because their own number decides about a branch or the iterations of a loop around the
+statement, they wait for the others.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from warp_tiles.codegen.operations import ASSIGN, Effect, Operation, Scalar, Tile
+from warp_tiles.codegen.operations import ASSIGN, JUMPS, LOAD, Affine, Effect, Operation, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, Node
 
-_TID, _BLOCK_DIM = "tid", "block_dim"
+_TID, _BLOCK_DIM, _NEXT = "tid", "block_dim", "iter_next"
 _ELEMENT_UPDATES = frozenset(f"tile_{name}_inplace" for name in ("add", "sub", "bit_and", "bit_or", "bit_xor"))
 _SAME_IN_A_BLOCK = ("floordiv", "div")  # of a thread's number by the threads of a block
 
 
-def stuck_lines(function: FunctionTrace) -> tuple[int, ...]:
-    """The lines that write an element of a tile in a branch about which the lane decides, sorted.
+def stuck_lines(function: FunctionTrace, block_dim: int) -> tuple[int, ...]:
+    """The lines at which the block waits, in a branch or a loop about whose iterations the lane decides, sorted.
 
     Only numbers count as those of a lane that the program itself combines with ``wp.block_dim()``, as in
     ``lane + q * wp.block_dim()``: in a kernel with tiles, ``wp.tid()`` alone may be the number of a block.
     """
-    lanes = _lanes(function)
-    return tuple(sorted(set(_written(function.nodes, lanes, decides=False)))) if lanes else ()
+    known = _Lanes.of(function, block_dim)
+    return tuple(sorted(set(_waiting(function.nodes, known, decides=False)))) if known.lanes else ()
 
 
-def _written(nodes: tuple[Node, ...], lanes: frozenset[str], *, decides: bool) -> Iterator[int]:
+def _waiting(nodes: tuple[Node, ...], known: _Lanes, *, decides: bool) -> Iterator[int]:
     for node in nodes:
         if isinstance(node, Branch):
-            yield from _written(node.nodes, lanes, decides=decides or node.condition in lanes)
+            yield from _waiting(node.nodes, known, decides=decides or node.condition in known.lanes)
         elif isinstance(node, Loop):
-            yield from _written(node.nodes, lanes, decides=decides)
-        elif decides and _writes_element(node):
+            yield from _waiting(node.nodes, known, decides=decides or known.decide_iterations(node))
+        elif decides and _waits(node):
             yield node.line
 
 
-def _writes_element(operation: Operation) -> bool:
-    """True for ``tile[i, j] = x``, and for ``tile[i, j] += x`` and the like."""
+def _waits(operation: Operation) -> bool:
+    """True for ``tile[i, j] = x``, ``tile[i, j] += x`` and the like, products, solvers, and loads to shared memory."""
+    if operation.product is not None or operation.solver is not None:
+        return True
+    if operation.name == LOAD:
+        return any(tile.storage == "shared" for tile in operation.tiles)
     is_write = operation.name == ASSIGN or operation.name in _ELEMENT_UPDATES
     first, *others = operation.operands or (None,)
     return is_write and isinstance(first, Tile) and len(others) > 1 and not any(isinstance(o, Tile) for o in others)
 
 
-def _lanes(function: FunctionTrace) -> frozenset[str]:
+@dataclass(frozen=True)
+class _Lanes:
+    """The numbers of a function that differ between the lanes of a block, and those that are the size of a block."""
+
+    lanes: frozenset[str]
+    sizes: frozenset[str]
+    makers: Mapping[str, Operation]
+    block_dim: int
+
+    @classmethod
+    def of(cls, function: FunctionTrace, block_dim: int) -> _Lanes:
+        found = list(function.operations())
+        makers = {value.name: one for one in found for value in one.results}
+        sizes = {value.name for one in found if one.name == _BLOCK_DIM for value in one.results}
+        return cls(_lanes(found, sizes), frozenset(sizes), makers, block_dim)
+
+    def decide_iterations(self, loop: Loop) -> bool:
+        """True if lanes may repeat a loop a different number of times."""
+        if any(one.name in JUMPS for one in self._operations_of_some(loop.nodes, decides=False)):
+            return True
+        if loop.condition:
+            return loop.condition in self.lanes and not self._ends_at_once(self.makers.get(loop.condition))
+        first = loop.nodes[0] if loop.nodes else None
+        name = first.operands[0].name if isinstance(first, Operation) and first.name == _NEXT else ""
+        made = self.makers.get(name)
+        values = [value for value in made.operands if isinstance(value, Scalar)] if made is not None else []
+        return any(value.name in self.lanes for value in values) and not self._is_uniform(values)
+
+    def _operations_of_some(self, nodes: tuple[Node, ...], *, decides: bool) -> Iterator[Operation]:
+        """The operations of a loop, without those of inner loops, that a lane decides about."""
+        for node in nodes:
+            if isinstance(node, Branch):
+                yield from self._operations_of_some(node.nodes, decides=decides or node.condition in self.lanes)
+            elif isinstance(node, Operation) and decides:
+                yield node
+
+    def _is_uniform(self, values: list[Scalar]) -> bool:
+        """True for ``range(lane, n, wp.block_dim())`` if ``n`` is a multiple of the block's size."""
+        if len(values) != 3 or self._size(values[2].offset) != self.block_dim or values[1].name in self.lanes:
+            return False
+        start = values[0].offset
+        if start is None or len(start.terms) != 1 or start.terms[0][1] != 1:
+            return False
+        end = self._size(values[1].offset)
+        return end is not None and (end - start.constant) % self.block_dim == 0
+
+    def _size(self, value: Affine | None) -> int | None:
+        """The value of an expression of the block's size; None if it has other variables."""
+        if value is None or not value.variables <= self.sizes:
+            return None
+        return value.constant + sum(factor * self.block_dim for _, factor in value.terms)
+
+    def _ends_at_once(self, condition: Operation | None) -> bool:
+        """True if a loop that steps by the block's size compares with a multiple of it, or with one less."""
+        values = condition.operands if condition is not None else ()
+        ends = [self._size(value.offset) for value in values if isinstance(value, Scalar)]
+        return any(end is not None and end % self.block_dim in (0, self.block_dim - 1) for end in ends)
+
+
+def _lanes(found: list[Operation], sizes: set[str]) -> frozenset[str]:
     """The names of the numbers that differ between the lanes of a block."""
-    found = list(function.operations())
     threads = {value.name for one in found if one.name == _TID for value in one.results}
-    sizes = _reached(found, {value.name for one in found if one.name == _BLOCK_DIM for value in one.results})
+    sizes = _reached(found, sizes)
     lanes = set()
     for one in found:
         names = {value.name for value in one.operands if isinstance(value, Scalar)}

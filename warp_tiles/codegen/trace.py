@@ -29,6 +29,7 @@ class Loop:
         end_wait: Number of the hook at the end of its body; None if no load can be in flight there.
         steps: Start, end and step of a range of constants, if Warp's code generator knows them, else None.
         reverses: True if the reversed loop has hooks before and after it.
+        condition: C++ name of the variable that decides about a ``while`` loop; empty if it is unknown.
     """
 
     kind: Literal["range", "while", "unrolled"]
@@ -40,6 +41,7 @@ class Loop:
     end_wait: int | None = None
     steps: tuple[int, int, int] | None = None
     reverses: bool = False
+    condition: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -407,7 +407,8 @@ class _Planner:
 
     def stuck(self) -> tuple[str, ...]:
         """The statements at which lanes wait for each other forever, in the order of the functions."""
-        return tuple(f"{one.file}:{line}" for one in self.trace.functions.values() for line in stuck_lines(one))
+        functions, threads = self.trace.functions.values(), self.session.block_dim
+        return tuple(f"{one.file}:{line}" for one in functions for line in stuck_lines(one, threads))
 
     def reserved_bytes(self, alternatives: Iterable[tuple[LoopDecision, ...]]) -> dict[str, tuple[int, int]]:
         """The bytes that :data:`Reserve` gets. They suffice for each decision."""
