@@ -156,6 +156,9 @@ def test_a_helper_that_makes_the_module_compile_again_is_named(folder: Path) -> 
     message = "module __main__ is compiled once more, with 1 function, only because count_down without tile functions"
     assert f"{message} is launched with 256 threads: launch it with block_dim=64" in shown
     assert message in page.read_text()
+    several = command("plan", "--arch", "80,90", folder / "helper.py", folder, as_json=False).stdout
+    assert several.count("compiled once more") == 1
+    assert "is compiled once more for each of 2 architectures, with 2 functions, only because" in several
     assert "2 functions not needed: kernel 'gemm' has enable_backward=False" in shown, "in one line"
     key = folder / "key.pem"
     command("keys", "new", "-o", key, as_json=False)

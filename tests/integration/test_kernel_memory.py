@@ -61,9 +61,11 @@ def test_commands_say_what_cannot_be_launched(tmp_path: Path) -> None:
     (module,) = json_of(command("plan", script))["modules"]
     assert [memory["direction"] for memory in module["memory"]] == ["forward"]
     for _ in range(2):  # the second time, the file is up to date
-        done = command("compile", "-o", tmp_path / "out", script, cache=tmp_path / "lto")
+        done = command("compile", "--arch", "86,89", "-o", tmp_path / "out", script, cache=tmp_path / "lto")
         assert done.returncode == 2
         assert "warp-tiles: a launch of kernel gemm fails: a block needs" in done.stderr
+        error = done.stderr.partition("warp-tiles: a launch")[2]
+        assert error.count("a block needs") == 1, "both have the same limit"
 
 
 @pytest.mark.parametrize("sizes", [(400_000, 100), (100, 400_000)])

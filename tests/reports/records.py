@@ -41,7 +41,7 @@ PRODUCTS = tuple(
 LOOP = PlannedLoop("k", "train.py", 12, 1, "pipelined", 4, "wgmma multiplies 4 stages of 8192 bytes", "wgmma", 64)
 
 
-def plan(name: str = "first", reason: str = "built by own (default)") -> ModulePlan:
+def plan(name: str = "first", reason: str = "needed") -> ModulePlan:
     """A module of one needed product and two skipped adjoints, with its loop."""
     use = FunctionUse("k", "k", False, "kernel 'k' has enable_backward=False")
     made = resolve(session(("k", BIG)), (), ["k"], [use])

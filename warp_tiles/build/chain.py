@@ -101,7 +101,7 @@ class Chain:
         return "default" if self._measurement(provider, variant) is None else "tuned"
 
     def reason(self, provider: Provider[Any], variant: Variant, reasons: Sequence[WarpTilesError]) -> str:
-        """The reason for a provider and its tile configuration, for the plan."""
+        """The reason for a provider and its tile configuration, for the plan; empty for the first provider."""
         best = self._measurement(provider, variant)
         causes = [error.message for error in reasons]
         if self.forced:
@@ -111,7 +111,9 @@ class Chain:
         where = "on Warp's scalar path" if provider.name == "scalar" else f"built by {provider.name}"
         if provider.in_source:
             where = "in the module's source"
-        return f"{where} ({'; '.join(dict.fromkeys(causes)) or 'default'})"
+        if not causes:
+            return where if provider.in_source else ""
+        return f"{where} ({'; '.join(dict.fromkeys(causes))})"
 
     def unsupported(self, variant: Variant, reasons: Sequence[WarpTilesError]) -> UnsupportedVariant:
         """The error if no provider can build a variant."""
@@ -139,7 +141,7 @@ class Chain:
             match = self.match(provider, variant, context)
             if isinstance(match, tuple):
                 recipe = match[0]
-                reason = f"{planned.reason}; {self.reason(provider, variant, reasons)}"
+                reason = "; ".join(filter(None, (planned.reason, self.reason(provider, variant, reasons))))
                 found = replace(
                     planned, reason=reason, provider=provider.name, symbol=recipe.symbol,
                     tile_config=recipe.tile_config, choice=self.choice(provider, variant), in_source=provider.in_source,

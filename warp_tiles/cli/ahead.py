@@ -299,22 +299,25 @@ def compile_(
         _print_rows(rows)
         for text in compiled_again(record["modules"]):
             echo(text)
-    if problems := [problem for row in rows for problem in row["launch_problems"]]:
+    if problems := dict.fromkeys(problem for row in rows for problem in row["launch_problems"]):
         raise BuildError("; ".join(problems))
     require_complete(wanted.script, found.stopped, wanted.allow_incomplete)
 
 
+_COUNTS = {"lto_builds": "built", "lto_hits": "from cache"}
+
+
 def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    headings = ("module", "arch", "cubin", "size", "built", "from cache", "LTO-IR", "seconds")
+    headings = ("module", "arch", "cubin", "size", "state", "functions", "LTO-IR", "seconds")
     table = [
         (
             row["name"],
             row["target"] or f"sm_{row['arch']}",
             row["cubin"],
             decimal(row["cubin_bytes"]),
-            "up to date" if row["up_to_date"] else row["lto_builds"],
-            row["lto_hits"],
-            decimal(row["lto_bytes"]),
+            "up to date" if row["up_to_date"] else "from cache" if row["found"] else "built",
+            ", ".join(f"{row[name]} {text}" for name, text in _COUNTS.items() if row[name]),
+            decimal(row["lto_bytes"]) if row["lto_bytes"] else "",
             f"{row['seconds']:.1f}",
         )
         for row in rows
@@ -366,13 +369,13 @@ def _kept(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """Add the counts and the target of the build record.
+    """Add what the build record says: counts, the target, and whether the linked module was found.
 
     The counts are 0 for a module without functions and for one that was not built. The latter has the target None.
     """
     record = records.get(Path(row["cubin"]).name, {})
     counts = {name: record.get(name, 0) for name in ("lto_builds", "lto_hits", "lto_bytes")}
-    return {**row, **counts, "target": record.get("target")}
+    return {**row, **counts, "found": record.get("found", False), "target": record.get("target")}
 
 
 # ---- bundle

@@ -124,7 +124,8 @@ def compiled_again(modules: Iterable[Json]) -> list[str]:
     Args:
         modules: Modules. Those of a planned script have ``launched``, the names of the kernels of their block size.
     """
-    found, planned = [], [module for module in modules if "launched" in module]
+    found: dict[tuple[str, str, int, int], list[int]] = {}  # the functions for each architecture
+    planned = [module for module in modules if "launched" in module]
     for module in planned:
         kernels = (kernel for variant in module.get("variants", ()) for kernel in variant["kernels"])
         tiled = {kernel.partition("[")[0] for kernel in kernels}  # a launch does not name the instance
@@ -133,12 +134,15 @@ def compiled_again(modules: Iterable[Json]) -> list[str]:
         if useful is None or not module["launched"] or tiled & set(module["launched"]):
             continue
         count = sum(function.state not in (SKIPPED, SCALAR, STAGED) for function in functions(module))
-        found.append(
-            f"module {module['name']} is compiled once more, with {count} function{'s' * (count != 1)}, only because "
-            f"{', '.join(module['launched'])} without tile functions is launched with {module['block_dim']} threads: "
-            f'launch it with block_dim={useful}, or give it a module of its own with @wp.kernel(module="unique")'
-        )
-    return found
+        again = module["name"], ", ".join(module["launched"]), module["block_dim"], useful
+        found.setdefault(again, []).append(count)
+    return [
+        f"module {name} is compiled once more{f' for each of {len(counts)} architectures' * (len(counts) > 1)}, with "
+        f"{sum(counts)} function{'s' * (sum(counts) != 1)}, only because {kernels} without tile functions is launched "
+        f"with {threads} threads: launch it with block_dim={useful}, or give it a module of its own with "
+        '@wp.kernel(module="unique")'
+        for (name, kernels, threads, useful), counts in found.items()
+    ]
 
 
 def shortened(path: str) -> str:
