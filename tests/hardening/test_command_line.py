@@ -85,7 +85,30 @@ def test_an_error_of_warp_is_one_message(
     status, messages = run("compile", "-o", tmp_path / "out", script, tmp_path)
     assert status == 2
     assert f"warp-tiles: Warp failed: {type(error).__name__}: {error}\nRemedy: " in messages
-    assert list(tmp_path.glob("out*/**/")) == [tmp_path / "out"], "no temporary folder stays"
+    assert ("there is memory" in messages) == isinstance(error, MemoryError)
+    assert sorted(tmp_path.glob("out/**/")) == [tmp_path / "out", tmp_path / "out" / "sm_90"], "no temporary folder"
+
+
+@pytest.mark.parametrize("words", [("plan",), ("bundle", "-o", "out"), ("warm",), ("warm", "--arch", "90")])
+def test_a_missing_script_is_reported_before_anything_is_said_or_started(
+    run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warp_tiles.api.enable", lambda: pytest.fail("Warp has started"))
+    status, messages = run(*words, "absent.py")
+    assert status == 2
+    assert messages == "warp-tiles: there is no script absent.py\nRemedy: give the path of a Python file\n"
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_script_without_its_arguments_is_not_told_to_ask_for_planning(run: Run, tmp_path: Path, place: str) -> None:
+    parse = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('size')\nparser.parse_args()\n"
+    script = tmp_path / "script.py"
+    script.write_text(parse + MAIN if place == "before" else MAIN + parse.replace("('size')", "('size', type=int)"))
+    status, messages = run("plan", script, *(() if place == "before" else (tmp_path,)))
+    assert status == 2
+    assert "SystemExit: 2" in messages
+    assert "Remedy: give the arguments that it needs" in messages
+    assert "is_planning" not in messages
 
 
 def test_an_error_of_warp_in_a_script_that_runs_has_its_traceback(

@@ -42,7 +42,13 @@ def test_cache_explain(filled_cache: Path) -> None:
 
 
 def test_cache_explain_of_a_key_that_is_not_stored(filled_cache: Path) -> None:
-    assert "0 stored keys begin with" in usage_error(command("cache", "explain", "0" * 64, cache=filled_cache / "lto"))
+    missing = usage_error(command("cache", "explain", "0" * 64, cache=filled_cache / "lto"))
+    assert "no stored key begins with" in missing
+    assert "more digits" not in missing
+    assert "3 stored keys begin with ''" in (
+        shown := usage_error(command("cache", "explain", "", cache=filled_cache / "lto"))
+    )
+    assert "more digits" in shown
 
 
 def test_cache_verify_finds_and_removes_damage(filled_cache: Path, tmp_path: Path) -> None:

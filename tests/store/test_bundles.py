@@ -26,7 +26,7 @@ from warp_tiles.build.deployment import open_bundle
 from warp_tiles.errors import BundleError, RecordError, SettingError
 from warp_tiles.settings import current, override
 from warp_tiles.store import TOOLCHAIN
-from warp_tiles.store.bundle import write_bundle
+from warp_tiles.store.bundle import Bundle, write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.keys import PublicKey, SigningKey
@@ -224,6 +224,10 @@ def test_other_settings_are_named(made: Made, tmp_path: Path) -> None:
 def test_a_stranger_is_refused(made: Made, tmp_path: Path) -> None:
     text = deployed(made, tmp_path, status=2, WARP_TILES_TRUSTED_KEYS=str(SigningKey.generate().public))
     assert "no trusted key signed it" in text
+    assert "Remedy: trust its signer, if you would run the signer's programs: `warp-tiles keys trust PUBLIC`" in text
+    with pytest.raises(BundleError) as caught:
+        Bundle(tmp_path / "absent", {})
+    assert caught.value.remedy == "name a bundle that you may read"
 
 
 def test_an_export_is_no_deployment(made: Made, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.integration.commands import command
 from tests.integration.helpers import load
 from tests.store.test_start_record import _disabled, recorded, rewrite  # noqa: F401
 from tests.store.warp_modules import entries, text, warm
@@ -81,6 +82,16 @@ def test_children_know_of_the_start_record(tmp_path: Path) -> None:
         command, env=environment, check=True, capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert [line for line in done.stdout.splitlines() if line.endswith("True")] == ["fork True", "spawn True"]
+
+
+def test_a_record_that_no_gpu_fills_is_said(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('it ran')\n")
+    script, start = tmp_path / "script.py", tmp_path / "given.json"
+    done = command("run", "--start", start, script, as_json=False, CUDA_VISIBLE_DEVICES="")
+    assert "it ran\n" in done.stdout
+    assert f"`warp-tiles warm --arch 90 --start {start} {script}`" in done.stderr
+    assert not start.exists()
+    assert "has no GPU" not in command("run", script, as_json=False, CUDA_VISIBLE_DEVICES="").stderr
 
 
 # ---- warp-tiles warm

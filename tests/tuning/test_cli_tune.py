@@ -20,7 +20,7 @@ from warp_tiles import settings
 from warp_tiles.cli import commands
 from warp_tiles.cli.tune import label, microseconds
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.launch.script import Script
+from warp_tiles.launch.script import Discovery, Script
 from warp_tiles.tuning.answers import Place
 from warp_tiles.tuning.in_place import TunedPlace
 from warp_tiles.tuning.record import Record, Timing
@@ -48,7 +48,7 @@ class Search:
     ) -> list[Any]:
         self.calls.append((Path(script.name), script.arguments, budget_s))
         if self.ended:
-            stopped(self.ended)
+            stopped(Discovery((), self.ended, {}, ()))
         self.devices.append(devices)
         os.write(1, b"the script prints")
         for item in self.found:

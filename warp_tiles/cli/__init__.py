@@ -16,10 +16,10 @@ import click
 from warp_tiles.cli import ahead, cache, doctor, keys, run, tune, warm
 from warp_tiles.cli.output import (
     VERBOSITY,
-    WARP_REMEDY,
     StandardOutputError,
     json_option,
     print_rows,
+    warp_remedy,
     written,
 )
 from warp_tiles.errors import WarpTilesError
@@ -155,7 +155,8 @@ def _run() -> int:
                 sys.excepthook = _show_as_python
             raise
         text = f"Warp failed: {type(error).__name__}: {error}"
-        print(f"warp-tiles: {printable(text, lines=True)}\nRemedy: {WARP_REMEDY}", file=sys.stderr)
+        remedy = warp_remedy(error, "change what the message names; if it is not yours, report this as a bug")
+        print(f"warp-tiles: {printable(text, lines=True)}\nRemedy: {remedy}", file=sys.stderr)
         return 2
     return 0
 

@@ -156,6 +156,7 @@ def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
     """
     current()  # reports an invalid setting first
+    wanted.script.require()
     require_folders({"the page": page_file})
     with script_output_to_stderr(as_json):
         api.enable()
@@ -172,7 +173,7 @@ def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
         print_json(document)
     else:
         _print_plans(document)
-    require_complete(wanted.script, found.stopped, wanted.allow_incomplete)
+    require_complete(wanted.script, found, wanted.allow_incomplete)
 
 
 def _planned(target: Target, arch: int) -> dict[str, Any]:
@@ -301,7 +302,7 @@ def compile_(
             echo(text)
     if problems := dict.fromkeys(problem for row in rows for problem in row["launch_problems"]):
         raise BuildError("; ".join(problems))
-    require_complete(wanted.script, found.stopped, wanted.allow_incomplete)
+    require_complete(wanted.script, found, wanted.allow_incomplete)
 
 
 _COUNTS = {"lto_builds": "built", "lto_hits": "from cache"}
@@ -413,6 +414,7 @@ def _bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     from warp_tiles.store.bundle import write_bundle
 
     now = current()
+    wanted.script.require()
     require_folders({"the bundle": file})
     signer = signer_of(now)
     own_records = cache_root(now.cache_dir) / "tuning"
@@ -444,7 +446,7 @@ def _bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
     for text in () if as_json else compiled_again(built):
         echo(text)
-    require_complete(wanted.script, found.stopped, wanted.allow_incomplete)
+    require_complete(wanted.script, found, wanted.allow_incomplete)
 
 
 def _bundled(record: dict[str, Any], held: set[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, astuple, dataclass
 import click
 from rich.filesize import decimal
 
-from warp_tiles.cli.output import WARP_REMEDY, bundle_option, json_option, print_rows, script_output_to_stderr
+from warp_tiles.cli.output import bundle_option, json_option, print_rows, script_output_to_stderr, warp_remedy
 from warp_tiles.compile.search import dotted, find_headers, find_toolchain
 from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.settings import current
@@ -41,8 +41,7 @@ def diagnose() -> Iterator[Finding]:
             yield Finding(check.__name__.strip("_"), "problem", error.message, error.remedy)
         except Exception as error:  # any failure of a check is a finding; the other checks still run
             text = f"{type(error).__name__}: {error}"
-            remedy = WARP_REMEDY if isinstance(error, (OSError, MemoryError)) else "report this as a bug"
-            yield Finding(check.__name__.strip("_"), "problem", text, remedy)
+            yield Finding(check.__name__.strip("_"), "problem", text, warp_remedy(error, "report this as a bug"))
 
 
 def _python() -> Finding:

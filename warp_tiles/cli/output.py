@@ -54,8 +54,11 @@ policy_option = click.option(
 )  # fmt: skip
 
 
-#: What to do if Warp raises an error of the system.
-WARP_REMEDY = "check that there is memory, and that Warp may write its cache (WARP_CACHE_PATH)"
+def warp_remedy(error: Exception, otherwise: str) -> str:
+    """What to do if Warp raises an error: one of the system, or else another one."""
+    if isinstance(error, (OSError, MemoryError)):
+        return "check that there is memory, and that Warp may write its cache (WARP_CACHE_PATH)"
+    return otherwise
 
 
 class StandardOutputError(Exception):

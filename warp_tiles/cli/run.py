@@ -19,6 +19,7 @@ from warp_tiles.cli.output import (
     bundle_option,
     facts_of,
     json_option,
+    note,
     policy_option,
     print_json,
     record_options,
@@ -55,6 +56,7 @@ def run(
     holds the plan and the build record of every module of the run, even if the script fails.
     """
     from warp_tiles._warp.internals import find
+    from warp_tiles._warp.plain import gpus_here
 
     current()  # reports an invalid setting first
     script.require()
@@ -63,6 +65,11 @@ def run(
         with script_output_to_stderr(as_json):
             if start is not None:
                 require_place(start)
+                if not gpus_here():
+                    note(
+                        f"warp-tiles: this machine has no GPU, and {start} records what a GPU loads, so it stays as it "
+                        f"is; `warp-tiles warm --arch 90 --start {start} {script}` needs none"
+                    )
             enable()
             if is_enabled():
                 require_hooks("run").takes_start = keeps and start is None

@@ -11,7 +11,7 @@ import click
 from warp_tiles.cli.output import F, note
 from warp_tiles.errors import PlanError, ScriptError
 from warp_tiles.gemm.hardware import parse_arch
-from warp_tiles.launch.script import Script
+from warp_tiles.launch.script import Discovery, Script
 
 #: Options come before the script. A misspelt one is an error; what follows the script belongs to the script.
 GRAMMAR = {"allow_interspersed_args": False}
@@ -74,22 +74,24 @@ def _of_the_script(context: click.Context, parameter: click.Parameter, value: tu
     return value
 
 
-def require_complete(script: Script, stopped: str, allowed: bool) -> None:
+def require_complete(script: Script, found: Discovery, allowed: bool) -> None:
     """Report a script that stopped early, after the results about what it had launched by then.
 
     Args:
-        stopped: The reason; empty if it did not stop.
         allowed: Print a note in place of the error.
 
     Raises:
         ScriptError: It stopped early, and this is not allowed.
     """
-    if not stopped:
+    if not found.stopped:
         return
-    message = f"{script} stopped early, while its launches were recorded and not executed: {stopped}"
+    message = f"{script} stopped early, while its launches were recorded and not executed: {found.stopped}"
     if not allowed:
+        remedy = "if it needs results, let it ask warp_tiles.is_planning()"
+        if found.usage_error:
+            remedy = "give the arguments that it needs"
         raise ScriptError(
             f"{message}; what it would have launched after that is missing",
-            remedy="if it needs results, let it ask warp_tiles.is_planning(); if this is all, give --allow-incomplete",
+            remedy=f"{remedy}; if this is all, give --allow-incomplete",
         )
     note(f"warp-tiles: {message}")

@@ -32,7 +32,7 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, module_option, require_complete, takes_script
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.launch.script import Script, discover
+from warp_tiles.launch.script import Discovery, Script, discover
 from warp_tiles.settings import current
 from warp_tiles.settings.values import seconds
 from warp_tiles.store.keys import signer_if_any, trusted_by
@@ -151,7 +151,7 @@ def _script(
             budget_s=budget_s,
             devices=names,
             progress=_print_best,
-            stopped=lambda reason: require_complete(script, reason, allow_incomplete),
+            stopped=lambda found: require_complete(script, found, allow_incomplete),
         )
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
@@ -164,7 +164,7 @@ def tune_script(
     budget_s: float = 0.0,
     devices: Sequence[str] = (),
     progress: Progress = lambda place, record: None,
-    stopped: Callable[[str], None] = lambda reason: None,
+    stopped: Callable[[Discovery], None] = lambda found: None,
 ) -> list[TunedPlace]:
     """Tune each loop and function of a script's kernels that has no complete record, on this machine's GPUs.
 
@@ -178,7 +178,7 @@ def tune_script(
         devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
             Empty for Warp's default GPU and all others of its kind.
         progress: Called with the record of a place after each batch.
-        stopped: Called with the reason before the first batch, if the script stopped early.
+        stopped: Called before the first batch, if the script stopped early.
 
     Returns:
         The loops and functions in the order in which the script needs them.
@@ -195,7 +195,7 @@ def tune_script(
     tuner = Tuner.of(engine, now, gpus)
     found = discover(script)
     if found.stopped:
-        stopped(found.stopped)
+        stopped(found)
     tuned = tuner.tune_all(places_of(engine, found.launches, gpus[0]), budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()

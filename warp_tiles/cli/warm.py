@@ -22,7 +22,7 @@ from warp_tiles.cli.cache import counted, require_push, sign_and_write
 from warp_tiles.cli.output import FILE, interrupted_by_signals, json_option, note, print_result, script_output_to_stderr
 from warp_tiles.cli.scripts import GRAMMAR, arch_option, incomplete_option, require_complete, takes_script
 from warp_tiles.errors import PlanError, RecordError, SettingError
-from warp_tiles.launch.script import Script, discover
+from warp_tiles.launch.script import Discovery, Script, discover
 from warp_tiles.settings import current, override
 from warp_tiles.store.paths import cache_root, start_file
 from warp_tiles.util.threads import raise_if_signalled, side_by_side, wait_all
@@ -65,8 +65,9 @@ def warm(
         raise SettingError(f"{now.named('policy')} is {now.policy!r}, which builds nothing", "set the policy to auto")
     if push:
         require_push()  # before the builds, which may take long
-    began, stopped = time.perf_counter(), ""
+    began, found = time.perf_counter(), None
     if script is not None:
+        script.require()
         note(
             f"warp-tiles: the launches of {script} compute nothing, so results that it saves are zeros; it can ask "
             "warp_tiles.is_planning()"
@@ -77,7 +78,7 @@ def warm(
         for arch in archs:
             require_target(arch, None)
         if script is not None:
-            start, rows, stopped = _of_script(script, archs, start)
+            start, rows, found = _of_script(script, archs, start)
         else:
             assert record is not None
             rows = _of_record(record, archs)
@@ -96,8 +97,8 @@ def warm(
         data: dict[str, Any] = {"modules": rows, "start": start and str(start)}
         data |= {f"push_{kind}": vars(each) for kind, each in pushed.items()}
         print_result(as_json, data, f"{script or record}: {text} ({time.perf_counter() - began:.1f} s)")
-    if script is not None:
-        require_complete(script, stopped, allow_incomplete)
+    if script is not None and found is not None:
+        require_complete(script, found, allow_incomplete)
     sys.exit(1 if counts["failed"] or any(each.failed for each in pushed.values()) else 0)
 
 
@@ -169,11 +170,11 @@ def _fail(row: Row, error: Exception) -> None:
 # ---- a script
 
 
-def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tuple[Path, list[Row], str]:
+def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tuple[Path | None, list[Row], Discovery]:
     """Run a script without its launches, and compile what it launches.
 
     Returns:
-        Its start record, a row for each module, and why it stopped early; empty if it did not.
+        Its start record, or None if no module was compiled; a row for each module; and what was discovered.
     """
     now = current()
     if start is not None:
@@ -185,7 +186,7 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
     hooks.begin_start(start or start_file(cache_root(now.cache_dir), file))
     modules = LaunchedModules(hooks.engine, archs)
     try:
-        stopped = discover(script, at_launch=modules.at_launch).stopped
+        found = discover(script, at_launch=modules.at_launch)
         modules.finish()
         record = hooks.program_start
         assert record is not None
@@ -194,7 +195,7 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
                 record.add(one.module, one.key.digest)
     finally:
         api.disable()  # writes the record
-    return record.file, modules.rows, stopped
+    return record.file if record.file.exists() else None, modules.rows, found
 
 
 class LaunchedModules:

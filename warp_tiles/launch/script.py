@@ -20,6 +20,7 @@ from warp_tiles._warp.intercept import NotedLaunch, collected_products, intercep
 from warp_tiles.errors import ScriptError
 from warp_tiles.gemm.matmul_question import MatmulAnswer
 
+_USAGE_ERROR = 2  # the status of argparse, click and getopt's users
 PLANNED = "planned| "  # before each line that a script prints while it is planned
 _DRAWN = re.compile(r"\r|\x1b\[[\d;?]*[^\d;?m]")  # moves the cursor, as progress bars do
 
@@ -41,6 +42,7 @@ class Discovery:
         targets: Modules with the block sizes that they are launched or asked about with, or their default.
         stopped: The exception that ended the script early, or empty. Scripts that read results often end this way,
             because nothing was computed. What it would have launched after that is missing.
+        usage_error: True if it ended with status 2, as after a wrong command line.
         substituted: GPUs that the script names and this machine lacks, each with the device in its place.
         launches: The first of equal launches, in order. They keep their arrays alive.
     """
@@ -50,6 +52,7 @@ class Discovery:
     substituted: Mapping[str, str]
     products: tuple[MatmulAnswer, ...]
     launches: tuple[NotedLaunch, ...] = ()
+    usage_error: bool = False
 
     def with_launched(self, modules: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Plans or records of modules, each with the names of the kernels that its block size is launched for."""
@@ -211,7 +214,7 @@ def discover(
         load(launch.kernel, launch.device, launch.block_dim)
         launches.setdefault(launch.signature, launch)
 
-    stopped, file = "", script.require()
+    stopped, usage_error, file = "", False, script.require()
     try:
         with intercepted(note, load) as substituted, collected_products() as products, warnings.catch_warnings():
             try:
@@ -221,6 +224,7 @@ def discover(
                 raise
             except SystemExit as error:
                 stopped = f"SystemExit: {error.code}" if error.code else ""
+                usage_error = error.code == _USAGE_ERROR
             except Exception as error:
                 frames = traceback.extract_tb(error.__traceback__)
                 lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
@@ -237,5 +241,6 @@ def discover(
         targets = [Target(module, block_dim) for module in dict.fromkeys(target.module for target in targets)]
     if not targets:
         reason = f"it stopped with {stopped}" if stopped else "it defines none"
-        raise ScriptError(f"no kernel was found in {script}: {reason}", remedy="run it by itself first")
-    return Discovery(tuple(targets), stopped, substituted, tuple(products), tuple(launches.values()))
+        remedy = "give the arguments that it needs" if usage_error else "run it by itself first"
+        raise ScriptError(f"no kernel was found in {script}: {reason}", remedy=remedy)
+    return Discovery(tuple(targets), stopped, substituted, tuple(products), tuple(launches.values()), usage_error)

@@ -27,7 +27,7 @@ from typing import BinaryIO, NamedTuple
 
 from warp_tiles.errors import BundleError
 from warp_tiles.store import LAYOUT, LTOIR, MODULE, RECORDS, TOOLCHAIN, object_name
-from warp_tiles.store.envelope import RefusedError, Wanted, unpack
+from warp_tiles.store.envelope import RefusedError, UntrustedError, Wanted, unpack
 from warp_tiles.store.keys import PublicKey
 from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import Entry
@@ -240,8 +240,9 @@ class Bundle:
         except (OSError, RefusedError) as error:
             raise_if_signalled(error)
             reason = getattr(error, "strerror", None) or str(error)
-            raise BundleError(
-                f"the bundle {self.path} cannot be used: {what}{reason}",
-                remedy="make it again (`warp-tiles cache export`, `tune export` or `bundle`), copy it unchanged, and "
-                "trust its signer (`warp-tiles keys trust PUBLIC`)",
-            ) from error
+            remedy = "make it again (`warp-tiles cache export`, `tune export` or `bundle`), and copy it unchanged"
+            if isinstance(error, OSError):
+                remedy = "name a bundle that you may read"
+            if isinstance(error, UntrustedError):
+                remedy = "trust its signer, if you would run the signer's programs: `warp-tiles keys trust PUBLIC`"
+            raise BundleError(f"the bundle {self.path} cannot be used: {what}{reason}", remedy) from error

@@ -359,8 +359,9 @@ def find(caches: Mapping[str, Cache], prefix: str) -> tuple[str, Manifest]:
     found = [(kind, manifest) for kind, manifest in stored if manifest.key.digest.startswith(prefix)]
     if len(found) == 1:
         return found[0]
+    remedy = "give more digits" if found else "take a key of `warp-tiles cache list` or `plan`"
     raise CacheError(
-        f"{len(found)} stored keys begin with {prefix!r}", remedy="give more digits, or list the cache for its keys"
+        f"{len(found) or 'no'} stored key{'s' * bool(found)} begin{'s' * (not found)} with {prefix!r}", remedy
     )
 
 

@@ -45,6 +45,10 @@ class RefusedError(Exception):
     """An answer of a store is not the requested entry, signed by a trusted key. The message gives the reason."""
 
 
+class UntrustedError(RefusedError):
+    """No trusted key signed the entry."""
+
+
 class OtherToolchainError(RefusedError):
     """A trusted key signed the entry for another toolchain."""
 
@@ -106,7 +110,7 @@ def verify(
     signed = authenticated_bytes(PAYLOAD_TYPE, payload)
     if [key_id for key_id, _ in found] == [_UNSIGNED]:
         if not unsigned:
-            raise RefusedError("nobody signed it")
+            raise UntrustedError("nobody signed it")
         if found[0][1] != hashlib.sha256(signed).digest():
             raise RefusedError("its statement does not match its digest")
         return payload, None
@@ -115,7 +119,7 @@ def verify(
         if key is not None and key.verifies(signature, signed):
             return payload, key
     named = ", ".join(sorted({key_id for key_id, _ in found}))
-    raise RefusedError(f"no trusted key signed it; it names the key {ascii(named)[1:-1]:.100}")
+    raise UntrustedError(f"no trusted key signed it; it names the key {ascii(named)[1:-1]:.100}")
 
 
 def pack(kind: str, entry: Entry, toolchain: str, signer: SigningKey | None) -> bytes:
