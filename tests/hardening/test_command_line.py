@@ -145,6 +145,34 @@ def test_an_output_folder_that_is_a_file_or_not_writable(run: Run, script: Path,
         assert "cannot be written" in messages
 
 
+STRIPPED = """
+import sys
+import warp as wp
+
+@wp.kernel(enable_backward=False)
+def fill(a: wp.array(dtype=float)):
+    a[0] = float(wp.static(int(sys.argv[1])))
+
+wp.set_module_options({"strip_hash": True})
+for threads in map(int, sys.argv[2:]):
+    wp.launch(fill, dim=1, inputs=[wp.zeros(1)], block_dim=threads)
+"""
+
+
+def test_files_whose_names_have_no_hash_are_never_up_to_date(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "stripped.py"
+    script.write_text(STRIPPED)
+    built = []
+    for number in (1, 2):
+        assert run("compile", "-o", tmp_path / "out", script, number, 64)[0] == 0
+        (cubin,) = (tmp_path / "out" / "sm_90").glob("*.cubin")
+        built.append(cubin.read_bytes())
+    assert built[0] != built[1], "the kernel has changed"
+    status, messages = run("compile", "-o", tmp_path / "out", script, 1, 64, 128)
+    assert status == 2
+    assert "sm90.cubin is for one of 2 block sizes, whose files have one name by strip_hash" in messages
+
+
 def test_a_full_output_folder(script: Path, tmp_path: Path) -> None:
     """A limit on the size of files stands for a disk without space."""
     code = f"""

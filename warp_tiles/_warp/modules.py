@@ -234,8 +234,9 @@ def require_target(arch: int | None, block_dim: Any) -> None:
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
     """Compiles a module ahead of time.
 
-    An output of an earlier call is kept if it matches the digest beside it. Otherwise it is built again, with a
-    warning if it has changed since it was written. The folder also receives the metadata and the source.
+    An output of an earlier call is kept if its name has the module's hash and it matches the digest beside it.
+    Otherwise it is built again, with a warning if it has changed since it was written. The folder also receives the
+    metadata and the source.
 
     Returns:
         The path of the cubin.
@@ -254,7 +255,8 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
         outputs = (digests_of(cubin), meta, meta.with_suffix(".cu"), cubin)  # never a cubin without its digest
         for path in outputs:
             require_replaceable(path)
-        if not is_kept(cubin, [meta]):
+        # names without a hash say nothing about the code
+        if options["strip_hash"] or not is_kept(cubin, [meta]):
             with staging(folder) as place:
                 module._compile(None, place / "out", output_arch=arch, use_ptx=False, options=options)
                 write_digests(place / "out" / cubin.name, [place / "out" / meta.name])

@@ -300,8 +300,14 @@ def compile_(
         _print_rows(rows)
         for text in compiled_again(record["modules"]):
             echo(text)
-    if problems := dict.fromkeys(problem for row in rows for problem in row["launch_problems"]):
-        raise BuildError("; ".join(problems))
+    problems = [problem for row in rows for problem in row["launch_problems"]]
+    problems += [
+        f"{cubin} is for one of {count} block sizes, whose files have one name by strip_hash: give one with --block-dim"
+        for cubin, count in Counter(row["cubin"] for row in rows).items()
+        if count > 1
+    ]
+    if problems:
+        raise BuildError("; ".join(dict.fromkeys(problems)))
     require_complete(wanted.script, found, wanted.allow_incomplete)
 
 
