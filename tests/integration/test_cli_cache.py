@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 from pathlib import Path
@@ -69,6 +70,14 @@ def test_cache_verify_finds_and_removes_damage(filled_cache: Path, tmp_path: Pat
     assert (module["lto_builds"], module["lto_hits"]) == (1, 2), "only the damaged entry is built again"
 
 
+def test_an_empty_list_is_no_header_and_entries_have_their_time(filled_cache: Path, tmp_path: Path) -> None:
+    for words in (("cache", "list"), ("tune", "list"), ("keys", "show")):
+        assert command(*words, cache=tmp_path / "empty", as_json=False, HOME=str(tmp_path)).stdout == "none\n"
+    table = command("cache", "list", cache=filled_cache / "lto", as_json=False).stdout
+    assert "last used" in table
+    assert table.count(f" {datetime.date.today().year}-") == 3
+
+
 def copy_of(filled_cache: Path, folder: Path) -> Path:
     """A copy of the filled_cache cache."""
     shutil.copytree(filled_cache / "lto", folder / "lto")
@@ -108,11 +117,15 @@ def test_cache_import_of_something_else(tmp_path: Path) -> None:
 def test_cache_gc_and_clear(filled_cache: Path, tmp_path: Path) -> None:
     cache = copy_of(filled_cache, tmp_path)
     result = json_of(command("cache", "gc", "--max-size", "1GiB", cache=cache))
-    assert result["evicted"] == []
+    assert result["removed"] == []
     largest = json_of(command("cache", "info", cache=cache))["size_bytes"] - 1
-    evicted = json_of(command("cache", "gc", "--max-size", largest, cache=cache))["evicted"]
+    evicted = json_of(command("cache", "gc", "--max-size", largest, cache=cache))["removed"]
     assert 1 <= len(evicted) < 3
     assert json_of(command("cache", "info", cache=cache))["entries"] == 3 - len(evicted)
+    assert (
+        "evicted"
+        not in command("cache", "clear", cache=copy_of(filled_cache, tmp_path / "other"), as_json=False).stdout
+    )
     text = command("cache", "info", cache=cache, as_json=False).stdout
     assert "total size" in text
     assert " kB" in text

@@ -24,7 +24,8 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.launch.script import Script
-from warp_tiles.settings import current
+from warp_tiles.settings import ENVIRONMENT, SETTINGS, current
+from warp_tiles.store.paths import cache_root
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
 
@@ -90,10 +91,20 @@ def commands() -> None:
 @click.command()
 @json_option
 def settings(as_json: bool) -> None:
-    """Print the current value and the layer of every setting."""
-    found = current().to_json()
-    rows = [(name, item["value"], item["layer"]) for name, item in found.items()]
-    print_rows(as_json, found, ("setting", "value", "layer"), rows)
+    """Print the current value of every setting, its layer, and its environment variable."""
+    now = current()
+    found = now.to_json()
+    shown = {name: item["value"] for name, item in found.items()} | {"cache_dir": cache_root(now.cache_dir)}
+    rows = [(name, _shown(name, value), found[name]["layer"], ENVIRONMENT[name]) for name, value in shown.items()]
+    print_rows(as_json, found, ("setting", "value", "layer", "variable"), rows)
+
+
+def _shown(name: str, value: object) -> str:
+    if value in (None, "", []):
+        return SETTINGS[name].unset
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def every_command(command: click.Command = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -139,7 +150,8 @@ def _run() -> int:
     try:
         if "_WARP_TILES_COMPLETE" in os.environ:
             commands.main(prog_name=NAME)  # the shell's completion, which exits
-        with commands.make_context(NAME, sys.argv[1:]) as context:  # main() would swallow errors of a script
+        # main() would swallow errors of a script
+        with commands.make_context(NAME, sys.argv[1:], terminal_width=_help_width()) as context:
             commands.invoke(context)
     except WarpTilesError as error:
         print(f"warp-tiles: {printable(str(error), lines=True)}", file=sys.stderr)
@@ -159,6 +171,11 @@ def _run() -> int:
         print(f"warp-tiles: {printable(text, lines=True)}\nRemedy: {remedy}", file=sys.stderr)
         return 2
     return 0
+
+
+def _help_width() -> int | None:
+    """The width of help texts: that of the terminal, or outside one the largest, whatever COLUMNS says."""
+    return None if sys.stdout.isatty() else int(CONTEXT["max_content_width"])
 
 
 def _is_of_warp(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -77,9 +78,17 @@ def list_(as_json: bool) -> None:
     """List every entry, the most recently used first."""
     entries = _context().cache.entries()
     found = [{"key": e.key, **e.manifest.as_json(), "used_at_ns": e.used_at_ns} for e in entries]
-    facts = [(e.key[:12], e.manifest.info, decimal(e.manifest.payload_bytes)) for e in entries]
-    rows = [(key, info.get("symbol", ""), size, info.get("compiler", "")) for key, info, size in facts]
-    print_rows(as_json, {"entries": found}, ("key", "symbol", "LTO-IR", "compiler"), rows)
+    rows = [
+        (
+            e.key[:12],
+            e.manifest.info.get("symbol", ""),
+            decimal(e.manifest.payload_bytes),
+            e.manifest.info.get("compiler", ""),
+            datetime.datetime.fromtimestamp(e.used_at_ns / 1e9).strftime("%Y-%m-%d %H:%M"),
+        )
+        for e in entries
+    ]
+    print_rows(as_json, {"entries": found}, ("key", "symbol", "LTO-IR", "compiler", "last used"), rows)
 
 
 @cache.command()

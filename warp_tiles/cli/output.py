@@ -157,8 +157,12 @@ _NARROWEST = 24  # columns of text that wraps; shorter lines are hard to read
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table as wide as the terminal. Outside a terminal it is up to 200 columns wide.
 
-    If a terminal is too narrow for the columns, each row becomes a list of its cells. No word is broken.
+    If a terminal is too narrow for the columns, each row becomes a list of its cells. No word is broken. Without rows
+    it says "none".
     """
+    if not rows:
+        echo(f"{title}: none" if title else "none")
+        return
     console = Console(width=None if sys.stdout.isatty() else 200)
     headings, cells = filled(
         headings, [[printable(str(each), lines=True).expandtabs() for each in row] for row in rows]

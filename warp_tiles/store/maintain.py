@@ -103,7 +103,7 @@ class GcReport:
         total_bytes: Size of everything that remains below the root.
     """
 
-    evicted: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     payloads: int = 0
     leftovers: int = 0
     freed_bytes: int = 0
@@ -112,7 +112,7 @@ class GcReport:
 
     def include(self, other: GcReport) -> None:
         """Count what was removed from another cache."""
-        self.evicted += other.evicted
+        self.removed += other.removed
         self.payloads += other.payloads
         self.leftovers += other.leftovers
         self.freed_bytes += other.freed_bytes
@@ -226,7 +226,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
         if digest != keep:
             drop(folder.key_name(digest), size)
             folder.files.sync(f"{KEYS}/{digest[:2]}")  # never a durable key without its payload
-            report.evicted.append(digest)
+            report.removed.append(digest)
             references[payload] -= 1
             drop_unreferenced([payload])
     return report
