@@ -254,7 +254,19 @@ def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeyp
     assert states(setup, 1) == ["none"]
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_headers(setup: Setup) -> None:
+def test_a_folder_that_cannot_be_written_costs_only_the_headers_and_is_told_once(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
     setup.root.mkdir()
     (setup.root / HEADERS.folder).write_text("a file is in the way")
     assert states(setup, 3) == ["none"] * 3
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "the cache folder cannot be used (" in message
+
+
+def test_a_cache_that_cannot_be_used_is_told_once(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+    """A module without functions stores nothing else."""
+    setup.root.write_text("a file is in the way")
+    assert states(setup, 3) == ["none"] * 3
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(f"{setup.root}: the cache folder cannot be used (")

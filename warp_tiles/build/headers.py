@@ -94,13 +94,17 @@ class ModuleHeaders:
                 if key.digest in self._writing:
                     return None
                 if self._asked.read(key.digest) is None:  # the first module that needs them
-                    self._asked.write(key.digest, {})
+                    self._asked.store(key.digest, {})
                     return None
                 self._writing.add(key.digest)
             return HeaderFile(os.fspath(self._cache.temporary_path()), create=True)
-        except (CacheError, OSError) as error:
+        except OSError as error:  # a module without functions writes nothing else that could report it
             raise_if_signalled(error)
-            return None
+            if not self._cache.problems:
+                self._asked.problems.folder(self._asked.files.root, error)
+        except CacheError as error:
+            raise_if_signalled(error)
+        return None
 
     def _keep(self, key: CacheKey, header: HeaderFile, done: Future[Compiled]) -> None:
         """Move a written file into the cache."""

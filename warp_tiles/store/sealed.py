@@ -125,15 +125,19 @@ class Documents:
         return unseal(read_bounded(self.files, self.file(name), self.kind.most_bytes)[0])
 
     def write(self, name: str, body: Mapping[str, object]) -> None:
-        """Store a document, and remove the oldest ones above the limit. Does nothing if the folder cannot be used."""
+        """Store a document as :meth:`store` does. Does nothing if the folder cannot be used."""
         try:
-            self.files.write(self.file(name), seal(body), durable=False)  # its seal shows a partial file
-            if self.kind.most_files:
-                self._remove_oldest()
+            self.store(name, body)
         except RefusedFolderError as error:
             self._report(error)
         except OSError as error:
             raise_if_signalled(error)
+
+    def store(self, name: str, body: Mapping[str, object]) -> None:
+        """Store a document, and remove the oldest ones above the limit. Raises OSError."""
+        self.files.write(self.file(name), seal(body), durable=False)  # its seal shows a partial file
+        if self.kind.most_files:
+            self._remove_oldest()
 
     def _remove_oldest(self) -> None:
         stored = [(status.st_mtime_ns, file) for file, status in self.files.files(self.kind.folder)]
