@@ -17,6 +17,7 @@ COLOURS = {"warp": style.WARP, "scalar": style.SCALAR, "tiles": style.OURS}
 LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path", "tiles": "warp_tiles"}
 _MARKERS = {32: "o", 64: "s", 128: "^"}  # by threads
 _FLAT = 0.015
+_GAP = 0.5  # between the bars of two shapes
 _PEER = "times the faster of\nWarp's two paths"
 
 
@@ -41,39 +42,41 @@ def _bars(axes: Any, rows: list[Row], types: str) -> None:
     sides = [side for side in COLOURS if any("tflops" in row.get(side, {}) for row in rows)]
     width = 0.8 / max(1, len(sides))
     offsets = {side: width * (number - (len(sides) - 1) / 2) for number, side in enumerate(sides)}
+    places = _places(rows)
     for side in sides:
-        places = [place + offsets[side] for place in range(len(rows))]
         heights = [float(row.get(side, {}).get("tflops", 0.0)) for row in rows]
-        axes.bar(places, heights, width, color=COLOURS[side], label=LABELS[side])
+        axes.bar([at + offsets[side] for at in places], heights, width, color=COLOURS[side], label=LABELS[side])
     axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
-    for place, row in enumerate(rows):
+    for place, row in zip(places, rows):
         if "ratio" in row:
             at = place + offsets["tiles"], row["tiles"]["tflops"]
             axes.text(*at, f"{row['ratio']:.1f}x", ha="center", va="bottom", fontsize=style.SMALL)
         low = row.get("warp", {}).get("tflops")
         if low is not None and low < _FLAT * axes.get_ylim()[1]:  # the bar can hardly be seen
             axes.text(place + offsets["warp"], low, f"{low:.1f}", ha="center", va="bottom", fontsize=style.SMALL)
-    _name_bars(axes, rows)
-    _finish(axes, title(types, rows), "TFLOP/s")
+    _name_bars(axes, rows, places)
+    axes.set_title(title(types, rows), fontsize=style.NORMAL, loc="left")
+    axes.set_ylabel("TFLOP/s", fontsize=style.NORMAL)
+    axes.tick_params(labelsize=style.SMALL)  # lines of a grid would cross the ratios
 
 
-def _name_bars(axes: Any, rows: list[Row]) -> None:
+def _places(rows: list[Row]) -> list[float]:
+    """The places of rows along the axis, with a gap between shapes."""
+    groups = [number for number, (_, members) in enumerate(itertools.groupby(rows, _shape)) for _ in members]
+    return [row + _GAP * group for row, group in enumerate(groups)]
+
+
+def _name_bars(axes: Any, rows: list[Row], places: list[float]) -> None:
     """Name each row by its threads, and neighbours of one shape by the shape below them."""
-    axes.set_xticks(range(len(rows)), [str(row["threads"]) for row in rows])
-    axes.set_xlim(-0.5, len(rows) - 0.5)
+    axes.set_xticks(places, [str(row["threads"]) for row in rows])
+    axes.set_xlim(-0.5 - _GAP / 2, places[-1] + 0.5 + _GAP / 2)
     end = 0
     for shape, members in itertools.groupby(rows, _shape):
         start, end = end, end + len(list(members))
         place = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center", "va": "top"}
-        axes.annotate(shape, ((start + end - 1) / 2, 0), (0, -17), fontsize=style.SMALL, **place)
+        axes.annotate(shape, ((places[start] + places[end - 1]) / 2, 0), (0, -17), fontsize=style.SMALL, **place)
         if start:
-            axes.axvline(start - 0.5, color=style.INK, linewidth=0.6)
-
-
-def _finish(axes: Any, text: str, label: str) -> None:
-    axes.set_title(text, fontsize=style.NORMAL, loc="left")
-    axes.set_ylabel(label, fontsize=style.NORMAL)
-    style.grid(axes, "y")
+            axes.axvline(places[start] - (1 + _GAP) / 2, color=style.INK, linewidth=0.6)
 
 
 def _subplots(kinds: Sequence[str], height: float) -> tuple[Figure, Any]:
@@ -133,7 +136,9 @@ def _small(found: Sequence[Row]) -> Figure:
         axes.axhline(1, color=style.MARK, linewidth=0.8, label="as fast as Warp")
         axes.set_xticks(range(len(shapes)), shapes)
         axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
-        _finish(axes, title(types, selected), _PEER)
+        axes.set_title(title(types, selected), fontsize=style.NORMAL, loc="left")
+        axes.set_ylabel(_PEER, fontsize=style.NORMAL)
+        style.grid(axes, "y")
     return figure
 
 
