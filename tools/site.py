@@ -18,8 +18,10 @@ sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
 from tools.notebook import as_markdown  # noqa: E402
 
 SOURCES = "https://github.com/warp-tiles/warp-tiles/blob/main/"
+HELP_COLUMNS = 80  # fit the text column, see docs/stylesheets/site.css
 HELP_OF_COMMANDS = "<!-- the help of every command -->"
 DOCSTRINGS = "<!-- the docstring of every name -->"
+_HYPHENATED = re.compile(r"(?<!\S)(?=\S*-)\S{1,40}(?!\S)")
 ONLY_IN_THE_SITE = re.compile(r"<!-- only in the site\n(.*?)\n-->", re.DOTALL)
 
 
@@ -36,7 +38,7 @@ def help_of_commands() -> str:
     from warp_tiles.cli import commands
 
     def visit(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:
-        options = {"terminal_width": 100, **command.context_settings}
+        options = {**command.context_settings, "terminal_width": HELP_COLUMNS}
         context = click.Context(command, parent, info_name=name, **options)
         yield f"## `{context.command_path}`\n\n```text\n{command.get_help(context)}\n```"
         if isinstance(command, click.Group):
@@ -83,6 +85,17 @@ def with_full_size(html: str) -> str:
     return re.sub(r'<p>(<img [^>]*src="([^"]+)"[^>]*>)</p>', r'<p><a href="\2">\1</a></p>', html)
 
 
+def with_whole_words(html: str) -> str:
+    """Keep words of code such as ``--no-start`` in one line, which a browser would break at the hyphens."""
+
+    def code(match: re.Match[str]) -> str:
+        if match[1] is None:  # a block, which is never wrapped
+            return match[0]
+        return "<code>" + _HYPHENATED.sub(r'<span class="word">\g<0></span>', match[1]) + "</code>"
+
+    return re.sub(r"<pre\b.*?</pre>|<code>([^<]*)</code>", code, html, flags=re.DOTALL)
+
+
 def first_page() -> str:
     """README.md as a page of docs/."""
     readme = (ROOT / "README.md").read_text("utf-8")
@@ -112,4 +125,4 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Clean what docstrings and tables contribute, and link pictures."""
-    return with_full_size(with_labels(without_escapes(without_roles(html))))
+    return with_whole_words(with_full_size(with_labels(without_escapes(without_roles(html)))))

@@ -133,6 +133,8 @@ def test_version_and_help() -> None:
     assert __version__ in command("--version", as_json=False).stdout
     text = command("--help", as_json=False).stdout
     assert all(name in text for name in ("run", "plan", "compile", "cache", "doctor"))
+    summary = "Compile what SCRIPT launches into the cache, so that its next start finds it, also without a GPU."
+    assert summary in " ".join(text.split()), "no summary is cut"
 
 
 def test_a_plan_without_a_toolchain_gives_the_reason(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import sys
 import traceback
@@ -30,7 +31,9 @@ from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
 
 NAME = "warp-tiles"
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_SENTENCE = re.compile(r"\.(?=\s|$)")
+_WIDEST_HELP = 100  # columns
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": _WIDEST_HELP}
 #: One example for each command, which its help shows at the end.
 EXAMPLES = {
     "": "warp-tiles run train.py",
@@ -120,6 +123,7 @@ for command in (run.run, ahead.plan, ahead.compile_, warm.warm, *groups, setting
     commands.add_command(command)
 for path, command in every_command():
     command.epilog = f"\b\nExample:\n  {EXAMPLES[path]}"
+    command.short_help = f"{re.split(_SENTENCE, command.help or '')[0]}."  # click would cut it
     command.params += VERBOSITY
 
 
@@ -175,7 +179,7 @@ def _run() -> int:
 
 def _help_width() -> int | None:
     """The width of help texts: that of the terminal, or outside one the largest, whatever COLUMNS says."""
-    return None if sys.stdout.isatty() else int(CONTEXT["max_content_width"])
+    return None if sys.stdout.isatty() else _WIDEST_HELP
 
 
 def _is_of_warp(error: Exception) -> bool:

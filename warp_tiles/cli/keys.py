@@ -17,7 +17,7 @@ def keys() -> None:
 
 
 @keys.command()
-@click.option("-o", "--output", "file", type=FILE, required=True)
+@click.option("-o", "--output", "file", type=FILE, required=True, help="Write the private key here.")
 @json_option
 def new(file: Path, as_json: bool) -> None:
     """Write a new private key to a file, and print its public key.
