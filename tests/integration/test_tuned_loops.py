@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import indent
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,6 +70,15 @@ def test_each_launched_kernel_has_its_own_places(module: Any) -> None:
     assert found[0].place.title.startswith("loop of 128x128x64 float16")
     assert len(found[0].place.configs) > 10
     assert places(launch_of(module.gemm, device=SimpleNamespace(is_cpu=True))) == []
+
+
+def test_kernels_of_a_factory_are_told_apart() -> None:
+    text = gemm_loop("one", 128, 128, "depth", decorator=FORWARD_ONLY, dtype="float16")  # type: ignore[arg-type]
+    kernels = load(
+        f"def factory(depth):\n{indent(text, '    ')}\n    return one\n\nkernels = factory(32), factory(64)\n"
+    ).kernels
+    found = places(*map(launch_of, kernels))
+    assert [item.kernel.partition("[")[2] for item in found] == ["depth=32]", "depth=64]"]
 
 
 def test_a_deterministic_module_has_no_places() -> None:

@@ -87,4 +87,5 @@ class Machine:
 
 def placed(place: Place) -> PlacedLaunch:
     """A place without a launch."""
-    return PlacedLaunch(place, SimpleNamespace(kernel=SimpleNamespace(key="gemm")))  # type: ignore[arg-type]
+    kernel = SimpleNamespace(key="gemm", hash=b"", module=SimpleNamespace(hashers={}, get_module_hash=bytes))
+    return PlacedLaunch(place, SimpleNamespace(kernel=kernel, block_dim=128))  # type: ignore[arg-type]

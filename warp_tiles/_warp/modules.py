@@ -193,6 +193,13 @@ def names_of(kernels: Iterable[Any]) -> dict[Any, str]:
     return found
 
 
+def hashed_names(module: Any, block_dim: int) -> dict[bytes, str]:
+    """The names of a module's kernels by their hashes; empty if Warp keeps none, as with the option strip_hash."""
+    module.get_module_hash(block_dim)
+    hasher = module.hashers.get(block_dim)
+    return {} if hasher is None else {one.hash: name for one, name in names_of(hasher.get_unique_kernels()).items()}
+
+
 def _factory_constants(kernel: Any) -> set[str]:
     """The constants that a kernel has from the function that defines it, such as ``n=32`` and ``dtype=float16``."""
     function = kernel.func

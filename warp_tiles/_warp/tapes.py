@@ -15,7 +15,7 @@ import warp
 
 from warp_tiles._warp.internals import find, require
 from warp_tiles._warp.launch import has_adjoint
-from warp_tiles._warp.modules import name_of, names_of
+from warp_tiles._warp.modules import hashed_names, name_of
 from warp_tiles.codegen.operations import LOAD
 from warp_tiles.errors import RecordingError, UnsupportedWarpError, WarpTilesError
 from warp_tiles.gemm.rejected import Rejected
@@ -158,9 +158,7 @@ class Tapes:
             except WarpTilesError as error:
                 log.debug("module %s is not planned: %s", module.name, error)
                 return None, name_of(kernel)
-            hasher = module.hashers.get(block_dim)  # None with the option strip_hash
-            names = {} if hasher is None else names_of(hasher.get_unique_kernels())
-            known[key] = plan, {one.hash: name for one, name in names.items()}
+            known[key] = plan, hashed_names(module, block_dim)
         plan, named = known[key]
         return plan, named.get(kernel.hash, name_of(kernel))
 

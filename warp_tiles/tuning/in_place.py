@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch, launching
 from warp_tiles._warp.launch import argument_names
-from warp_tiles._warp.modules import copied_kernel, forget_modules, name_of
+from warp_tiles._warp.modules import copied_kernel, forget_modules, hashed_names, name_of
 from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.gemm.main_loop import LoopQuestion
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -55,7 +55,8 @@ class PlacedLaunch:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return name_of(self.launch.kernel)
+        kernel = self.launch.kernel
+        return hashed_names(kernel.module, self.launch.block_dim).get(kernel.hash, name_of(kernel))
 
 
 #: Called after each batch of answers with the place and its record so far.
