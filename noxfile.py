@@ -4,7 +4,7 @@ tests       the tests that need no GPU, on each Python that is installed
 nightly     the tests of .ci/run and the long series: more drawn cases, processes and architectures
 warp        planning, hashes, builds and the command line on each Warp that is supported
 lint        ruff and mypy
-clients     a step of MuJoCo Warp is compiled, and kernels of Newton and warp-nn run on the CPU, all from their packages
+clients     steps of two versions of MuJoCo Warp are compiled, and kernels of Newton and warp-nn run on the CPU
 beside      the package is installed beside torch, JAX, CuPy and numba-cuda, and builds functions there
 wheel       sdist and wheel are built, and the tests run against the wheel alone, in a fresh environment
 conda       the conda package of recipe/ is built and tested; needs conda-forge and rattler-build
@@ -72,6 +72,10 @@ def clients(session: nox.Session) -> None:
     session.run("python", "benchmarks/clients.py", "--install", f"{folder}/env", "--only", *names)
     command = (f"{folder}/env/bin/python", "-m", "benchmarks.client_scripts.kernels")
     session.run(*command, "--device", "cpu", "--worlds", "8", "--json", f"{folder}/rows.json", external=True)
+    session.run(command[0], "-m", "pip", "install", "-q", "newton[sim]==1.8.0", external=True)  # an older MuJoCo Warp
+    caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/tiles"}
+    child = (command[0], "-m", "benchmarks.client_scripts.child")
+    session.run(*child, "mujoco_humanoid", "tiles", f"{folder}/out", external=True, env=caches)
 
 
 @nox.session

@@ -5,17 +5,20 @@ Each change that Warp has announced is simulated, so that a change of meaning is
 
 from __future__ import annotations
 
+import copy
 import inspect
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import WARP_VERSION, gemm, load
+from benchmarks.speed.cubin import sections
+from tests.integration.helpers import WARP_VERSION, compile_module, gemm, load
 from tests.loop_forms import FORMS
 from warp_tiles._warp import probe, require_hooks
 from warp_tiles._warp.hooks import Hooks
@@ -201,3 +204,76 @@ def test_prefetch_on_the_cpu_takes_the_block_of_the_launch(
     monkeypatch.setattr(hooks.reloads.prefetches, "start", lambda targets: found.extend(targets))
     warp_tiles.prefetch(load(gemm()), device="cpu", block_dim=32)
     assert [block_dim for _, _, block_dim in found] == [threads]
+
+
+# ---- builtins for products that a newer Warp may have
+
+LEFT = "not known yet, left to Warp"
+UPDATE = "wp.tile_matmul_transpose_update(c, wp.tile_load(C, shape=(16, 16), storage='shared'))"
+UPDATES = {
+    "beside a product": gemm(decorator="@wp.kernel(enable_backward=False)").replace(
+        "    wp.tile_store", f"    {UPDATE}\n    wp.tile_store"
+    ),
+    "alone": gemm(
+        decorator="@wp.kernel(enable_backward=False)",
+        call="wp.tile_zeros(shape=(16, 16), dtype=float, storage='shared')",
+    ).replace("    wp.tile_store", f"    {UPDATE}\n    wp.tile_store"),
+}
+
+
+@pytest.fixture
+def transpose_update(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A builtin of this name, which adds a tile to another: Newton 1.8 looks for both."""
+    wp.init()
+    builtins = find("context.builtin_functions")
+    found = next(one for one in builtins["add_inplace"].overloads if one.native_func == "tile_add_inplace")
+    for name in ("tile_matmul_transpose_update", "tile_matmul_left_transpose_update"):
+        made = copy.copy(found)
+        made.key, made.overloads = name, [made]
+        monkeypatch.setitem(builtins, name, made)
+    yield
+    warp_tiles.disable()
+
+
+@pytest.mark.parametrize("text", UPDATES.values(), ids=UPDATES)
+@pytest.mark.parametrize("name", ["tile_matmul_transpose_update", "tile_matmul_left_transpose_update"])
+def test_an_unknown_builtin_is_named_in_the_plan(transpose_update: None, text: str, name: str) -> None:
+    plan = enable_and_plan(text.replace("tile_matmul_transpose_update", name))
+    (left,) = (item for item in plan.variants if item.provider == "warp")
+    assert (left.call, left.needed) == (name, True)
+    assert LEFT in left.reason
+    assert LEFT in str(plan)
+    assert len(plan.needed) == text.count("tile_matmul("), "a product beside it is planned as ever"
+
+
+def test_an_unknown_builtin_alone_is_built_as_by_warp(transpose_update: None, tmp_path: Path) -> None:
+    codes, module = [], load(UPDATES["alone"])
+    for folder in ("warp", "tiles"):
+        (cubin,) = wp.compile_aot_module(module, arch=90, module_dir=tmp_path / folder, use_ptx=False)
+        codes.append([code for name, code in sections(Path(cubin).read_bytes()) if name.startswith(".text.")])
+        warp_tiles.enable()
+    assert codes[0] == codes[1] != []
+
+
+def test_an_unknown_builtin_beside_a_product_is_built(transpose_update: None, tmp_path: Path) -> None:
+    warp_tiles.enable()
+    _, record = compile_module(load(UPDATES["beside a product"]), tmp_path)
+    assert record["linker"] == "warp_tiles"
+
+
+def test_a_function_of_the_user_is_no_builtin() -> None:
+    named = gemm(call="tile_matmul_transpose_update(a, b)", decorator="@wp.kernel(enable_backward=False)")
+    tile = "wp.tile(dtype=wp.float32, shape=(16, 16))"
+    helper = f"@wp.func\ndef tile_matmul_transpose_update(a: {tile}, b: {tile}):\n    return wp.tile_matmul(a, b)\n\n"
+    plan = enable_and_plan(helper + named)
+    assert {item.call for item in plan.variants} == {"tile_matmul"}
+    warp_tiles.disable()
+
+
+def test_the_source_of_codegen_snippet_can_be_read() -> None:
+    """Newton looks into it for what Warp's snippets can do."""
+    snippet = find("codegen.codegen_snippet")
+    with warp_tiles.enabled():
+        assert find("codegen").codegen_snippet is snippet
+        assert inspect.getsource(snippet).startswith("def codegen_snippet(")
+        assert not hasattr(snippet, "__wrapped__")

@@ -10,7 +10,7 @@ from typing import Any
 
 import warp
 
-from warp_tiles._warp.internals import find
+from warp_tiles._warp.internals import find, unknown_products
 from warp_tiles._warp.modules import hash_outdated, loading, module_builder, names_of
 from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild, foreign_inputs
@@ -103,6 +103,7 @@ def finish_module(builder: Any, state: BuilderState, source: str) -> GeneratedMo
     names = names_of(builder.kernels)
     trace = state.trace(names, reached)
     _refuse_lost_gradients(state.session, trace)
+    _add_unknown_products(state.session, trace)
     return GeneratedModule(
         state.session,
         source,
@@ -119,6 +120,16 @@ def link_facts(builder: Any) -> tuple[dict[str, Any], list[str]]:
     keywords = {name: builder.options.get(name) for name in ("compile_time_trace", "llvm_cuda")}
     keywords |= {"config": builder.options.get("mode"), "fatbins": builder.fatbins}
     return keywords, foreign_inputs(tuple(builder.ltoirs.values()), keywords)
+
+
+def _add_unknown_products(session: Session, trace: ModuleTrace) -> None:
+    """Adds a site for each builtin that multiplies tiles and that only Warp knows. The plan names them."""
+    unknown = unknown_products()
+    for context, operation in trace.operations():
+        if operation.name in unknown and not operation.callee:
+            reason = "it is not known yet, left to Warp"
+            label = context.function.label
+            session.add(operation.name, label, {}, roles=(Role.FORWARD,), scalar_reason=reason, provider="warp")
 
 
 def _refuse_lost_gradients(session: Session, trace: ModuleTrace) -> None:

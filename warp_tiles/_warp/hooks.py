@@ -46,6 +46,7 @@ from warp_tiles._warp.internals import (
     find,
     mathdx_enabled,
     require,
+    unknown_products,
     untested,
 )
 from warp_tiles._warp.modules import (
@@ -97,13 +98,14 @@ def _code_settings() -> tuple[object, ...]:
 
 
 def _served_builtins(options: Any, resolved: Settings) -> set[str]:
-    """Builtins that get code from here. Modules that mention no other keep Warp's hash and Warp's cached builds."""
-    return {MATMUL, *SOLVERS} - (set() if resolved.mathdx_opt_out == "own" else _opted_out(options))
+    """Builtins that are planned here. Modules that mention no other keep Warp's hash and Warp's cached builds."""
+    opted_out = set() if resolved.mathdx_opt_out == "own" else _opted_out(options)
+    return {MATMUL, *unknown_products(), *SOLVERS} - opted_out
 
 
 def _opted_out(options: Any) -> set[str]:
     """Builtins whose libraries a module opts out of. By themselves, they take Warp's scalar path."""
-    names = {GEMM_OPTION: {MATMUL}, SOLVER_OPTION: set(SOLVERS)}
+    names = {GEMM_OPTION: {MATMUL, *unknown_products()}, SOLVER_OPTION: set(SOLVERS)}
     return set().union(*(found for option, found in names.items() if options.get(option) is False))
 
 

@@ -171,6 +171,11 @@ def runtime(*names: str) -> Any:
     return found
 
 
+def unknown_products() -> set[str]:
+    """The builtins of this Warp whose names say that they multiply tiles, beside ``tile_matmul``."""
+    return {name for name in find("context.builtin_functions") if name.startswith(f"{MATMUL}_")}
+
+
 def mathdx_enabled() -> bool:
     """True if this Warp was built with MathDx. Without it Warp cannot link the functions of products and solvers."""
     return bool(runtime().core.wp_is_mathdx_enabled())

@@ -61,7 +61,7 @@ class PlannedVariant:
         reason: The reasons for this decision and for the provider.
         code: The code of the rejection that ``reason`` ends with; empty without one.
         provider: The provider of its function: ``own``, ``cublasdx``, ``libmathdx`` or ``scalar``; ``stages`` if loops
-            compute it from stages, without a function; empty if it is skipped.
+            compute it from stages, without a function; ``warp`` if only Warp knows its builtin; empty if it is skipped.
         symbol: The function that will be called; empty until a provider is found, and on the scalar path.
         tile_config: Tile configuration of the provider ``own``; None with others.
         choice: What decided about provider and tile configuration: ``tuned`` (a tuning record) or ``default`` (the
