@@ -12,7 +12,9 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import warp_tiles
@@ -217,3 +219,23 @@ def test_no_module_that_a_command_imports_takes_the_place_of_a_public_function(t
         "print([name for name in ('plan', 'report', 'record', 'prefetch') if not callable(getattr(warp_tiles, name))])"
     )
     assert python(code, tmp_path).split() == ["[]"]
+
+
+@pytest.mark.parametrize("start", ["\0", "a\0b", 0, True, 1.5, b"record", "", "\ud800", Path.cwd(), []])
+def test_a_start_record_that_is_no_file_is_refused(start: Any) -> None:
+    with pytest.raises(errors.SettingError, match=r"^start is "):
+        warp_tiles.enable(start=start)
+    assert not warp_tiles.is_enabled()
+
+
+@pytest.mark.parametrize("value", [np.ones(3), np.ones(1), ["auto"], None.__class__, 1.0])
+def test_a_setting_with_a_list_of_values_refuses_what_is_no_word(value: Any) -> None:
+    for name in ("policy", "provider", "linker"):
+        with pytest.raises(errors.SettingError, match=name):
+            warp_tiles.configure(**{name: value})
+
+
+@pytest.mark.parametrize("block_dim", ["x", 0, -1, True, 1.5, 4096])
+def test_a_prefetch_refuses_blocks_that_cannot_be_launched(block_dim: Any) -> None:
+    with warp_tiles.enabled(), pytest.raises(errors.PlanError, match="block_dim is"):
+        warp_tiles.prefetch(block_dim=block_dim)

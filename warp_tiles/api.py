@@ -18,6 +18,7 @@ from warp_tiles._warp import installed, is_enabled, require_hooks, set_installed
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError, UnsupportedWarpError
 from warp_tiles.settings import current, on_change
+from warp_tiles.settings.values import path
 from warp_tiles.store.paths import cache_root, start_file
 from warp_tiles.util.warn import warn
 
@@ -51,10 +52,10 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
         UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged. If it is
             newer than the newest tested version, a warning says so instead, and everything is left to it.
         SettingError: The environment or the project file holds an unknown name or value, the executor is none, or
-            warp_tiles is already enabled and the call names an executor. The start record's folder is missing.
+            warp_tiles is already enabled and the call names an executor. The start record is no path of a file, or its
+            folder is missing.
     """
-    if start is not None:
-        require_place(Path(start))
+    file = None if start is None else require_place(start)
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise SettingError(f"executor is {executor!r}", "give a concurrent.futures.Executor, or None")
     if hasattr(executor, "get_executor"):
@@ -66,8 +67,8 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
                 raise SettingError("warp_tiles is enabled already, so it takes no executor", "call disable() first")
             # a command that only plans the script keeps no record
             keeps = hooks.program_start is not None or not is_planning()
-            if start is not None and hooks.takes_start and keeps:
-                hooks.begin_start(Path(start))
+            if file is not None and hooks.takes_start and keeps:
+                hooks.begin_start(file)
             return
         import warp
 
@@ -90,8 +91,8 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             return
         on_change(_settings_changed)
         set_installed(hooks)
-        if (file := start or _own_start()) is not None:
-            hooks.begin_start(Path(file))
+        if (file := file or _own_start()) is not None:
+            hooks.begin_start(file)
 
 
 def _own_start() -> Path | None:
@@ -103,14 +104,18 @@ def _own_start() -> Path | None:
     return file if os.path.exists(file) else None  # Path.exists() raises for a folder that may not be read
 
 
-def require_place(start: Path) -> None:
-    """Refuse a file in which no start record can be kept.
+def require_place(start: str | os.PathLike[str]) -> Path:
+    """The file of a start record.
 
     Raises:
-        SettingError: Its folder is missing.
+        SettingError: It is no path of a file, or its folder is missing.
     """
-    if not start.parent.is_dir():
+    file = path("start", start)
+    if file is None or os.path.isdir(file):
+        raise SettingError(f"start is {start!r}, and no file", "give the path of a file")
+    if not file.parent.is_dir():
         raise SettingError(f"start is {os.fspath(start)!r}, in no folder", "make the folder first")
+    return file
 
 
 def disable() -> None:
@@ -259,11 +264,12 @@ def prefetch(
         ``verify_autograd_array_access``, and with deferred ``wp.static`` expressions. 0 while a script is planned.
 
     Raises:
-        PlanError: warp_tiles is not enabled, or a module has no kernels.
+        PlanError: warp_tiles is not enabled, a module has no kernels, or a block cannot have so many threads.
     """
-    from warp_tiles._warp.modules import users_own_modules
+    from warp_tiles._warp.modules import require_target, users_own_modules
 
     hooks = require_hooks("prefetch()")
+    require_target(None, block_dim)
     if is_planning():
         return 0
     chosen = [_warp_module(module) for module in modules] or users_own_modules()

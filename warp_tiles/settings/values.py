@@ -43,7 +43,7 @@ def choice(*valid: str, **former: str) -> Callable[[str, Any], str]:
     """A parser that accepts the given words, and names the present ones of former words."""
 
     def parse(name: str, value: Any) -> str:
-        if value not in valid:
+        if not isinstance(value, str) or value not in valid:  # an array has no truth value
             renamed = f"it is now {former[value]!r}; " if isinstance(value, str) and value in former else ""
             raise _refused(name, value, f"{renamed}valid values are {', '.join(valid)}")
         return str(value)
