@@ -285,12 +285,13 @@ BROAD = {
 
 
 def broad_catches(tree: ast.AST, function: str = "", owner: str = "") -> Iterator[str]:
-    """The functions that catch such errors, and neither raise it again nor call raise_if_signalled()."""
+    """The functions that catch such errors without unless_signalled(), and neither raise it again nor ask for it."""
     for node in ast.iter_child_nodes(tree):
         inside = f"{owner}{node.name}" if isinstance(node, ast.FunctionDef) else function
         if isinstance(node, ast.ExceptHandler):
             caught, text = ast.unparse(node.type) if node.type else "Exception", ast.unparse(node)
             passes_on = "raise_if_signalled(" in text or re.search(r"^\s*raise$", text, re.MULTILINE)
+            passes_on = passes_on or caught.startswith("unless_signalled(")
             if re.search(rf"\b{BROAD_ERRORS}\b", caught) and not passes_on:
                 yield inside
         elif isinstance(node, ast.With):

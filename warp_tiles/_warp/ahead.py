@@ -17,7 +17,7 @@ import warp
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import capturing, hash_again, users_own_modules
 from warp_tiles._warp.reload import LoadAgain, loaded_here, reusable, this_thread
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.build.ahead import AheadModule
@@ -66,8 +66,7 @@ class RecordedModules:
                     return found
                 if not is_waiting():
                     return None
-        except Exception as error:  # another thread defines kernels meanwhile
-            raise_if_signalled(error)
+        except unless_signalled(Exception) as error:  # another thread defines kernels meanwhile
             log.debug("no module was generated ahead: %r", error)
         finally:
             lock.release()
@@ -78,8 +77,7 @@ class RecordedModules:
         """A module that the cache does not have. None also if its generation fails."""
         try:
             found = _generated(module, threads, given)
-        except Exception as error:  # the launch meets the same error, and reports it
-            raise_if_signalled(error)
+        except unless_signalled(Exception) as error:  # the launch meets the same error, and reports it
             log.debug("module %s was not generated ahead: %r", module.name, error)
             return None
         return found if found is not None and found.start is not None and found.start.found is None else None

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.gemm.matmul_question import MatmulAnswer
@@ -296,8 +296,7 @@ class _Devices:
     def get_current_cuda_device(self) -> Any:
         try:
             return self._get_current_cuda_device()
-        except RuntimeError as error:
-            raise_if_signalled(error)
+        except unless_signalled(RuntimeError):
             return self._substitute("cuda")
 
     def get_cuda_device(self, ordinal: int | None = None) -> Any:

@@ -17,7 +17,7 @@ import warp
 
 from warp_tiles.errors import UnsupportedWarpError
 from warp_tiles.solver.variant import SOLVERS
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 GEMM_OPTION, SOLVER_OPTION = MATHDX_OPTIONS = ("enable_mathdx_gemm", "enable_mathdx_solver")  # Warp's module options
@@ -219,8 +219,7 @@ def share_precompiled_headers() -> None:
     try:
         found = runtime("_get_or_create_pch_dir", "_pch_dirs")
         folder = Path(found._get_or_create_pch_dir())
-    except (UnsupportedWarpError, OSError) as error:
-        raise_if_signalled(error)
+    except unless_signalled(UnsupportedWarpError, OSError) as error:
         log.info("tuning: each thread precompiles its own headers: %s", error)
         return
     dated: list[tuple[int, Path]] = []

@@ -16,7 +16,7 @@ from warp_tiles._warp.internals import find, missing, require
 from warp_tiles._warp.internals import runtime as runtime_with
 from warp_tiles.errors import LinkError, MatmulError, RecordingError
 from warp_tiles.util import driver
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 # required members of warp._src, each with its required parameters
 _REQUIRED = {
@@ -73,8 +73,7 @@ def overload_for(kernel: Any, values: Sequence[Any]) -> Any:
         return kernel
     try:
         return kernel.add_overload(kernel.infer_argument_types(list(values)))
-    except (TypeError, RuntimeError, ValueError) as error:
-        raise_if_signalled(error)
+    except unless_signalled(TypeError, RuntimeError, ValueError) as error:
         raise RecordingError(str(error)) from error
 
 
@@ -118,8 +117,7 @@ def pack(kernel: Any, index: int, value: Any, device: Any) -> Any:
             raise RecordingError(f"{what} is {value!r}", remedy=f"pass an instance of {expected.key}")
     try:
         return find("context.pack_arg")(kernel, expected, argument.label, value, device, False)
-    except (TypeError, RuntimeError, ValueError) as error:
-        raise_if_signalled(error)
+    except unless_signalled(TypeError, RuntimeError, ValueError) as error:
         raise RecordingError(f"{what} does not fit: {error}") from error
 
 

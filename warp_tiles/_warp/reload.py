@@ -40,7 +40,7 @@ from warp_tiles.build.context import ahead_of_launches
 from warp_tiles.errors import PlanError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings, current
-from warp_tiles.util.threads import PREFETCH, raise_if_signalled, wait_all
+from warp_tiles.util.threads import PREFETCH, unless_signalled, wait_all
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
@@ -306,10 +306,7 @@ class Prefetches:
         try:
             with ahead_of_launches(PREFETCH):
                 _compile_ahead(module, device, block_dim)
-        except BaseException as error:  # the launch meets the same error, and reports it
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise
-            raise_if_signalled(error)
+        except unless_signalled(Exception) as error:  # the launch meets the same error, and reports it
             log.debug("module %s was not compiled ahead: %r", module.name, error)
         finally:
             self._forget(module)

@@ -34,7 +34,7 @@ from warp_tiles.gemm.problem import (
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import SOLVERS, SolverVariant, Variant, reason_unsupported, solvers
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
@@ -121,8 +121,7 @@ def mentions(adjoint: Any, names: set[str]) -> bool:
             continue
         try:
             value, path = adjoint.resolve_static_expression(node, eval_types=False)
-        except Exception as error:  # Warp reports the unresolvable name later
-            raise_if_signalled(error)
+        except unless_signalled(Exception):  # Warp reports the unresolvable name later
             continue
         if value is warp and path:
             value = builtins.get(path[-1])
@@ -271,8 +270,7 @@ def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmPro
     try:
         with _libmathdx_lock:  # Warp always calls it under a lock
             symbol, payload = original(*arguments, variant.arch, variant.threads, builder, **extra)
-    except RuntimeError as error:
-        raise_if_signalled(error)
+    except unless_signalled(RuntimeError) as error:
         raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log=str(error)) from error
     return str(symbol), bytes(payload)
 

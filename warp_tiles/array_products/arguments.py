@@ -16,7 +16,7 @@ from warp_tiles.array_products.call import Bias, MatmulCall, aligned_view, are_d
 from warp_tiles.array_products.prepared import PreparedProduct
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.problem import DTYPES, DType, accumulator_of
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address
@@ -235,8 +235,7 @@ def check_overlap(name: str, array: Any, out: Any) -> None:
         return  # most arrays lie apart
     try:
         is_shared = np.shares_memory(_addresses(array), _addresses(out), max_work=_MOST_WORK)
-    except RuntimeError as error:  # too many elements to compare
-        raise_if_signalled(error)
+    except unless_signalled(RuntimeError):  # too many elements to compare
         is_shared = True
     if is_shared and math.prod(array.shape):
         raise MatmulError(f"{described(name, array)}, and overlaps out in memory", remedy="give out memory of its own")

@@ -29,7 +29,7 @@ from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.tensor_kernel import TensorKernel
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 THREADS = 256  # of kernels without tiles
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers
@@ -206,8 +206,7 @@ def _with_epilogue(call: MatmulCall, device: Any) -> PreparedProduct:
         return prepare(call, device)
     except WarpTilesError:
         raise
-    except Exception as error:
-        raise_if_signalled(error)
+    except unless_signalled(Exception) as error:
         if call.epilogue is None:
             raise
         prepare(replace(call, epilogue=None), device)  # raises the error if the epilogue is not its cause

@@ -32,7 +32,7 @@ from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import LOCKS, STARTS, absolute
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import write_output
-from warp_tiles.util.threads import PREFETCH, RECORD, DaemonThreads, raise_if_signalled, suppressed
+from warp_tiles.util.threads import PREFETCH, RECORD, DaemonThreads, suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -359,8 +359,7 @@ class ProgramStart:
     def _bind(self, one: AheadModule) -> None:
         try:
             compiled(self._engine, one)
-        except FAILURES as error:  # its launch meets the same error, and reports it
-            raise_if_signalled(error)
+        except unless_signalled(*FAILURES) as error:  # its launch meets the same error, and reports it
             log.debug("module %s was not compiled ahead: %s", one.module.name, error)
 
     def _compile(self, module: StartModule, asks: bool = True) -> None:
@@ -376,8 +375,7 @@ class ProgramStart:
                 f"the start record {self.file} is not used any further: what it names cannot be kept. {error.remedy}",
                 _said,
             )
-        except FAILURES as error:  # the launch meets it again, and reports it
-            raise_if_signalled(error)
+        except unless_signalled(*FAILURES) as error:  # the launch meets it again, and reports it
             log.debug("module %s was not compiled ahead: %s", module.name, error)
 
     def note(
@@ -434,11 +432,9 @@ class ProgramStart:
                 before = read_record(self.file, self._own)  # another process may have written it meanwhile
                 if (record := self._next(before, loaded)) is not None:
                     self._write(record)
-        except TimeoutError as error:
-            raise_if_signalled(error)
+        except unless_signalled(TimeoutError) as error:
             log.info("the start record %s was not written, because others write theirs: %s", self.file, error)
-        except (WarpTilesError, OSError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(WarpTilesError, OSError) as error:
             warn(f"the start record {self.file} was not written: {error}")
 
     def _next(self, before: StartRecord | None, loaded: Callable[[StartModule], bool]) -> StartRecord | None:

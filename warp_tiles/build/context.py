@@ -21,7 +21,7 @@ from warp_tiles.settings import OF_MODULE, Settings, current
 from warp_tiles.store import AHEAD, ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.store.kinds import FUNCTIONS, MODULES, REJECTED_SOURCES, Kind
 from warp_tiles.store.paths import cache_root
-from warp_tiles.util.threads import LAUNCH, DaemonThreads, raise_if_signalled
+from warp_tiles.util.threads import LAUNCH, DaemonThreads, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 if TYPE_CHECKING:
@@ -468,7 +468,6 @@ class BuildContext:
         files = TrustedFolder(self.root, shared=self.settings.cache_shared, private=True)
         try:
             files.write(name, request.text.encode("utf-8"))
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError):
             return ""
         return f"python -m warp_tiles.compile.worker --reproduce {files.path(name)}"

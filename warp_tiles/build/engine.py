@@ -26,7 +26,7 @@ from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import InSourceProvider, OwnProvider, SolverProvider
 from warp_tiles.settings import OWN, Settings, current
 from warp_tiles.solver.variant import Variant
-from warp_tiles.util.threads import raise_if_signalled, wait_all
+from warp_tiles.util.threads import unless_signalled, wait_all
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -235,8 +235,8 @@ class Engine:
         if context.store.digests.is_empty and (found := self.device_sources(resolved)):
             try:
                 context.store.take_digests(found)  # side by side
-            except (ToolchainError, OSError) as error:  # reported when the digests are needed
-                raise_if_signalled(error)
+            except unless_signalled(ToolchainError, OSError):  # reported when the digests are needed
+                pass
         if self._code is None:  # it is taken once, because loaded modules do not change
             self._code = context.store.digests.digest_many(code_files())
         trust = self.foreign_trust(resolved) or OWN

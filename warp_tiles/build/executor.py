@@ -34,7 +34,7 @@ from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
-from warp_tiles.util.threads import LAUNCH, raise_if_signalled
+from warp_tiles.util.threads import LAUNCH, unless_signalled
 from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ class Installation:
             folder = warp_headers_folder()
             if name == WARP_HEADERS and folder is not None:
                 return Fact(self._store.digests.digest_folder(folder, "*.h"), package_version("warp-lang"))
-        except (OSError, ToolchainError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError, ToolchainError) as error:
             return Fact("", f"missing ({getattr(error, 'message', error)})")
         return Fact("", "missing" if name in ALL else "unknown")
 
@@ -327,8 +326,7 @@ class ExecutorPool(CompilerPool):
             facts = self._installation.facts(portable[1])
             job = Job(portable[0], facts, uuid.uuid4().hex, self._installation.warp_toolkit)
             sent = self._executor.submit(run_job, job)
-        except Exception as error:
-            raise_if_signalled(error)
+        except unless_signalled(Exception) as error:
             failed: Future[Compiled] = Future()
             failed.set_exception(error if isinstance(error, WarpTilesError) else executor_error(error))
             return failed

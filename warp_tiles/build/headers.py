@@ -23,7 +23,7 @@ from warp_tiles.store.cache import FileCache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import ASKED_HEADERS, HEADERS
 from warp_tiles.store.sealed import Documents
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
@@ -80,8 +80,7 @@ class ModuleHeaders:
                 "options": request.all_flags,
                 "prefix": request.source[: request.prefix],
             })  # fmt: skip
-        except (OSError, ToolchainError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError, ToolchainError):
             return None
 
     def _header(self, key: CacheKey) -> HeaderFile | None:
@@ -98,12 +97,11 @@ class ModuleHeaders:
                     return None
                 self._writing.add(key.digest)
             return HeaderFile(os.fspath(self._cache.temporary_path()), create=True)
-        except OSError as error:  # a module without functions writes nothing else that could report it
-            raise_if_signalled(error)
+        except unless_signalled(OSError) as error:  # a module without functions writes nothing else that could report it
             if not self._cache.problems:
                 self._asked.problems.folder(self._asked.files.root, error)
-        except CacheError as error:
-            raise_if_signalled(error)
+        except unless_signalled(CacheError):
+            pass
         return None
 
     def _keep(self, key: CacheKey, header: HeaderFile, done: Future[Compiled]) -> None:
@@ -112,8 +110,8 @@ class ModuleHeaders:
         try:
             if not done.cancelled() and done.exception() is None and done.result().header_written:
                 self._cache.put_file(key, path, {"compiler": done.result().compiler})
-        except (CacheError, OSError) as error:  # the next process writes it
-            raise_if_signalled(error)
+        except unless_signalled(CacheError, OSError):  # the next process writes it
+            pass
         finally:
             with suppressed(OSError):
                 path.unlink()

@@ -56,7 +56,7 @@ from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.store.packages import package_of
 from warp_tiles.util.files import write_output
-from warp_tiles.util.threads import raise_if_signalled, wait_result
+from warp_tiles.util.threads import unless_signalled, wait_result
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
@@ -283,8 +283,7 @@ class ModuleBuild:
         try:
             warp_build([*warp_inputs, *payloads_of(artifacts)])
             return plan, artifacts
-        except Exception as error:  # the type that Warp raises
-            raise_if_signalled(error)
+        except unless_signalled(Exception) as error:  # the type that Warp raises
             if not plan.has_own_code:
                 raise
             failure = error
@@ -298,8 +297,7 @@ class ModuleBuild:
             try:
                 self._refuse_scalar(found)
                 warp_build([*warp_inputs, *payloads_of(found)])
-            except Exception as error:
-                raise_if_signalled(error)
+            except unless_signalled(Exception):
                 continue
             warn(
                 f"Warp could not link module {plan.name}, and links it {instead}: {failure}. If this stays, set "
@@ -502,8 +500,7 @@ def _linked_key(
             "source": text,
             "target": module.target,
         })  # fmt: skip
-    except (OSError, ToolchainError) as error:
-        raise_if_signalled(error)
+    except unless_signalled(OSError, ToolchainError):
         return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from warp_tiles.settings import current
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -68,8 +68,8 @@ class BuildProgress:
                     self._timer.daemon = True
                     try:
                         self._timer.start()
-                    except RuntimeError as error:  # the interpreter ends, or the process has too many threads
-                        raise_if_signalled(error)
+                    except unless_signalled(RuntimeError):  # the interpreter ends, or the process has too many threads
+                        pass
             self._running += 1
             self._total += 1
             self._draw(what)

@@ -24,7 +24,7 @@ from warp_tiles.compile.module import (
 from warp_tiles.errors import RecordError
 from warp_tiles.store.sealed import DamagedError, parse_object
 from warp_tiles.util.files import read_whole
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import shown
 
@@ -247,8 +247,7 @@ def read_record(file: Path, folder: TrustedFolder | None = None) -> StartRecord 
         return StartRecord.from_bytes(data)
     except FileNotFoundError:
         return None
-    except (OSError, DamagedError) as error:
-        raise_if_signalled(error)
+    except unless_signalled(OSError, DamagedError) as error:
         raise RecordError(
             f"the start record {file} cannot be used: {error}", "remove it; a run writes it again"
         ) from error

@@ -25,7 +25,7 @@ from warp_tiles.errors import PlanError, RecordError, SettingError
 from warp_tiles.launch.script import Discovery, Script, discover
 from warp_tiles.settings import current, override
 from warp_tiles.store.paths import cache_root, start_file
-from warp_tiles.util.threads import raise_if_signalled, side_by_side, wait_all
+from warp_tiles.util.threads import side_by_side, unless_signalled, wait_all
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
@@ -156,8 +156,7 @@ def _build(row: Row, build: Callable[[], tuple[CacheKey, bool] | None]) -> None:
             row["reason"] = "no key covers its code, or its functions under these settings"
         else:
             row.update(key=found[0].digest, state="compiled" if found[1] else "present")
-    except FAILURES as error:
-        raise_if_signalled(error)
+    except unless_signalled(*FAILURES) as error:
         _fail(row, error)
     row["seconds"] = round(time.perf_counter() - started, 3)
 
@@ -243,8 +242,7 @@ class LaunchedModules:
             try:
                 one = generate_launched(module, threads, {"device": target, "output_arch": arch})
                 row["reason"] = "" if one is not None else "only its launch may build it"
-            except Exception as error:
-                raise_if_signalled(error)
+            except unless_signalled(Exception) as error:
                 _fail(row, error)
             self.generated.append(one)
             if one is not None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from warp_tiles.errors import BuildError, LinkError, ToolchainError
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 
 _LTOIR = 10  # NVJITLINK_INPUT_LTOIR
 
@@ -43,8 +43,7 @@ class _Library:
         try:
             self._functions = ctypes.CDLL(os.fspath(path))
             self._checked(self._version_function, byref(major), byref(minor))
-        except (OSError, AttributeError, RuntimeError) as error:  # no library, or another one
-            raise_if_signalled(error)
+        except unless_signalled(OSError, AttributeError, RuntimeError) as error:  # no library, or another one
             raise ToolchainError(
                 f"{path} cannot be loaded: {error}",
                 remedy=f"install the package of {self.name} for this platform again, in a folder that is not mounted "

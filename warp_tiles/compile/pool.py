@@ -37,6 +37,7 @@ from warp_tiles.util.threads import (
     held,
     raise_if_signalled,
     suppressed,
+    unless_signalled,
     wait_all,
 )
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -224,8 +225,7 @@ class WorkerSlots:
                     raise
                 self._taken.add(slot)
                 return slot
-        except OSError as error:  # no locks, or a folder that is refused
-            raise_if_signalled(error)
+        except unless_signalled(OSError):  # no locks, or a folder that is refused
             return -1
         return None
 

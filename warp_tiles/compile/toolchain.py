@@ -25,7 +25,7 @@ from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.paths import absolute, is_digest
 from warp_tiles.store.sealed import Documents
 from warp_tiles.util.files import sha256_of as _hash_file
-from warp_tiles.util.threads import raise_if_signalled, side_by_side
+from warp_tiles.util.threads import side_by_side, unless_signalled
 
 #: The largest number of records. The oldest are removed first.
 MAX_RECORDS = 256
@@ -146,8 +146,7 @@ def _state(status: os.stat_result) -> list[int]:
 def _stat(path: str) -> list[int] | None:
     try:
         return _state(os.stat(path))
-    except OSError as error:
-        raise_if_signalled(error)
+    except unless_signalled(OSError):
         return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from warp_tiles.errors import SettingError
 from warp_tiles.util.files import FileTooLargeError, read_whole
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import shown
 
 if sys.version_info >= (3, 11):
@@ -69,8 +69,7 @@ def _table(path: str) -> Mapping[str, Any] | None:
             _read[path] = known = (identity, _parsed(path, read_whole(path, _MAX_BYTES)[0]))
     except FileTooLargeError as error:
         raise SettingError(f"{path} cannot be read: {error.strerror}", remedy="make it smaller") from error
-    except OSError as error:  # there is no file, or it is not readable
-        raise_if_signalled(error)
+    except unless_signalled(OSError):  # there is no file, or it is not readable
         return None
     return known[1]
 

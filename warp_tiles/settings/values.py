@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from warp_tiles.errors import SettingError
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.urls import checked_url
 from warp_tiles.util.warn import shown
 
@@ -80,8 +80,7 @@ def path(name: str, value: Any) -> Path | None:
         return Path(value).expanduser()
     except UnicodeEncodeError as error:
         raise _refused(name, value, "give another path", ", which no file can have as its name") from error
-    except (RuntimeError, TypeError) as error:  # no such user; a path of bytes
-        raise_if_signalled(error)
+    except unless_signalled(RuntimeError, TypeError) as error:  # no such user; a path of bytes
         raise _refused(name, value, remedy, f": {error}") from error
 
 

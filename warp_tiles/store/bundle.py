@@ -32,7 +32,7 @@ from warp_tiles.store.keys import PublicKey
 from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import open_input, open_output
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import WarnedTexts
 
 log = logging.getLogger("warp_tiles")
@@ -103,8 +103,7 @@ def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
                 members.append(_Member(object_name(kind, key), len(data), zlib.crc32(data)))
                 stream.writelines((members[-1].header, data))
             stream.write(_directory(members))
-    except OSError as error:
-        raise_if_signalled(error)
+    except unless_signalled(OSError) as error:
         raise BundleError(
             f"the bundle {path} cannot be written: {error.strerror or error}",
             remedy="name a file in an existing folder that you may write, on a disk with space",
@@ -203,8 +202,7 @@ class Bundle:
             return None
         try:
             return self._read(Wanted(kind, key, toolchain, self._unsigned))
-        except (OSError, RefusedError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError, RefusedError) as error:
             if self._said.add(key):
                 log.warning("the bundle %s: %s %s is refused: %s", self.path, kind, key[:12], error)
             return None
@@ -237,8 +235,7 @@ class Bundle:
         """Convert errors about the content of the file."""
         try:
             yield
-        except (OSError, RefusedError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError, RefusedError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             remedy = "make it again (`warp-tiles cache export`, `tune export` or `bundle`), and copy it unchanged"
             if isinstance(error, OSError):

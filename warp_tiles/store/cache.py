@@ -19,7 +19,7 @@ from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.processes import described, temporary_name, this_process
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 if TYPE_CHECKING:
@@ -227,8 +227,7 @@ class Cache:
                 with self._usable():
                     try:
                         stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
-                    except TimeoutError as error:
-                        raise_if_signalled(error)
+                    except unless_signalled(TimeoutError) as error:
                         self._problems.lock(self.root, error)
                 found = self.get(key)
             if found is None and upstream is not None:
@@ -247,8 +246,7 @@ class Cache:
         try:
             with self._folder.lock(key.digest, 0.0):
                 return False
-        except OSError as error:  # without locks, nobody holds it
-            raise_if_signalled(error)
+        except unless_signalled(OSError) as error:  # without locks, nobody holds it
             return isinstance(error, TimeoutError)
 
     @contextmanager
@@ -256,8 +254,7 @@ class Cache:
         """End the block without an error if the folder cannot be used, and report that."""
         try:
             yield
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError) as error:
             # one message for all caches of a root, unless the cause lies in this one
             root = self._folder.files.root
             inner = isinstance(error, PermissionError) and root / (error.filename or root) not in (root, *root.parents)
@@ -276,8 +273,7 @@ class Cache:
                 yield
         except RefusedFolderError as error:
             raise refused(error) from error
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError) as error:
             raise CacheError(
                 f"{what} failed for the cache folder {self.root}: {error}",
                 remedy="check that the folder exists, is yours and has space",
@@ -394,8 +390,8 @@ class FileCache(Cache):
                 return path
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError):
+            pass
         self.get(key)  # removes damaged files, and reports them
         return None
 

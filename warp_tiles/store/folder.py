@@ -20,7 +20,7 @@ from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.store.paths import KEYS, LOCKS, OBJECTS, is_digest
 from warp_tiles.store.report import Problems
 from warp_tiles.store.sealed import DamagedError, read_bounded
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 
 STORE_LOCK = "store"
@@ -73,8 +73,7 @@ class Folder:
         with ExitStack() as stack:
             try:
                 stack.enter_context(store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock"))
-            except (TimeoutError, NoLocksError) as error:
-                raise_if_signalled(error)
+            except unless_signalled(TimeoutError, NoLocksError) as error:
                 self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
             yield
 
@@ -141,8 +140,8 @@ class Folder:
         except PermissionError:  # another user's file in a shared cache: only "now" may be set
             with suppressed(OSError):
                 self.files.touch(self.key_name(digest))
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError):
+            pass
 
     def store(self, manifest: Manifest, payload: bytes, written: str = "") -> Manifest:
         """Store an entry durably, the payload first, and return the stored manifest. The caller holds the store lock.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.paths import config_folder
 from warp_tiles.util.files import read_whole, write_new
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -44,8 +44,7 @@ def _errors(what: str, remedy: str) -> Iterator[None]:
     """Convert errors of the file system."""
     try:
         yield
-    except OSError as error:
-        raise_if_signalled(error)
+    except unless_signalled(OSError) as error:
         raise RemoteError(f"{what}: {error.strerror or error}", remedy=remedy) from error
 
 
@@ -132,8 +131,7 @@ class SigningKey:
             if hasattr(os, "getuid") and stat.S_IMODE(status.st_mode) & 0o077:
                 raise RemoteError(f"others can read the private key {path}", remedy=f"chmod 600 {path}")
             key = load_pem_private_key(data, password=None)
-        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise RemoteError(f"the private key {path} cannot be read: {error}", remedy=remedy) from error
         if not isinstance(key, kind):
             raise RemoteError(f"the private key {path} is not an Ed25519 key", remedy=remedy)

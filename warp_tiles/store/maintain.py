@@ -21,7 +21,7 @@ from warp_tiles.store.manifest import Manifest
 from warp_tiles.store.paths import KEYS, LAYOUT
 from warp_tiles.store.sealed import DamagedError, Documents
 from warp_tiles.util.processes import DAY_S, TEMP_PREFIX, is_leftover
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 
 
 @dataclass(frozen=True)
@@ -207,8 +207,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
             if (manifest := folder.find_manifest(digest)) is None:
                 continue
             payload = manifest.payload_sha256
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError):
             complete = False  # this key may refer to any payload
         keys.append((status.st_mtime_ns, digest, status.st_size, payload))
     references = Counter(payload for *_, payload in keys)

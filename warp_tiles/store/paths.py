@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 LAYOUT = "v1"
 #: The folders of manifests, payloads and locks below a cache, and the beginning of the locks of running compilers.
@@ -41,8 +41,7 @@ def _of_user(kind: str) -> Path:
 
     try:
         found: Path = getattr(platformdirs, kind)("warp_tiles", appauthor=False)
-    except RuntimeError as error:  # this user has no home folder
-        raise_if_signalled(error)
+    except unless_signalled(RuntimeError):  # this user has no home folder
         return _NO_FOLDER
     return found if found.is_absolute() else _NO_FOLDER  # XDG_CACHE_HOME may be relative
 

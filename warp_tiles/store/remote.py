@@ -36,7 +36,7 @@ from warp_tiles.store.envelope import OtherToolchainError, RefusedError, Wanted,
 from warp_tiles.store.keys import INSTALL, PublicKey, SigningKey, require_cryptography, signer_of, trusted_by
 from warp_tiles.store.manifest import Entry
 from warp_tiles.store.paths import is_digest
-from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, wait_all, wait_result
+from warp_tiles.util.threads import DaemonThreads, unless_signalled, wait_all, wait_result
 from warp_tiles.util.urls import secrets_of, without_password
 from warp_tiles.util.warn import WarnedTexts
 
@@ -120,8 +120,7 @@ class Client:
                     client_options=options,
                     retry_config={"max_retries": 0, "retry_timeout": limit},
                 )
-        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(obstore.exceptions.BaseError, OSError, ValueError) as error:
             raise RemoteError(
                 f"it cannot be opened: {self._text(error)}",
                 remedy="check the setting remote, and the credentials in the environment",
@@ -272,8 +271,7 @@ class RemoteStore:
         start = time.perf_counter()
         try:
             future = self._threads.submit(request)
-        except RuntimeError as closed:  # it was closed meanwhile
-            raise_if_signalled(closed)
+        except unless_signalled(RuntimeError):  # it was closed meanwhile
             return None
         wait_all([future], self.wait_s)
         if not future.done() or future.cancelled():
@@ -427,8 +425,7 @@ class RemoteStore:
         """
         try:
             found = wait_result(self._threads.submit(self._listing, kind, self.wait_s))
-        except (FutureTimeoutError, NotSupportedError, OSError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(FutureTimeoutError, NotSupportedError, OSError) as error:
             raise RemoteError(
                 f"the remote store {self.url} cannot be listed: {error or 'no answer'}",
                 remedy="plain HTTP servers have no lists; use WebDAV, an object store or a folder",
@@ -445,8 +442,7 @@ class RemoteStore:
             return None
         try:
             listing = self._threads.submit(self._listing, kind, SLOW_S, _MOST_LISTED + 1)
-        except RuntimeError as closed:
-            raise_if_signalled(closed)
+        except unless_signalled(RuntimeError):
             return None
         wait_all([listing], SLOW_S)
         known = listing.done() and not listing.cancelled() and listing.exception() is None

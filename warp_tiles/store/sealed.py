@@ -19,7 +19,7 @@ from pathlib import Path
 from warp_tiles.store.kinds import Kind
 from warp_tiles.store.report import Problems
 from warp_tiles.util.files import FileTooLargeError
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
 _HEAD = b'{"sha256":"'
@@ -111,8 +111,8 @@ class Documents:
                 self.files.remove(self.file(name))
         except RefusedFolderError as error:
             self._report(error)
-        except OSError as error:  # missing, or the cache itself reports that its folder cannot be used
-            raise_if_signalled(error)
+        except unless_signalled(OSError):  # missing, or the cache itself reports that its folder cannot be used
+            pass
         return None
 
     def load(self, name: str) -> dict[str, object]:
@@ -130,8 +130,8 @@ class Documents:
             self.store(name, body)
         except RefusedFolderError as error:
             self._report(error)
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError):
+            pass
 
     def store(self, name: str, body: Mapping[str, object]) -> None:
         """Store a document, and remove the oldest ones above the limit. Raises OSError."""

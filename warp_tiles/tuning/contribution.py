@@ -27,7 +27,7 @@ from warp_tiles.tuning.in_place import PlacedLaunch, Progress, TunedPlace, Tuner
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.record import Record, Timing, decode_records
 from warp_tiles.tuning.store import RecordStore, read_export
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import shown
 
 if TYPE_CHECKING:
@@ -160,8 +160,7 @@ def _gpu_facts(uuid: str, before: Mapping[str, Fact]) -> dict[str, Fact]:
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_NVIDIA_SMI_S)
-    except (OSError, subprocess.SubprocessError) as error:  # some containers lack it
-        raise_if_signalled(error)
+    except unless_signalled(OSError, subprocess.SubprocessError):  # some containers lack it
         return {}
     found: dict[str, Fact] = {}
     for name, text in zip(_FIELDS, done.stdout.strip().split(", ")):

@@ -17,7 +17,7 @@ from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.hardware import TENSOR_CORES_ARCH, shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES, accumulator_of
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 _LEAST_BLOCKS, _MOST_BLOCKS = 4, 32  # for a multiprocessor
 _ELEMENTS = 2 * 128 * 128  # of C for a multiprocessor, unless it has the least blocks; the host compares them
@@ -85,8 +85,7 @@ class Product:
         given = ((a, self.stored), (b, self.stored), (c, self.total))
         try:
             arrays = [wp.zeros(shape, dtype=getattr(wp, dtype), device=device) for shape, dtype in given]
-        except (RuntimeError, MemoryError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(RuntimeError, MemoryError) as error:
             raise ToolchainError(
                 f"there is no memory on {device} for the arrays of the {self.text}: {error}",
                 remedy="free the GPU's memory, and run the same command again: it continues",

@@ -20,7 +20,7 @@ from warp_tiles.settings import OPTION_PREFIX, from_options
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.source import function_text
 from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space, checked_configs
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 _KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.MULTILINE)
 
@@ -169,8 +169,7 @@ class KernelFactory:
         values = {name: value for name, value in config.items() if self._takes_any or name in self._parameters}
         try:
             kernel = self.function(**values)
-        except Exception as error:
-            raise_if_signalled(error)
+        except unless_signalled(Exception) as error:
             raise TuningError(f"{called} refuses {dict(config)}: {type(error).__name__}: {error}") from error
         if not isinstance(kernel, wp.Kernel):
             raise TuningError(f"{called} gives {kernel!r} for {dict(config)}", remedy="return what @wp.kernel makes")

@@ -15,7 +15,7 @@ from warp_tiles.store.sealed import read_bounded
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import FutureSchemaError, Record, decode_record, encode_record
 from warp_tiles.util.files import read_whole
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import raise_if_signalled, suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -107,14 +107,12 @@ class RecordFolder:
             try:
                 with self.changing():
                     return self.read_for_change(path)
-            except OSError as problem:
-                raise_if_signalled(problem)
+            except unless_signalled(OSError) as problem:
                 reason = reason_of(problem)
                 warn_once(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason}")
         except RefusedFolderError as error:
             self.warn_of(error)
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError) as error:
             warn_once(f"the tuning record {path} is not used: {reason_of(error)}")
         return None
 

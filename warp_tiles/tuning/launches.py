@@ -24,7 +24,7 @@ from warp_tiles.tuning.key import alike
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, clock_for, describe_error, is_transient
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.search import SearchDevice
-from warp_tiles.util.threads import held, raise_if_signalled
+from warp_tiles.util.threads import held, unless_signalled
 
 Dim = Callable[[Config, SimpleNamespace], int | Sequence[int]]
 
@@ -120,8 +120,7 @@ class Workspace:
     def _copy_of(self, name: str, array: Any) -> Any:
         try:
             return _copy_of(array, self.device)
-        except (RuntimeError, MemoryError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(RuntimeError, MemoryError) as error:
             raise TuningError(
                 f"the argument {name} of shape {array.shape} cannot be copied on {self.device}: {error}",
                 remedy="tune with smaller arrays"
@@ -252,8 +251,8 @@ class Reference:
         for source in self.sources:
             try:
                 return source()
-            except Exception as error:  # the search records why
-                raise_if_signalled(error)
+            except unless_signalled(Exception):  # the search records why
+                pass
         return {}
 
     def check(self, results: Mapping[str, Any]) -> None:
@@ -485,8 +484,7 @@ def _ready_clock(device: Any, flush_l2: bool) -> Clock:
     """The clock of a device with its memory, so that no candidate is blamed for the lack of it."""
     try:
         return clock_for(device, flush_l2=flush_l2)
-    except Exception as error:  # of any class: no candidate caused it
-        raise_if_signalled(error)
+    except unless_signalled(Exception) as error:  # of any class: no candidate caused it
         raise ToolchainError(
             f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
             remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
@@ -497,8 +495,7 @@ def _is_usable(device: Any) -> bool:
     """True if a device still computes. A kernel that reads wrong addresses breaks a GPU for the whole process."""
     try:
         return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)
-    except Exception as error:  # of any class; the candidate's own error is reported
-        raise_if_signalled(error)
+    except unless_signalled(Exception):  # of any class; the candidate's own error is reported
         return False
 
 
@@ -507,8 +504,7 @@ def _devices(device: Any, others: Sequence[Any]) -> list[Any]:
     wp.synchronize_device(device)
     try:
         found = [wp.get_device(other) for other in others]
-    except (RuntimeError, ValueError) as error:
-        raise_if_signalled(error)
+    except unless_signalled(RuntimeError, ValueError) as error:
         raise TuningError(
             f"devices is {list(others)!r}: {error}", remedy=f"there are {', '.join(map(str, wp.get_devices()))}"
         ) from error

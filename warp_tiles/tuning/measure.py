@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 from warp_tiles.errors import TuningError, WorkerError
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 T = TypeVar("T")
 HOPELESS = 1.5  # times the leader's median; a candidate is dropped if even its best run takes longer
@@ -217,8 +217,7 @@ def _attempt(runner: Runner, action: Callable[[], T]) -> T | None:
     try:
         with runner.watched():
             return action()
-    except Exception as error:  # of any class
-        raise_if_signalled(error)
+    except unless_signalled(Exception) as error:  # of any class
         runner.status, runner.reason = "failed", describe_error(error)
     finally:
         runner.spent_s += time.monotonic() - start

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.providers.base import Tuned
 from warp_tiles.store.paths import cache_root
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
@@ -66,8 +66,7 @@ def _has_records(root: Path) -> bool:
                 return True
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError):
             return True  # reading them warns
     return False
 

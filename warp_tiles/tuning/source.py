@@ -26,7 +26,7 @@ from typing import Any
 
 from warp_tiles.errors import TuningError
 from warp_tiles.store.key import CacheKey
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _ATTRIBUTES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*\w+)+)")
@@ -197,8 +197,7 @@ class _Walk:
             return
         try:
             self.found[path] = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(value))))
-        except (OSError, TypeError, SyntaxError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError, TypeError, SyntaxError):
             self.found[path] = f"class {value.__module__}.{value.__qualname__}"
         for name, item in vars(value).items():  # the text does not show the value of a computed constant
             if isinstance(item, _SCALARS) and not name.startswith("__"):

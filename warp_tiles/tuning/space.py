@@ -13,7 +13,7 @@ from typing import Any
 from warp_tiles.errors import TuningError
 from warp_tiles.gemm.hardware import BLOCK_THREADS, multiprocessor
 from warp_tiles.tuning.record import Config, identity
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 
 LARGEST_SPACE = 1_000_000
 
@@ -101,8 +101,7 @@ def _test(constraint: Callable[..., bool], limits: Limits) -> Callable[[Config],
     def test(config: Config) -> bool:
         try:
             return bool(constraint(config, limits) if takes_limits else constraint(config))
-        except Exception as error:
-            raise_if_signalled(error)
+        except unless_signalled(Exception) as error:
             raise TuningError(f"a constraint failed for {dict(config)}: {error!r}") from error
 
     return test

@@ -30,7 +30,7 @@ from warp_tiles.store.paths import absolute, cache_root
 from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey
 from warp_tiles.tuning.record import Record, Timing, decode_records, encode_record, encode_records
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.store.keys import PublicKey, SigningKey
@@ -119,8 +119,7 @@ class RecordStore:
                 early = _unwritten[path].timings if path in _unwritten else ()
                 self._own.write(replace(known, key=key).merged((*early, *timings)))
                 _unwritten.pop(path, None)
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError) as error:
             with _unwritten_lock:
                 _unwritten[path] = replace(_unwritten.get(path, Record(key)), key=key).merged(timings)
             warn_once(
@@ -150,15 +149,13 @@ class RecordStore:
             if may_search:
                 try:
                     held.enter_context(files.lock(name, 0.0))
-                except TimeoutError as busy:
-                    raise_if_signalled(busy)
+                except unless_signalled(TimeoutError):
                     may_search = False
                     wait_s = -1.0 if timeout_s is None else timeout_s
                     waiting = partial(log.warning, "waiting for %s, which searches for the same configuration")
                     with suppressed(OSError), files.lock(name, wait_s, _POLL_S, waiting):
                         pass
-                except OSError as error:
-                    raise_if_signalled(error)
+                except unless_signalled(OSError) as error:
                     warn_once(f"searches are not coordinated: {self.root} cannot be used ({reason_of(error)})")
             if may_search:
                 _searching.locks.add(lock)
@@ -244,8 +241,7 @@ class RecordStore:
                 removed.update(stored)
                 for path in (*stored, *(own.files(suffix=DAMAGED_SUFFIX) if wanted is None else ())):
                     own.trusted.remove(own.name(path))
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError) as error:
             raise RecordError(
                 f"tuning records in {self.root} cannot be removed: {reason_of(error)}",
                 remedy="check that the folder is yours",
@@ -334,8 +330,7 @@ class RecordStore:
                     records[place] = record.merged(() if known is None else known.timings)
                 for record in records.values():
                     self._own.write(record)
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError) as error:
             raise RecordError(
                 f"{path} is not imported, {self.root} cannot be changed: {reason_of(error)}",
                 remedy="check that the folder is yours and has space",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from warp_tiles.util.processes import TEMP_PREFIX, is_leftover, temporary_name
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ def _named(path: Path) -> Iterator[None]:
     """Name the user's path in errors, in place of a temporary file."""
     try:
         yield
-    except OSError as error:
-        raise_if_signalled(error)
+    except unless_signalled(OSError) as error:
         raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
 
 

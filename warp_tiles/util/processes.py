@@ -8,7 +8,7 @@ import zlib
 from functools import lru_cache
 from pathlib import Path
 
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 
 TEMP_PREFIX = ".tmp-"
 DAY_S = 86400.0
@@ -43,8 +43,8 @@ def _is_abandoned(name: str) -> bool:
         os.kill(int(parts[1]), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError) as error:
-        raise_if_signalled(error)
+    except unless_signalled(OSError, OverflowError):
+        pass
     return False
 
 
@@ -66,8 +66,7 @@ def host() -> str:
     """A short text for the start of the host, and on Linux for the namespace of process numbers (of a container)."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
-    except OSError as error:
-        raise_if_signalled(error)
+    except unless_signalled(OSError):
         namespace = ""
     boot = b""
     with suppressed(OSError):

@@ -2,7 +2,7 @@
 
 CPython runs a signal's handler in the main thread, between two instructions. A signal that arrives right before the
 main thread blocks on a lock, or that another thread receives, does not wake it. So the waits wake up regularly. What a
-handler raises, such as a time limit, appears wherever the main thread is (:func:`raise_if_signalled`).
+handler raises, such as a time limit, appears wherever the main thread is (:func:`unless_signalled`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     AnyLock = threading.Lock | threading.RLock
 
 A = TypeVar("A")
+E = TypeVar("E", bound=BaseException)
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 _WAKE_UP_S = 0.2
@@ -43,6 +45,14 @@ def raise_if_signalled(error: BaseException) -> None:
         if _is_of_a_handler(cause):
             raise cause
         cause = cause.__cause__
+
+
+def unless_signalled(*kinds: type[E]) -> tuple[type[E], ...]:
+    """The classes of an except clause that passes on what a signal's handler has raised."""
+    error = sys.exc_info()[1]
+    if isinstance(error, kinds):
+        raise_if_signalled(error)
+    return kinds
 
 
 class suppressed(suppress):  # noqa: N801  as contextlib names it
@@ -161,8 +171,8 @@ class DaemonThreads:
                 try:
                     thread.start()
                     self._threads.append(thread)
-                except RuntimeError as error:  # the interpreter ends, or the process has too many threads
-                    raise_if_signalled(error)
+                except unless_signalled(RuntimeError):  # the interpreter ends, or the process has too many threads
+                    pass
             if self._threads:
                 self._count += 1
                 heappush(self._work, (order, self._count, work))

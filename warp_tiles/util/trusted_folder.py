@@ -18,7 +18,7 @@ from typing import Any
 
 from warp_tiles.util.files import make_private_folders, read_descriptor, write_descriptor
 from warp_tiles.util.processes import described, temporary_name, this_process
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.warn import printable
 
 _SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
@@ -269,8 +269,7 @@ class TrustedFolder:
         """The process that holds a lock, for a message."""
         try:
             return described(self.read(name, _HOLDER_BYTES)[0])
-        except OSError as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError):
             return described(b"")
 
     @contextmanager
@@ -392,8 +391,7 @@ def store_lock(files: TrustedFolder, name: str) -> Iterator[None]:
     with ExitStack() as held:
         try:
             held.enter_context(files.lock(name, wait_s, waiting=waiting))
-        except TimeoutError as error:
-            raise_if_signalled(error)
+        except unless_signalled(TimeoutError) as error:
             raise TimeoutError(_timeouts.setdefault(path, str(error))) from None
         _timeouts.pop(path, None)
         yield
