@@ -10,7 +10,7 @@ import pytest
 
 import warp_tiles
 from warp_tiles.gemm import rejected
-from warp_tiles.gemm.rejected import REASONS, Rejected
+from warp_tiles.gemm.rejected import REASONS, Rejected, accepted, refuse, rejectable
 
 # nothing that a user changes helps, the sentence already is the setting, or a value has the remedy
 WITHOUT_REMEDY = {
@@ -19,7 +19,7 @@ WITHOUT_REMEDY = {
     "moving_view", "writes_array", "unknown_effects", "works_on_tile", "as_forward", "shapes", "blocks_do_not_cover",
     "steps_do_not_cover", "little_work", "unsuitable_arguments", "capturing", "loop_configured", "loop_faster",
     "loop_asked", "gpu_without_wgmma", "kernel_dtypes", "kernel_tf32_layout", "no_products", "kernel_sums",
-    "kernel_alignment", "kernel_side", "not_enabled",
+    "kernel_alignment", "kernel_side", "not_enabled", "stages_forbidden", "others_keep_accumulators",
 }  # fmt: skip
 
 
@@ -38,21 +38,15 @@ def used() -> dict[str, set[int | None]]:
         if isinstance(node, ast.Constant) and node.value in REASONS:
             found.setdefault(str(node.value), set())
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        if not isinstance(node, ast.Call):
+        if not isinstance(node, ast.Call) or called not in ("Rejected", "refuse"):
             continue
-        if called == "Rejected.first":
-            found |= {str(one.arg): {0} for one in node.keywords}
-        if called == "_expect":  # of codegen/whole.py
-            unpacks = any(isinstance(value, ast.Starred) for value in node.args)
-            found[ast.literal_eval(node.args[1])] = {None if unpacks else len(node.args) - 2}
-        if called == "Rejected":
-            values = node.args[1:]
-            parts = [part for value in values for part in (value.elts if isinstance(value, ast.Tuple) else [None])]
-            count = None if any(part is None or isinstance(part, ast.Starred) for part in parts) else len(parts)
-            branch = node.args[0]
-            for code in (branch.body, branch.orelse) if isinstance(branch, ast.IfExp) else (branch,):
-                if isinstance(code, ast.Constant):
-                    found.setdefault(str(code.value), set()).add(count)
+        given, *values = node.args[called == "refuse" :]
+        if called == "Rejected" and values:
+            values = values[0].elts if isinstance(values[0], ast.Tuple) else [ast.Starred(values[0])]
+        count = None if any(isinstance(value, ast.Starred) for value in values) else len(values)
+        for code in (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,):
+            if isinstance(code, ast.Constant):
+                found.setdefault(str(code.value), set()).add(count)
     return found
 
 
@@ -77,6 +71,14 @@ def test_a_rejection_is_about_a_line_or_a_part() -> None:
     assert found.at(9) == Rejected("used", ("tile_sum", "C"), "line 9: ")
 
 
-def test_the_first_code_that_holds() -> None:
-    assert Rejected.first(cpu=False, not_built=True, not_enabled=True) == Rejected("not_built")
-    assert Rejected.first(cpu=False) is None
+@rejectable
+def chosen(size: int, inner: Rejected | None = None) -> int:
+    refuse(size > 8, "kernel_side", size)
+    accepted(inner, at=3)
+    return size
+
+
+def test_a_function_returns_its_result_or_the_first_rejection() -> None:
+    assert chosen(8) == 8
+    assert chosen(9, Rejected("cpu")) == Rejected("kernel_side", (9,))
+    assert chosen(8, Rejected("cpu")) == Rejected("cpu").at(3)

@@ -36,7 +36,7 @@ from warp_tiles.array_products.solve_kernels import triangle_kernel
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.matmul_question import Operand
 from warp_tiles.gemm.problem import DType
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 from warp_tiles.gemm.whole_product import LEAST_WORK, Argument, WholeOperand, WholeProduct
 
 _NUMBER = contiguous("float32", (1, 1, 1))
@@ -251,13 +251,14 @@ def _split_launches(view: View, operands: DType, device: Any) -> list[Any]:
 # ---- kernels that are a product of whole arrays
 
 
+@rejectable
 def gemm_gradients(
     whole: WholeProduct,
     values: Sequence[Any],
     arguments: Sequence[Argument | None],
     blocks: Sequence[int],
     least_work: int = LEAST_WORK,
-) -> Backward | Rejected:
+) -> Backward:
     """The gradients of a launch as two products, or the reason why its adjoint kernel computes them.
 
     Their kernels are built and loaded, so that a graph can capture the backward pass.
@@ -267,11 +268,9 @@ def gemm_gradients(
         arguments: Their shapes and integers.
         blocks: Its dimensions, without the threads of a block.
     """
-    if reason := whole.reason_unsupported(blocks, arguments):
-        return reason
-    work = math.prod(whole.c.shape(arguments)) * whole.a.shape(arguments)[1]
-    if work < max(1, least_work):
-        return Rejected("little_work", (work, max(1, least_work)))
+    accepted(whole.reason_unsupported(blocks, arguments))
+    work, least = math.prod(whole.c.shape(arguments)) * whole.a.shape(arguments)[1], max(1, least_work)
+    refuse(work < least, "little_work", work, least)
     a, b, c = (values[operand.position] for operand in (whole.a, whole.b, whole.c))
     try:
         operands = _as_operand(whole.a, a), _as_operand(whole.b, b)
@@ -284,10 +283,9 @@ def gemm_gradients(
         )
         found.check_gradients()
     except (MatmulError, TypeError) as error:
-        return Rejected("unsuitable_arguments", (str(error),))
+        raise Refused(Rejected("unsuitable_arguments", (str(error),))) from error
     if not found.is_prepared():
-        if c.device.is_capturing:
-            return Rejected("capturing")
+        refuse(c.device.is_capturing, "capturing")
         found.prepare()
     return found
 

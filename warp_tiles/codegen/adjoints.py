@@ -24,10 +24,10 @@ from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Effe
 from warp_tiles.codegen.pipelines import Body, body_of, memory_of
 from warp_tiles.codegen.stages import (
     LoopTarget,
+    check_order,
     constant_arrays,
     idle_tiles,
     loaded_operands,
-    problem_of_order,
     stage_buffers,
 )
 from warp_tiles.codegen.trace import (
@@ -41,7 +41,7 @@ from warp_tiles.codegen.trace import (
     own_operations,
     path_to,
 )
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 from warp_tiles.gemm.reverse_loop import reverse_loop
 
 # for these the reverse pass reads only the gradient of the tile, and none of its elements
@@ -172,38 +172,30 @@ def _changes_tiles(module: ModuleTrace, operation: Operation) -> bool:
 # ---- stages of reverse loops
 
 
+@rejectable
 def plan_reverse(
     context: Context, loop: Loop, products: Sequence[Accumulation], target: LoopTarget
-) -> ReverseRing | Rejected | None:
+) -> ReverseRing | None:
     """Returns the stages of a loop's reverse pass, or the reason why it has none."""
     if not target.families:
-        return target.rejection
-    body = body_of(context.function, loop, products)
-    if isinstance(body, Rejected):
-        return body
-    if loop.kind != "range" or not loop.reverses:
-        return Rejected("while_loop" if loop.kind == "while" else "unrolled_loop")
-    if len(products) != 1:
-        return Rejected("several_products", (len(products),))
+        accepted(target.rejection)
+        return None
+    body = accepted(body_of(context.function, loop, products))
+    is_range = loop.kind == "range" and loop.reverses
+    refuse(not is_range, "while_loop" if loop.kind == "while" else "unrolled_loop")
+    refuse(len(products) != 1, "several_products", len(products))
     (product,) = products
-    if problem := _problem_of_product(context, loop, body, product):
-        return problem
+    _check_product(context, loop, body, product)
     variant = target.variants[product.operation.site]
-    operands = loaded_operands(context.function, product, variant, body)
-    if isinstance(operands, Rejected):
-        return operands
-    a, b = operands
-    if a.name == b.name or len(body.loads) != 2:
-        return Rejected("other_loads")
+    a, b = loaded_operands(context.function, product, variant, body)
+    refuse(a.name == b.name or len(body.loads) != 2, "other_loads")
     buffers, stage_bytes = stage_buffers(body.loads, constant=constant_arrays(context.function, loop))
     array_a, array_b = buffers[a.name].array, buffers[b.name].array
     if array_a is None or array_b is None:
-        return Rejected("arrays_change")
+        raise Refused(Rejected("arrays_change"))
     idle, _ = idle_tiles(context, loop, body, products, keeps_starts=True)
     memory, first = memory_of(context, idle, stage_bytes, copies=2)
-    answer = reverse_loop(variant, target.families, memory)
-    if isinstance(answer, Rejected):
-        return answer
+    answer = accepted(reverse_loop(variant, target.families, memory))
     gradients = TileGradient(a, array_a, b, answer.of_a), TileGradient(b, array_b, a, answer.of_b)
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
     if answer.extra_bytes and not memory.at_end:
@@ -211,26 +203,23 @@ def plan_reverse(
     return ReverseRing(answer, variant, product.operation, product.alpha, first, buffers, stage_bytes, gradients, views)
 
 
-def _problem_of_product(context: Context, loop: Loop, body: Body, product: Accumulation) -> Rejected | None:
-    """Returns the reason why gradients cannot be computed from stages; None if they can."""
-    operation, c = product.operation, product.c
-    if product.addition is not None:
-        return Rejected("new_tile_subtracted" if product.addition.sign == -1 else "new_tile_added")
-    if rejected := Rejected.first(
-        accumulators_over_outer_loop=product.home != loop.hook,
-        c_without_memory=not c.owner,
-        c_read_in_reverse=operation.site not in sites_without_replay(context.module),
-    ):
-        return rejected
+def _check_product(context: Context, loop: Loop, body: Body, product: Accumulation) -> None:
+    """Refuses a product whose gradients cannot be computed from stages."""
+    operation, addition = product.operation, product.addition
+    is_subtracted = addition is not None and addition.sign == -1
+    refuse(addition is not None, "new_tile_subtracted" if is_subtracted else "new_tile_added")
+    refuse(product.home != loop.hook, "accumulators_over_outer_loop")
+    refuse(not product.c.owner, "c_without_memory")
+    refuse(operation.site not in sites_without_replay(context.module), "c_read_in_reverse")
     for other in operations(loop.nodes):
         if other.name in JUMPS:  # Warp repeats it before the adjoint of the product
-            return Rejected("jump", (other.name,)).at(other.line)
+            raise Refused(Rejected("jump", (other.name,)).at(other.line))
         if _is_view(other) and (other.name != TRANSPOSE or not other.reverses):
-            return Rejected("view", (other.name,)).at(other.line)
-    return Rejected.first(
-        conditional_loads=body.block is not loop.nodes,
-        other_adjoints=not operation.reverses or not all(load.reverses and load.zeroes for load in body.loads),
-    ) or problem_of_order(body, [product])
+            raise Refused(Rejected("view", (other.name,)).at(other.line))
+    refuse(body.block is not loop.nodes, "conditional_loads")
+    has_adjoints = operation.reverses and all(load.reverses and load.zeroes for load in body.loads)
+    refuse(not has_adjoints, "other_adjoints")
+    check_order(body, [product])
 
 
 def _is_view(operation: Operation) -> bool:

@@ -34,7 +34,7 @@ from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, loops, operations, own_operations, path_to
 from warp_tiles.gemm.problem import DTYPES
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 
 # the least measured share of a loop's speed, without its stages (benchmarks/results/loops.json)
 _SPEED_WITHOUT_STAGES = {"tensor cores": 0.09, "fma": 0.73}
@@ -196,45 +196,41 @@ class _Decider:
 # ---- accumulators in registers
 
 
+@rejectable
 def kept_accumulators(
     context: Context, loop: Loop, operation: Operation, accumulators: AccumulatorsOf
-) -> LoopAccumulators | Rejected:
+) -> LoopAccumulators:
     """The functions that keep a product's accumulators in registers over a loop, or the reason why they cannot stay."""
-    functions = _functions_of(context, operation, accumulators)
-    if isinstance(functions, Rejected):
-        return functions
+    functions = accepted(_functions_of(context, operation, accumulators))
     inside = list(operations(loop.nodes))
-    if any(value.name == operation.alpha for other in inside for value in other.results):
-        return Rejected("unknown_alpha")
-    leaving = next((other for other in inside if other.effect is Effect.LEAVES), None)
-    if leaving is not None:
-        return Rejected("returns_within", (leaving.line,))
+    refuse(any(value.name == operation.alpha for other in inside for value in other.results), "unknown_alpha")
+    for other in inside:
+        refuse(other.effect is Effect.LEAVES, "returns_within", other.line)
     if operation.results:
-        return _problem_of_new_tile(context, loop, operation) or functions
+        _check_new_tile(context, loop, operation)
+        return functions
     c = operation.matrices[2]
-    if any(made.name in c.memory for other in inside for made in other.results):
-        return Rejected("new_c")  # e.g. the scores of attention: no change of the loop helps
+    # e.g. the scores of attention: no change of the loop helps
+    refuse(any(made.name in c.memory for other in inside for made in other.results), "new_c")
     totals = {other.matrices[2].name for other in inside if other.product is not None}
     for other in inside:
         adds = other.product is not None and not other.results and other.matrices[2].memory == c.memory
         if adds:
-            found = _functions_of(context, other, accumulators)
-            if isinstance(found, Rejected):
-                return found.at(other.line)
+            accepted(_functions_of(context, other, accumulators), at=other.line)
             # without accumulators in stages, count is that of a function
             if other.alpha != operation.alpha and functions.count:
-                return Rejected("another_alpha").at(other.line)
+                raise Refused(Rejected("another_alpha").at(other.line))
         if other.effect is Effect.ALIAS and not totals & {tile.name for tile in other.results}:
             continue  # it makes a view, of which only users read and write elements
         accessed = other.matrices[:2] if adds else other.tiles
         if any(_overlap(context, other, c, tile) for tile in accessed):
-            return _uses(other, "C")
+            raise _uses(other, "C")
     return functions
 
 
-def _uses(other: Operation, what: str) -> Rejected:
-    """The reason against accumulators in registers that an operation needs in each iteration."""
-    return Rejected("stored" if other.name == STORE else "used", (other.name, what)).at(other.line)
+def _uses(other: Operation, what: str) -> Refused:
+    """Refuses accumulators in registers that an operation needs in each iteration."""
+    return Refused(Rejected("stored" if other.name == STORE else "used", (other.name, what)).at(other.line))
 
 
 def _overlap(context: Context, at: Operation, c: Tile, tile: Tile) -> bool:
@@ -301,23 +297,21 @@ def _assigned_sum(
     return _addition(function, (operation, readers[0]), target, product, sign)
 
 
-def _problem_of_new_tile(context: Context, loop: Loop, operation: Operation) -> Rejected | None:
-    """The reason why a product that makes a new tile cannot keep its accumulators in registers; None if it can."""
+def _check_new_tile(context: Context, loop: Loop, operation: Operation) -> None:
+    """Refuses a product that makes a new tile and cannot keep its accumulators in registers."""
     c = operation.matrices[2]
     addition = addition_of(context.function, operation)
     if addition is None:
         is_added = any(_adds(other, c) for other in operations(loop.nodes))
-        return Rejected("new_tile_in_sum" if is_added else "new_tile")
-    if loop.kind == "unrolled":
-        return Rejected("unrolled_new_tile")
+        raise Refused(Rejected("new_tile_in_sum" if is_added else "new_tile"))
+    refuse(loop.kind == "unrolled", "unrolled_new_tile")
     for other in context.function.operations():
         if other not in (operation, *addition.statements) and any(_touches(context, c, tile) for tile in other.tiles):
-            return Rejected("new_tile_used", (other.name,)).at(other.line)
+            raise Refused(Rejected("new_tile_used", (other.name,)).at(other.line))
     target = addition.target
     for other in operations(loop.nodes):
         if other not in addition.statements and any(_touches(context, target, tile) for tile in other.tiles):
-            return _uses(other, "the sum")
-    return None
+            raise _uses(other, "the sum")
 
 
 def _adds(operation: Operation, c: Tile) -> bool:
@@ -333,16 +327,14 @@ def _touches(context: Context, one: Tile, other: Tile) -> bool:
     return one.name == other.name or context.may_overlap(one, other)
 
 
-def _functions_of(context: Context, operation: Operation, accumulators: AccumulatorsOf) -> LoopAccumulators | Rejected:
+@rejectable
+def _functions_of(context: Context, operation: Operation, accumulators: AccumulatorsOf) -> LoopAccumulators:
     product = operation.product
     assert product is not None
-    if product.alpha is None:
-        return Rejected("unknown_alpha")
-    if isinstance(product.alpha, float) and not math.isfinite(product.alpha):
-        return Rejected("infinite_alpha", (product.alpha,))
-    if product.beta != 1.0 and not operation.results:
-        return Rejected("beta")
+    alpha = product.alpha
+    refuse(alpha is None, "unknown_alpha")
+    refuse(isinstance(alpha, float) and not math.isfinite(alpha), "infinite_alpha", alpha)
+    refuse(product.beta != 1.0 and not operation.results, "beta")
     a, b, c = operation.matrices
-    if any(_overlap(context, operation, c, tile) for tile in (a, b)):
-        return Rejected("c_overlaps")
-    return accumulators(product.site)
+    refuse(any(_overlap(context, operation, c, tile) for tile in (a, b)), "c_overlaps")
+    return accepted(accumulators(product.site))

@@ -20,7 +20,7 @@ from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, Node,
 from warp_tiles.gemm.main_loop import reason_for_no_buffers
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,19 @@ class Body:
         return {tile.name: tile for load in self.loads for tile in load.tiles}
 
 
-def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> Body | Rejected:
+@rejectable
+def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> Body:
     """Returns the statements of a loop that can load ahead, or the reason why it cannot."""
     multiplied = [product.operation for product in products]
     additions = [statement for product in products if product.addition for statement in product.addition.statements]
     block = _block_of(loop.nodes, multiplied)
     if block is None:
-        return Rejected("products_in_branches")
+        raise Refused(Rejected("products_in_branches"))
     inside = list(operations(loop.nodes))
     body = Body(block, tuple(operation for operation in inside if operation.name == LOAD))
     loaded = set(body.tiles)
     used = {name for product in products for tile in (product.a, product.b) for name in tile.memory}
-    if not used & loaded:
-        return Rejected("no_loaded_operand")
+    refuse(not used & loaded, "no_loaded_operand")
     for operation in inside:
         if operation in (*multiplied, *additions):
             continue
@@ -61,13 +61,10 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
         if operation.effect is Effect.ALIAS and _varies(function, loop, operation):
             is_loaded = any(tile.memory & loaded for tile in operation.tiles)
             problem = Rejected("moving_view_of_loaded_tile" if is_loaded else "moving_view", (operation.name,))
-        if problem:
-            return problem.at(operation.line)
+        accepted(problem, at=operation.line)
     for load in body.loads:
-        if problem := _problem_of_load(function, load, block, multiplied, inside, used):
-            return problem.at(load.line)
-    if loop.kind == "unrolled" and block is not loop.nodes:
-        return Rejected("unrolled_condition")
+        accepted(_problem_of_load(function, load, block, multiplied, inside, used), at=load.line)
+    refuse(loop.kind == "unrolled" and block is not loop.nodes, "unrolled_condition")
     return body
 
 
@@ -96,28 +93,26 @@ def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Nod
     return None
 
 
-def _problem_of_operation(
-    function: FunctionTrace, loop: Loop, operation: Operation, loaded: set[str]
-) -> Rejected | None:
+@rejectable
+def _problem_of_operation(function: FunctionTrace, loop: Loop, operation: Operation, loaded: set[str]) -> None:
     """Returns the reason why an operation of the loop cannot run while tiles are loaded; None if it can.
 
     It has a remedy only if the operation gets the same values in each iteration.
     """
     if operation.name == LOAD or (operation.effect is Effect.NONE and not operation.assigned_tile):
-        return None
+        return
     if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
-        return None
-    if operation.assigned_tile:
-        return Rejected("replaced_tile")
-    if operation.effect is Effect.WRITES:
-        return Rejected("writes_array", (operation.name,))
+        return
+    refuse(operation.assigned_tile is not None, "replaced_tile")
+    refuse(operation.effect is Effect.WRITES, "writes_array", operation.name)
     changed = {made.name for other in operations(loop.nodes) for made in (*other.results, *other.changed_tiles)}
     depends = _varies(function, loop, operation) or any(tile.memory & changed for tile in operation.tiles)
-    if operation.effect is Effect.UNKNOWN:
-        return Rejected("unknown_effects" if depends else "constant_unknown_effects", (operation.name,))
-    return Rejected("works_on_tile" if depends else "constant_works_on_tile", (operation.name,))
+    is_unknown = operation.effect is Effect.UNKNOWN
+    refuse(is_unknown, "unknown_effects" if depends else "constant_unknown_effects", operation.name)
+    refuse(True, "works_on_tile" if depends else "constant_works_on_tile", operation.name)
 
 
+@rejectable
 def _problem_of_load(
     function: FunctionTrace,
     load: Operation,
@@ -125,22 +120,17 @@ def _problem_of_load(
     products: Sequence[Operation],
     inside: Sequence[Operation],
     used: set[str],
-) -> Rejected | None:
+) -> None:
     """Returns the reason why a load cannot run ahead; None if it can."""
     (tile,) = load.tiles
-    if load not in block:
-        return Rejected("loaded_in_other_branch")
-    if not tile.owner:
-        return Rejected("loaded_to_registers")
+    refuse(load not in block, "loaded_in_other_branch")
+    refuse(not tile.owner, "loaded_to_registers")
     for operation in function.operations():
         if operation is load or not any(tile.name in other.memory for other in operation.tiles):
             continue
         is_view = operation.effect is Effect.ALIAS and operation in inside
-        if operation not in products and not is_view:
-            return Rejected("loaded_tile_used", (operation.line,))
-    if tile.name not in used:
-        return Rejected("loaded_tile_not_multiplied")
-    return None
+        refuse(operation not in products and not is_view, "loaded_tile_used", operation.line)
+    refuse(tile.name not in used, "loaded_tile_not_multiplied")
 
 
 def problem_of_unrolled(body: Body, products: Sequence[Accumulation]) -> Rejected | None:
@@ -151,9 +141,10 @@ def problem_of_unrolled(body: Body, products: Sequence[Accumulation]) -> Rejecte
     return None if set(groups) == set(range(len(products))) else Rejected("unrolled_without_loads")
 
 
+@rejectable
 def double_buffers(
     context: Context, body: Body, products: Sequence[Accumulation], variants: Sequence[GemmProblem]
-) -> tuple[Buffer, ...] | Rejected:
+) -> tuple[Buffer, ...]:
     """Places a second buffer for each loaded tile: in a C that holds zeros before its loop, else in extra memory.
 
     Args:
@@ -182,8 +173,8 @@ def double_buffers(
             places[tile.name] = c, used
             free[name] = used + aligned(tile.size_bytes), c
     memory, _ = memory_of(context, {}, 0)
-    if extra and (reason := reason_for_no_buffers(variants, memory, extra)):
-        return reason
+    if extra:
+        accepted(reason_for_no_buffers(variants, memory, extra))
     return tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
 
 

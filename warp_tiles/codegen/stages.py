@@ -19,7 +19,7 @@ from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, p
 from warp_tiles.gemm.main_loop import PipelineRecords, loop_question, transpositions
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 
 ASYNC_COPIES_OFF = Rejected("async_copies_off")
 
@@ -49,21 +49,16 @@ class LoopTarget:
     records: PipelineRecords | None = None
 
 
-def plan_ring(
-    context: Context, loop: Loop, body: Body, products: Sequence[Accumulation], target: LoopTarget
-) -> Ring | Rejected:
+@rejectable
+def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accumulation], target: LoopTarget) -> Ring:
     """Returns the stages of a loop that can load ahead, or the reason why it has none."""
-    if problem := problem_of_order(body, products):
-        return problem
+    check_order(body, products)
     asked: list[tuple[GemmProblem, tuple[str, str]]] = []
     for product in products:
         variant = target.variants[product.operation.site]
-        if product.home != loop.hook:
-            return Rejected("accumulators_over_outer_loop")
-        operands = loaded_operands(context.function, product, variant, body)
-        if isinstance(operands, Rejected):
-            return operands
-        asked.append((variant, (operands[0].name, operands[1].name)))
+        refuse(product.home != loop.hook, "accumulators_over_outer_loop")
+        a, b = loaded_operands(context.function, product, variant, body)
+        asked.append((variant, (a.name, b.name)))
     _, stage_bytes = stage_buffers(body.loads)
     overlapping = _overlapping(context, products) | _scaled(context, loop, products)
     idle, starts = idle_tiles(context, loop, body, products, keeps_starts=bool(overlapping), overlapping=overlapping)
@@ -78,9 +73,10 @@ def plan_ring(
         registers=target.registers,
     )
     measured = target.records.pipeline(question) if target.records and target.choice == AUTO else None
-    answered = question.answer(target.choice if measured is None else measured.overrides)
-    if isinstance(answered, Rejected):
-        return answered if measured is None else Rejected("measured", (answered, measured.reason))
+    found = question.answer(target.choice if measured is None else measured.overrides)
+    if measured is not None and isinstance(found, Rejected):
+        found = Rejected("measured", (found, measured.reason))
+    answered = accepted(found)
     transposed = transpositions(asked)[answered.form]
     buffers, _ = stage_buffers(body.loads, transposed, constant_arrays(context.function, loop))
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
@@ -117,22 +113,20 @@ def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
     )
 
 
-def problem_of_order(body: Body, products: Sequence[Accumulation]) -> Rejected | None:
-    """Returns the reason why loads and products do not follow each other without jumps; None if they do."""
+def check_order(body: Body, products: Sequence[Accumulation]) -> None:
+    """Refuses a loop whose loads and products do not follow each other without jumps."""
     positions = [body.block.index(load) for load in body.loads]
     ends = [body.block.index(product.operation) for product in products]
-    if max(positions) > min(ends):
-        return Rejected("load_after_product")
+    refuse(max(positions) > min(ends), "load_after_product")
     between = body.block[min(positions) : max(ends) + 1]
-    if not all(isinstance(node, Operation) and node.name not in JUMPS for node in between):
-        return Rejected("jump_before_product")
-    return None
+    is_straight = all(isinstance(node, Operation) and node.name not in JUMPS for node in between)
+    refuse(not is_straight, "jump_before_product")
 
 
 def loaded_operands(
     function: FunctionTrace, product: Accumulation, variant: GemmProblem, body: Body
-) -> tuple[Tile, Tile] | Rejected:
-    """Returns the loaded tiles that A and B are, or are the transposes of, or the reason why they are none."""
+) -> tuple[Tile, Tile]:
+    """Returns the loaded tiles that A and B are, or are the transposes of. Others are refused."""
     found = []
     for tile, operand, shape in (
         (product.a, variant.a, (variant.m, variant.k)),
@@ -141,7 +135,7 @@ def loaded_operands(
         stored = shape if operand.arrangement == "row_major" else shape[::-1]
         root = _whole_root(function, tile, body.tiles)
         if root is None or root.shape != stored:
-            return Rejected("operand_not_loaded_whole", (product.operation.line,))
+            raise Refused(Rejected("operand_not_loaded_whole", (product.operation.line,)))
         found.append(root)
     a, b = found
     return a, b

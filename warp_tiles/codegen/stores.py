@@ -38,7 +38,7 @@ from warp_tiles.codegen.operations import (
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, blocks, loops, operations, path_to
 from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Refused, Rejected, refuse, rejectable
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _VECTOR_BYTES = 16
@@ -152,40 +152,35 @@ def _nothing_else_uses(function: FunctionTrace, found: ComputedStore) -> bool:
 # ---- stores of accumulators
 
 
-def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> AccumulatorStore | Rejected:
+@rejectable
+def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> AccumulatorStore:
     """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written."""
     products, plan = [product.accumulation for product in ring.products], ring.products[0].plan
     first = products[0]
     c = first.c
-    rejected = Rejected.first(
-        several_cs=len({product.c.name for product in products}) > 1,
-        several_factors=len({product.array for product in products}) > 1,
-        added_to_another_tile=first.addition is not None,
-        added_to_start=ring.adds_starts,
-        c_of_caller=not c.owner,
-        no_neighbours=not _are_neighbours(ring.products[0].variant, plan),
-    )
-    computed = rejected or _store_after(function, loop, c)
-    if isinstance(computed, Rejected):
-        return computed
+    refuse(len({product.c.name for product in products}) > 1, "several_cs")
+    refuse(len({product.array for product in products}) > 1, "several_factors")
+    refuse(first.addition is not None, "added_to_another_tile")
+    refuse(ring.adds_starts, "added_to_start")
+    refuse(not c.owner, "c_of_caller")
+    refuse(not _are_neighbours(ring.products[0].variant, plan), "no_neighbours")
+    computed = _store_after(function, loop, c)
     found = AccumulatorStore(computed, first)
     expected = {*(product.operation for product in products), *computed.statements, computed.store}
     expected |= _before(function, loop)  # the accumulators have the start value of C
     for operation in function.operations():
         if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
-            return Rejected("c_used", (operation.line,))
+            raise Refused(Rejected("c_used", (operation.line,)))
     read = {tile for operation in computed.statements for tile in operation.tiles} | set(found.others)
-    if any({c.name, UNKNOWN_MEMORY} & tile.memory for tile in read - {c}):
-        return Rejected("stores_view")
-    if any(tile.parameter or tile.storage != "shared" for tile in found.others):
-        return Rejected("store_operand_not_shared")
+    refuse(any({c.name, UNKNOWN_MEMORY} & tile.memory for tile in read - {c}), "stores_view")
+    are_shared = all(tile.storage == "shared" and not tile.parameter for tile in found.others)
+    refuse(not are_shared, "store_operand_not_shared")
     result = computed.result
     stored_bytes = result.size_bytes // math.prod(result.shape)
     neighbours = 4 if plan.instruction == "fma" else 2
-    if neighbours * stored_bytes not in _STORED_BYTES:
-        return Rejected("elements_do_not_fit_vector", (neighbours, stored_bytes))
-    if stored_bytes < _WORD_BYTES and (plan.through_registers or plan.swapped):
-        return Rejected("few_neighbours", (result.dtype,))
+    refuse(neighbours * stored_bytes not in _STORED_BYTES, "elements_do_not_fit_vector", neighbours, stored_bytes)
+    is_transposed = bool(plan.through_registers) or plan.swapped
+    refuse(stored_bytes < _WORD_BYTES and is_transposed, "few_neighbours", result.dtype)
     return found
 
 
@@ -197,8 +192,8 @@ def _before(function: FunctionTrace, loop: Loop) -> set[Operation]:
     return {operation for nodes, index in path for operation in operations(nodes[:index])}
 
 
-def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore | Rejected:
-    """The store of C, or of a tile computed from it, that follows a loop; else the rejection. It may be conditional."""
+def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore:
+    """The store of C, or of a tile computed from it, that follows a loop. It may be conditional."""
     block, index = path_to(function.nodes, loop)[-1]
     after = block[index + 1 :]
     plain = (
@@ -210,10 +205,9 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore 
     computed = (found for found in computed_stores(function) if c in found.sources and found.store in following)
     found = next(itertools.chain(plain, computed), None)
     if found is None:
-        return Rejected("no_store")
+        raise Refused(Rejected("no_store"))
     between = tuple(node for nodes, position in path_to(after, found.store) for node in nodes[: position + 1])
-    if any(loops(between)):
-        return Rejected("loop_before_store")
+    refuse(any(loops(between)), "loop_before_store")
     return found
 
 

@@ -34,27 +34,14 @@ from warp_tiles.codegen.operations import (
     Value,
 )
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, loops
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Refused, Rejected, refuse, rejectable
 from warp_tiles.gemm.whole_product import Expression, WholeOperand, WholeProduct, argument, combined, constant, extent
 
 
-class _UnsuitableError(Exception):
-    """The kernel is not a product of whole arrays. The argument is the reason."""
-
-
-def _expect(holds: bool, code: str, *values: object) -> None:
-    if not holds:
-        raise _UnsuitableError(Rejected(code, values))
-
-
-def whole_product(function: FunctionTrace) -> WholeProduct | Rejected:
+@rejectable
+def whole_product(function: FunctionTrace) -> WholeProduct:
     """The product that a kernel computes, or the reason why it is more or less than one."""
-    try:
-        return _Reader(function).product()
-    except _UnsuitableError as error:
-        (reason,) = error.args
-        assert isinstance(reason, Rejected)
-        return reason
+    return _Reader(function).product()
 
 
 class _Reader:
@@ -68,11 +55,7 @@ class _Reader:
         self._assigned = frozenset().union(*(operation.assigned for operation in self._operations))
 
     def product(self) -> WholeProduct:
-        """The product.
-
-        Raises:
-            _UnsuitableError: The kernel is not a product of whole arrays.
-        """
+        """The product. Other kernels are refused."""
         loop = self._only_loop()
         loads, transposes, matmul, accumulators = self._in_loop(loop)
         a, b, _ = matmul.matrices
@@ -80,20 +63,20 @@ class _Reader:
         (c, row, column), variable = self._place(store), loop.variable
         tile_m, tile_k, tile_n = a.shape[0], a.shape[1], b.shape[1]
         axes = self._axis(row, tile_m), self._axis(column, tile_n)
-        _expect(set(axes) == {0, 1}, "launch_dimensions")
+        refuse(set(axes) != {0, 1}, "launch_dimensions")
         found = []
         for operand, outer, is_a in ((a, row, True), (b, column, False)):
             load = loads.get(transposes.get(operand.name, operand.name))
             if load is None:
-                raise _UnsuitableError(Rejected("operand_not_loaded"))
+                raise Refused(Rejected("operand_not_loaded"))
             array, *offsets = self._place(load)
             transposed = operand.name in transposes
             along_m_or_n, along_k = offsets if is_a != transposed else offsets[::-1]
-            _expect(along_m_or_n == outer, "other_rows_loaded", load.line)
+            refuse(along_m_or_n != outer, "other_rows_loaded", load.line)
             found.append((WholeOperand(self._position(array), transposed), along_k))
         (left, k_of_a), (right, k_of_b) = found
         same = k_of_a == k_of_b and k_of_a.variables == {variable}
-        _expect(same, "several_offsets")
+        refuse(not same, "several_offsets")
         return WholeProduct(
             left,
             right,
@@ -111,12 +94,12 @@ class _Reader:
     def _only_loop(self) -> Loop:
         found = [loop for loop, _ in loops(self._function.nodes)]
         is_one = len(found) == 1 and found[0].kind == "range" and found[0] in self._function.nodes
-        _expect(is_one, "other_loops")
+        refuse(not is_one, "other_loops")
         for node in (*self._function.nodes, *found[0].nodes):
-            _expect(not isinstance(node, Branch), "has_branches")
+            refuse(isinstance(node, Branch), "has_branches")
         for operation in self._operations:
             leaves = operation.name in JUMPS or operation.effect in (Effect.LEAVES, Effect.UNKNOWN)
-            _expect(not leaves, "not_part_of_product", operation.line, operation.name)
+            refuse(leaves, "not_part_of_product", operation.line, operation.name)
         return found[0]
 
     def _in_loop(self, loop: Loop) -> tuple[dict[str, Operation], dict[str, str], Operation, Tile]:
@@ -138,14 +121,14 @@ class _Reader:
                 adds = operation.elementwise is not None and operation.elementwise.sum_sign == 1
                 new = products[-1].results if products and adds and total is None else ()
                 is_sum = bool(new) and operation.tiles[1:] == new and operation.tiles[0] not in new
-                _expect(is_sum, "not_part_of_product", operation.line, operation.name)
+                refuse(not is_sum, "not_part_of_product", operation.line, operation.name)
                 total = operation.tiles[0]
         numbers = len(products), len(loads)
-        _expect(numbers == (1, 2), "loads_and_products", *numbers)
+        refuse(numbers != (1, 2), "loads_and_products", *numbers)
         (matmul,) = products
         assert matmul.product is not None
         is_plain = matmul.alpha == 1 and (total is not None or matmul.product.beta == 1)
-        _expect(is_plain, "has_factors")
+        refuse(not is_plain, "has_factors")
         return loads, transposes, matmul, total or matmul.matrices[2]
 
     def _after_loop(self, loop: Loop, accumulators: Tile) -> Operation:
@@ -156,11 +139,11 @@ class _Reader:
             for side in (nodes[:at], nodes[at:])
         )
         is_zero = [node.name for node in before] == [ZEROS] and before[0].results[0].name == accumulators.name
-        _expect(is_zero, "no_zeros_before")
+        refuse(not is_zero, "no_zeros_before")
         if after and after[0].name == ASTYPE and after[0].tiles[0] == accumulators:
             accumulators, after = after[0].tiles[-1], after[1:]
         is_store = [node.name for node in after] == [STORE] and after[0].tiles == (accumulators,)
-        _expect(is_store, "more_than_store")
+        refuse(not is_store, "more_than_store")
         return after[0]
 
     # ---- values
@@ -170,7 +153,7 @@ class _Reader:
         arrays = [value for value in access.operands if isinstance(value, Array)]
         offsets = [v.offset for v in access.operands if isinstance(v, Scalar) and v.offset is not None]
         is_matrix = len(arrays) == 1 and arrays[0].parameter and len(offsets) == 2
-        _expect(is_matrix, "unknown_access", access.line)
+        refuse(not is_matrix, "unknown_access", access.line)
         return arrays[0], offsets[0], offsets[1]
 
     def _axis(self, offset: Affine, extent_of_tile: int) -> int:
@@ -180,7 +163,7 @@ class _Reader:
             ((maker, name),) = makers
             if maker is not None and maker.name == "tid" and len(maker.results) == 2:
                 return [value.name for value in maker.results].index(name)
-        raise _UnsuitableError(Rejected("tile_place"))
+        raise Refused(Rejected("tile_place"))
 
     def _position(self, array: Array) -> int:
         return self._function.parameters.index(array.name)
@@ -194,7 +177,7 @@ class _Reader:
         numbers = [self._expression(value) for value in call.operands] if call is not None else []
         known = [number for number in numbers if number is not None]
         is_known = call is not None and call.name == "range" and 0 < len(known) == len(numbers)
-        _expect(is_known, "unknown_bounds")
+        refuse(not is_known, "unknown_bounds")
         start, end = (constant(0), known[0]) if len(known) == 1 else (known[0], known[1])
         return start, end, known[2] if len(known) == 3 else constant(1)
 

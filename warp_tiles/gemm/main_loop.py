@@ -32,7 +32,7 @@ from warp_tiles.gemm.pipeline import (
     products_registers,
 )
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
-from warp_tiles.gemm.rejected import Rejected, counted
+from warp_tiles.gemm.rejected import Refused, Rejected, accepted, counted, refuse, rejectable
 
 _LARGE_SIDE = 128  # of a tile of C
 
@@ -113,26 +113,23 @@ class LoopQuestion:
                 return paired
         return self.answer(overrides)
 
-    def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | Rejected:
+    @rejectable
+    def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer:
         """The pipeline with some fields fixed, or the reason why the loop has no stages."""
         if overrides.family == "double_buffered":
-            return Rejected("double_buffers_asked")
+            raise Refused(Rejected("double_buffers_asked"))
         families: Collection[InstructionFamily] = self.families if overrides.family is None else (overrides.family,)
-        if not set(families) <= set(self.families):
-            return Rejected("family", (overrides.family,))
+        refuse(not set(families) <= set(self.families), "family", overrides.family)
         fixes_fields = replace(overrides, family=None) != AUTO
-        if self.double_buffers_reason and not fixes_fields:
-            return self.double_buffers_reason
-        for number, form in enumerate(self.forms):
-            found = _plans(form, families, overrides)
-            if isinstance(found, Rejected):
-                continue
-            plans, rejection = found
-            accumulators = sum({array: plan.accumulators for array, plan in zip(self.arrays, plans)}.values())
-            loop = self._pipeline(list(zip(form, plans)), accumulators, overrides, is_fixed=fixes_fields)
-            return loop if isinstance(loop, Rejected) else LoopAnswer(loop, number, plans, accumulators, rejection)
-        assert isinstance(found, Rejected)
-        return found
+        if not fixes_fields:
+            accepted(self.double_buffers_reason)
+        found = [_plans(form, families, overrides) for form in self.forms]
+        number = next((number for number, plans in enumerate(found) if not isinstance(plans, Rejected)), -1)
+        plans, rejection = accepted(found[number])
+        accumulators = sum({array: plan.accumulators for array, plan in zip(self.arrays, plans)}.values())
+        products = list(zip(self.forms[number], plans))
+        loop = self._pipeline(products, accumulators, overrides, is_fixed=fixes_fields)
+        return LoopAnswer(loop, number, plans, accumulators, rejection)
 
     def _pipeline(
         self,
@@ -141,8 +138,8 @@ class LoopQuestion:
         choice: PipelineOverrides,
         *,
         is_fixed: bool,
-    ) -> PipelineConfig | Rejected:
-        """The pipeline, or the reason why shared memory does not suffice.
+    ) -> PipelineConfig:
+        """The pipeline. It is refused if shared memory does not suffice.
 
         The order of pipelines by mma.sync and fma is that of :func:`_preference`. With wgmma and beside solvers, two
         resident blocks come before more stages, because they cover the time in which one of them waits. A block that is
@@ -165,11 +162,10 @@ class LoopQuestion:
         most = MOST_STAGES if choice.blocks else _USEFUL_STAGES + 2 * (per_barrier - 1)
         counts = range(LEAST_STAGES, most + 1) if choice.stages is None else (choice.stages,)
         possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
-        if not possible:
-            if per_barrier > 1 and not choice.in_flight:
-                return Rejected("unpaired_stages", (choice.stages,))
-            values = product.instruction, counts[0]
-            return Rejected("none_in_flight_in_pairs" if per_barrier > 1 else "none_in_flight", values)
+        in_pairs = per_barrier > 1
+        refuse(not possible and in_pairs and not choice.in_flight, "unpaired_stages", choice.stages)
+        code = "none_in_flight_in_pairs" if in_pairs else "none_in_flight"
+        refuse(not possible, code, product.instruction, counts[0])
         found = []
         for stages in possible:
             ring = stages * memory.stage_bytes
@@ -199,10 +195,8 @@ class LoopQuestion:
                     registers=needed,
                 )
             )
-        if not found:
-            least = possible[0]
-            needed = memory.total_bytes(least * memory.stage_bytes)
-            return Rejected("stages_do_not_fit", (least, memory.stage_bytes, needed, limit))
+        total = memory.total_bytes(possible[0] * memory.stage_bytes)
+        refuse(not found, "stages_do_not_fit", possible[0], memory.stage_bytes, total, limit)
         is_slow = product.instruction == "fma" or variant.a.dtype == "float64"
         least_warps = LEAST_WARPS if is_slow else _LEAST_MMA_WARPS
         least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else least_warps
@@ -213,11 +207,10 @@ class LoopQuestion:
             is_float64 = variant.a.dtype == "float64"
             best = max(found, key=partial(_preference, threads=threads, needs_warps=is_slow, needs_blocks=is_float64))
         resident = resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
-        reason = None
         if choice.stages is None and choice.blocks is None and product.instruction != "wgmma":
             rivals = self.may_double_buffer and not is_fixed
-            reason = _too_few_blocks(best, product, threads, max(1, resident), least_warps, rivals)
-        return reason or replace(best, rejection=_reason_for_no_more(best, found, possible))
+            _refuse_few_blocks(best, product, threads, max(1, resident), least_warps, rivals)
+        return replace(best, rejection=_reason_for_no_more(best, found, possible))
 
 
 def loop_question(
@@ -296,21 +289,18 @@ class PipelineRecords(Protocol):
         """The fastest measured pipeline of a loop; None leaves the choice to the heuristics."""
 
 
+@rejectable
 def _plans(
     products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
-) -> tuple[tuple[MmaPlan, ...], Rejected | None] | Rejected:
+) -> tuple[tuple[MmaPlan, ...], Rejected | None]:
     """How each product is computed, by one instruction, and the ``rejection`` of the answer; or the reason for none."""
-    found = [staged_product(variant, families, overrides) for variant in products]
-    plans = tuple(one for one in found if isinstance(one, MmaPlan))
-    if len(plans) < len(found):
-        return next(one for one in found if isinstance(one, Rejected))
+    plans = tuple(accepted(staged_product(variant, families, overrides)) for variant in products)
     if len({plan.instruction for plan in plans}) == 1:
         return plans, None
-    if not {"wgmma", "mma"} <= set(families):
-        return Rejected("several_instructions")
+    refuse(not {"wgmma", "mma"} <= set(families), "several_instructions")
     mma: tuple[InstructionFamily, ...] = ("mma",)
-    without = _plans(products, mma, overrides)
-    return without if isinstance(without, Rejected) else (without[0], Rejected("partly_wgmma"))
+    without, _ = accepted(_plans(products, mma, overrides))
+    return without, Rejected("partly_wgmma")
 
 
 # ---- the chooser
@@ -393,38 +383,35 @@ def _reason_for_no_more(
     return Rejected("next_stage_does_not_fit", (_ordinal(more),)) if more else None
 
 
-def _too_few_blocks(
+def _refuse_few_blocks(
     loop: PipelineConfig, product: MmaPlan, threads: int, without: int, least_warps: int, may_double_buffer: bool
-) -> Rejected | None:
-    """The reason why few resident blocks are slower than double buffers; None if they are not."""
+) -> None:
+    """Refuses few resident blocks, which are slower than double buffers."""
     warps = loop.blocks * threads // LANES
-    if may_double_buffer and warps < LEAST_WARPS:
-        return Rejected("few_warps", (warps, LEAST_WARPS))
+    refuse(may_double_buffer and warps < LEAST_WARPS, "few_warps", warps, LEAST_WARPS)
     many_accumulators = may_double_buffer and product.accumulators >= _MANY_FMA_ACCUMULATORS
-    if loop.blocks < without and (warps < least_warps or (many_accumulators and loop.blocks < _LEAST_FMA_BLOCKS)):
-        return Rejected("few_blocks", (counted(loop.blocks, "resident block"), threads, without))
-    return None
+    are_few = warps < least_warps or (many_accumulators and loop.blocks < _LEAST_FMA_BLOCKS)
+    resident = counted(loop.blocks, "resident block")
+    refuse(loop.blocks < without and are_few, "few_blocks", resident, threads, without)
 
 
-def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, extra_bytes: int) -> Rejected | None:
+@rejectable
+def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, extra_bytes: int) -> None:
     """The reason why a loop has no double buffers in extra memory; None if it may have them.
 
     Args:
         variants: Its forward products.
         extra_bytes: Bytes of the buffers.
     """
-    if memory.beside_solvers:
-        return Rejected("buffers_beside_solver")
-    if (accumulators := min(map(accumulators_of, variants))) < _LEAST_BUFFERED_ACCUMULATORS:
-        return Rejected("few_accumulators_for_buffers", (_few(accumulators), _LEAST_BUFFERED_ACCUMULATORS))
-    tiles = memory.around_bytes + memory.tile_bytes
-    total, arch, threads = tiles + extra_bytes, variants[0].arch, variants[0].threads
-    if total > (limit := shared_limit(arch, threads)):
-        return Rejected("buffers_do_not_fit", (total, limit))
+    refuse(memory.beside_solvers, "buffers_beside_solver")
+    accumulators, least = min(map(accumulators_of, variants)), _LEAST_BUFFERED_ACCUMULATORS
+    refuse(accumulators < least, "few_accumulators_for_buffers", _few(accumulators), least)
+    tiles, arch, threads = memory.around_bytes + memory.tile_bytes, variants[0].arch, variants[0].threads
+    total, limit = tiles + extra_bytes, shared_limit(arch, threads)
+    refuse(total > limit, "buffers_do_not_fit", total, limit)
     blocks, without = (resident_blocks(arch, threads, shared_bytes=shared) for shared in (total, tiles))
-    if blocks < without and blocks * threads < LANES * _LEAST_BUFFERED_WARPS:
-        return Rejected("few_blocks_with_buffers", (counted(blocks, "resident block"), threads, without))
-    return None
+    are_few = blocks < without and blocks * threads < LANES * _LEAST_BUFFERED_WARPS
+    refuse(are_few, "few_blocks_with_buffers", counted(blocks, "resident block"), threads, without)
 
 
 def _is_possible(product: MmaPlan, stages: int, in_flight: int, per_barrier: int) -> bool:

@@ -32,7 +32,7 @@ from warp_tiles.gemm.matmul_question import (
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 from warp_tiles.gemm.tensor_kernel import GROUP_ROWS, NO_WORK, REGISTERS, Slices, TensorKernel, overlapped
 
 # ---- constants of architectures and types
@@ -207,6 +207,7 @@ def answer_of(
     return MatmulAnswer(problem, config, who, fixed, loop, *resources, gpu, kernel, slices)
 
 
+@rejectable
 def kernel_of(
     problem: MatmulProblem,
     config: MatmulConfig,
@@ -215,23 +216,21 @@ def kernel_of(
     pipeline: PipelineOverrides | Rejected | None = None,
     *,
     by_estimate: bool = True,
-) -> tuple[TensorKernel, Slices] | Rejected:
+) -> tuple[TensorKernel, Slices]:
     """The kernel with tensor copies that computes a product, and its slices, or the reason why a loop does.
 
     The configuration decides, or the estimated times. A loop may have more slices of K, which pays if tiles are few and
     K is long.
     """
-    if reason := problem_of_kernel(problem, arch, pipeline):
-        return reason
-    if not (config.tensor_copies or by_estimate):
-        return Rejected("loop_configured")
+    accepted(problem_of_kernel(problem, arch, pipeline))
+    refuse(not (config.tensor_copies or by_estimate), "loop_configured")
     launches = kernel_launches(problem, multiprocessors)
     if config.tensor_copies:
         _, kernel, slices = min(launches, key=lambda launch: _distance(config, *launch[1:]))
         return kernel, slices
     time_us, kernel, slices = launches[0]
-    if _PREFERENCE * cost_us(problem, config, arch, multiprocessors) < time_us:
-        return Rejected("loop_faster", (_PREFERENCE,))
+    loop_us = cost_us(problem, config, arch, multiprocessors)
+    refuse(_PREFERENCE * loop_us < time_us, "loop_faster", _PREFERENCE)
     return kernel, slices
 
 

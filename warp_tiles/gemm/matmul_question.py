@@ -10,7 +10,7 @@ from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 from warp_tiles.gemm.tensor_kernel import (
     MOST_SUMS,
     NO_WORK,
@@ -270,26 +270,18 @@ class MatmulAnswer:
 # ---- the kernel with tensor copies
 
 
-def problem_of_kernel(
-    problem: MatmulProblem, arch: int, pipeline: PipelineOverrides | Rejected | None
-) -> Rejected | None:
+@rejectable
+def problem_of_kernel(problem: MatmulProblem, arch: int, pipeline: PipelineOverrides | Rejected | None) -> None:
     """The reason why the kernel with tensor copies cannot compute a product; None if it can."""
     p = problem
-    if pipeline is not None:
-        return pipeline if isinstance(pipeline, Rejected) else Rejected("loop_asked")
-    if not has_wgmma(arch):
-        return Rejected("gpu_without_wgmma")
-    if p.kind not in ("float16", "tf32") or p.b != p.a:
-        return Rejected("kernel_dtypes", (p.kind,))
-    rejected = Rejected.first(
-        kernel_tf32_layout=p.tf32 and p.layout != "nt",
-        no_products=p.k == 0,
-        kernel_sums=p.summed or p.split_operand is not None,
-        kernel_alignment=min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED,
-    )
-    if rejected is None and min(p.m, p.n) < _KERNEL_SIDE:
-        return Rejected("kernel_side", (_KERNEL_SIDE,))
-    return rejected
+    refuse(accepted(pipeline) is not None, "loop_asked")
+    refuse(not has_wgmma(arch), "gpu_without_wgmma")
+    refuse(p.kind not in ("float16", "tf32") or p.b != p.a, "kernel_dtypes", p.kind)
+    refuse(p.tf32 and p.layout != "nt", "kernel_tf32_layout")
+    refuse(p.k == 0, "no_products")
+    refuse(p.summed or p.split_operand is not None, "kernel_sums")
+    refuse(min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED, "kernel_alignment")
+    refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
 
 
 def kernel_launches(problem: MatmulProblem, multiprocessors: int) -> list[tuple[float, TensorKernel, Slices]]:

@@ -15,7 +15,7 @@ from warp_tiles.gemm.hardware import (
 )
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, LoopInstruction, MmaPlan, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulator_of
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import refuse, rejectable
 
 WARPGROUP = 4 * LANES  # threads
 _LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
@@ -28,38 +28,33 @@ def _panel_elements(operand: Operand, columns: int) -> int:
     return next(width for width in (128, 64, 32) if columns * size % width == 0) // size
 
 
+@rejectable
 def staged_product(
     variant: GemmProblem,
     families: Collection[InstructionFamily],
     choice: PipelineOverrides = AUTO,
-) -> MmaPlan | Rejected:
+) -> MmaPlan:
     """How a block multiplies tiles in stage buffers, or the reason why it cannot.
 
     Args:
         variant: The forward product, with its operands as they lie in stage buffers.
         choice: What the settings fix.
     """
-    if variant.arch < ASYNC_COPIES_ARCH:
-        return Rejected("no_async_copies", (variant.arch,))
-    dtype = variant.a.dtype
-    if variant.b.dtype != dtype:
-        return Rejected("two_dtypes")
+    refuse(variant.arch < ASYNC_COPIES_ARCH, "no_async_copies", variant.arch)
+    dtype, c = variant.a.dtype, variant.c
+    refuse(variant.b.dtype != dtype, "two_dtypes")
     total = accumulator_of(dtype)
-    if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
-        return Rejected("unsuitable_c", (total,))
+    refuse(c.dtype != total or c.arrangement != "row_major" or not variant.is_dense, "unsuitable_c", total)
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
-    if variant.m % 16 or variant.n % 16 or variant.k % step:
-        return Rejected("unsuitable_size", (variant.size, step))
-    if accumulators_of(variant) > (available := accumulator_registers(variant.arch, variant.threads)):
-        return Rejected("many_accumulators", (variant.size, accumulators_of(variant), available))
+    refuse(bool(variant.m % 16 or variant.n % 16 or variant.k % step), "unsuitable_size", variant.size, step)
+    accumulators, available = accumulators_of(variant), accumulator_registers(variant.arch, variant.threads)
+    refuse(accumulators > available, "many_accumulators", variant.size, accumulators, available)
     found = _ways(variant, families)
-    if not found:
-        return Rejected("no_grid" if uses_fma(variant) else "no_tensor_core_grid", (variant.threads, variant.size))
+    refuse(not found, "no_grid" if uses_fma(variant) else "no_tensor_core_grid", variant.threads, variant.size)
+    fitting = [product for product in found if choice.warps_m in (None, product.warps_m)]
     grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in found))
-    return next(
-        (p for p in found if choice.warps_m in (None, p.warps_m)),
-        Rejected("warps_m", (choice.warps_m, variant.size, grids)),
-    )
+    refuse(not fitting, "warps_m", choice.warps_m, variant.size, grids)
+    return fitting[0]
 
 
 def uses_fma(variant: GemmProblem) -> bool:

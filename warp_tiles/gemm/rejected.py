@@ -1,8 +1,18 @@
-"""Why something is not done: a code, which programs and tests read, and a sentence, which people read."""
+"""Why something is not done: a code, which programs and tests read, and a sentence, which people read.
+
+A chooser returns a result or a :class:`Rejected`. Inside it, :func:`refuse` ends the function with a rejection, and
+:func:`accepted` ends it with that of another one. Only functions with the decorator ``rejectable`` may be ended so.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _SMALLER = "use a smaller K step or smaller tiles"
 
@@ -232,11 +242,6 @@ class Rejected:
     def __str__(self) -> str:
         return self.before + REASONS[self.code].format(*self.values)
 
-    @staticmethod
-    def first(**codes: bool) -> Rejected | None:
-        """The first of some codes without values that is true; None if none is."""
-        return next((Rejected(code) for code, is_true in codes.items() if is_true), None)
-
     def after(self, text: str) -> Rejected:
         """The same behind a text, such as the part that it is about."""
         return replace(self, before=text + self.before)
@@ -244,6 +249,38 @@ class Rejected:
     def at(self, line: int) -> Rejected:
         """The same about a line of the user's source."""
         return self.after(f"line {line}: ")
+
+
+class Refused(Exception):  # noqa: N818  it never leaves a function with the decorator
+    """Ends a function with a rejection, which is its argument."""
+
+
+def rejectable(function: Callable[P, T]) -> Callable[P, T | Rejected]:
+    """Lets a function return the rejection that :func:`refuse` or :func:`accepted` ends it with."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T | Rejected:
+        try:
+            return function(*args, **kwargs)
+        except Refused as refused:
+            (rejected,) = refused.args
+            assert isinstance(rejected, Rejected)
+            return rejected
+
+    return call
+
+
+def refuse(holds: bool, code: str, *values: object) -> None:
+    """End the function with a rejection if something holds."""
+    if holds:
+        raise Refused(Rejected(code, values))
+
+
+def accepted(found: T | Rejected, at: int = 0) -> T:
+    """The result of another function. A rejection ends this one, about a line of the user's source if one is given."""
+    if isinstance(found, Rejected):
+        raise Refused(found.at(at) if at else found)
+    return found
 
 
 def code_of(found: object) -> str:

@@ -13,7 +13,7 @@ from warp_tiles.gemm.hardware import LANES, accumulator_registers, shared_limit
 from warp_tiles.gemm.mma_choice import staged_product
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, LoopMemory, MmaPlan, products_registers
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, dense_operand
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 
 # An iteration's products take longer than the loads of the next one. A third stage gains nothing, because atomic
 # additions to the L2 cache take the time (docs/experiments.md).
@@ -65,11 +65,12 @@ class ReverseLoop:
         return products_registers(arch, plans, self.accumulators, reverse=True)
 
 
+@rejectable
 def reverse_loop(
     forward: GemmProblem,
     families: Collection[InstructionFamily],
     memory: LoopMemory,
-) -> ReverseLoop | Rejected:
+) -> ReverseLoop:
     """The reverse pass of a loop, or the reason why it has no stages.
 
     Args:
@@ -79,16 +80,15 @@ def reverse_loop(
     for variant, gradient_is_a in gradient_variants(forward):
         shared = _shared_product(variant, families)
         if isinstance(shared, Rejected):
-            return shared.after(f"gradients of {variant.size}: ")
-        products.append(GradientProduct(*shared, gradient_is_a))
+            shared = shared.after(f"gradients of {variant.size}: ")
+        products.append(GradientProduct(*accepted(shared), gradient_is_a))
     needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
     of_a, of_b = products
     found = ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
-    if found.accumulators > (available := accumulator_registers(forward.arch, forward.threads)):
-        return Rejected("many_gradient_accumulators", (found.accumulators, available))
+    available = accumulator_registers(forward.arch, forward.threads)
+    refuse(found.accumulators > available, "many_gradient_accumulators", found.accumulators, available)
     total, limit = memory.total_bytes(needed), shared_limit(forward.arch, forward.threads)
-    if total > limit:
-        return Rejected("gradients_do_not_fit", (STAGES, total, limit))
+    refuse(total > limit, "gradients_do_not_fit", STAGES, total, limit)
     return found
 
 

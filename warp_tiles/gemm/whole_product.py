@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Refused, Rejected, refuse, rejectable
 
 LEAST_WORK = 1 << 30  # multiplications of a product whose gradients are worth two more kernels
 
@@ -140,7 +140,8 @@ class WholeProduct:
     site: int
     tf32: bool = False
 
-    def reason_unsupported(self, blocks: Sequence[int], arguments: Sequence[Argument | None]) -> Rejected | None:
+    @rejectable
+    def reason_unsupported(self, blocks: Sequence[int], arguments: Sequence[Argument | None]) -> None:
         """The reason why a launch does not compute the whole product; None if it does.
 
         Args:
@@ -148,19 +149,17 @@ class WholeProduct:
             arguments: The arguments: integers, shapes of arrays, or None for others.
         """
         a, b, c = (operand.shape(arguments) for operand in (self.a, self.b, self.c))
-        if not (a and b and c) or (a[0], b[1]) != c or a[1] != b[0]:
-            return Rejected("shapes", (a, b, c))
+        refuse(not (a and b and c) or (a[0], b[1]) != c or a[1] != b[0], "shapes", a, b, c)
         (m, n), k = c, a[1]
         tile_m, tile_n, tile_k = self.tile
         wanted = {self.row_axis: -(-m // tile_m), self.column_axis: -(-n // tile_n)}
-        if list(blocks) != [wanted[axis] for axis in sorted(wanted)]:
-            return Rejected("blocks_do_not_cover", (tuple(blocks), c))
+        are_covered = list(blocks) == [wanted[axis] for axis in sorted(wanted)]
+        refuse(not are_covered, "blocks_do_not_cover", tuple(blocks), c)
         try:
             start, end, step = (number.value(arguments) for number in self.steps)
             turns = range(start, end, step)
         except (ArithmeticError, TypeError, IndexError, ValueError) as error:
-            return Rejected("unknown_range", (str(error),))
+            raise Refused(Rejected("unknown_range", (str(error),))) from error
         first, stride = self.k_factor * start + self.k_constant, self.k_factor * step
-        if (first, stride, len(turns)) != (0, tile_k, -(-k // tile_k)):
-            return Rejected("steps_do_not_cover", (len(turns), stride, first, k))
-        return None
+        is_whole = (first, stride, len(turns)) == (0, tile_k, -(-k // tile_k))
+        refuse(not is_whole, "steps_do_not_cover", len(turns), stride, first, k)

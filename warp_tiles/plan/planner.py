@@ -32,7 +32,7 @@ from warp_tiles.gemm.hardware import MIN_ARCH, allows_pair, has_wgmma, pair_limi
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 from warp_tiles.gemm.whole_product import WholeProduct
 from warp_tiles.plan.planned_loop import PlannedLoop
 from warp_tiles.plan.planning import (
@@ -251,14 +251,14 @@ class _Planner:
         }
         return {key: whole for key, whole in found.items() if isinstance(whole, WholeProduct)}
 
-    def _whole_product(self, label: str) -> WholeProduct | Rejected:
+    @rejectable
+    def _whole_product(self, label: str) -> WholeProduct:
         """The product that a function computes, or the reason why its adjoint computes the gradients."""
-        if label not in self.trace.kernels:
-            return Rejected("in_function")
-        if list(self.trace.kernels.values()).count(self.trace.kernels[label]) > 1:
-            return Rejected("several_kernels")
-        found = whole_product(self.trace.functions[label])
-        return found if isinstance(found, Rejected) else replace(found, tf32=self.session.sites[found.site].is_tf32)
+        keys = self.trace.kernels
+        refuse(label not in keys, "in_function")
+        refuse(list(keys.values()).count(keys[label]) > 1, "several_kernels")
+        found = accepted(whole_product(self.trace.functions[label]))
+        return replace(found, tf32=self.session.sites[found.site].is_tf32)
 
     def _gradients(self, label: str) -> tuple[str, str]:
         """How a tape computes the gradients of a loop, and the code of a rejection; empty without an adjoint."""

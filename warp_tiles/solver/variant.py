@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
 from warp_tiles.gemm.hardware import LANES, MIN_ARCH, multiprocessor, resident_blocks
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, Arrangement, DType, GemmProblem, Operand, Precision, Role
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Rejected, refuse, rejectable
 from warp_tiles.gemm.tile_config import TileConfig
 
 
@@ -274,15 +274,13 @@ REGISTERS_OF_ROWS = 64  # besides those of 32 elements, if a lane holds 32 words
 REGISTERS_BESIDE_INDEXED = 32  # of an indexed load or store
 
 
-def reason_unsupported(variant: SolverVariant) -> Rejected | None:
+@rejectable
+def reason_unsupported(variant: SolverVariant) -> None:
     """The reason why the templates do not serve a variant; None if they do."""
-    if variant.arch < MIN_ARCH:
-        return Rejected("solver_arch", (variant.arch, MIN_ARCH))
-    if variant.threads % LANES or variant.threads > multiprocessor(variant.arch).block_threads:
-        return Rejected("solver_threads", (variant.threads,))
-    if variant.n > MAX_ROWS:
-        return Rejected("solver_rows", (variant.n,))
-    return None
+    refuse(variant.arch < MIN_ARCH, "solver_arch", variant.arch, MIN_ARCH)
+    are_warps = variant.threads % LANES == 0 and variant.threads <= multiprocessor(variant.arch).block_threads
+    refuse(not are_warps, "solver_threads", variant.threads)
+    refuse(variant.n > MAX_ROWS, "solver_rows", variant.n)
 
 
 def _shared_elements(variant: SolverVariant) -> int:
