@@ -10,7 +10,8 @@ the building of models, which are recorded apart.
 
 `--starts` measures whole starts with the setting modules="all", in which launches load their modules for a fake GPU, as
 rows "starts CLIENT": Warp; a first start, which writes a start record; a start with that record; a start with a store,
-which a run that does not count has filled, behind Python's HTTP server. All caches are empty. Compilations ahead of a
+which a run that does not count has filled, behind Python's HTTP server; and a start with the default settings and an
+installed wheel of the step's kernels for sm_90, whose size is recorded. All caches are empty. Compilations ahead of a
 launch also run while the client is imported and its model is built, so if that phase takes longer than with Warp, the
 difference is added to the seconds of the side.
 
@@ -25,6 +26,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +156,24 @@ def run_side(python: Path, name: str, side: str, limit_s: float, *record: Path, 
     return result
 
 
+def installed_wheel(python: Path, name: str, folder: Path, limit_s: float) -> tuple[Path, int]:
+    """Make a wheel of the kernels of a client's step, and install it. Returns its place on the path, and its bytes.
+
+    Raises:
+        LeftOut: It could not be made.
+    """
+    distribution = (*CLIENTS[name].packages, "warp-lang")[0]
+    words = ["bundle", "--wheel", "kernels==1", "--client", distribution, "--arch", str(ARCH), "-o", str(folder), "-m"]
+    command = [str(python), "-m", "warp_tiles", *words, f"benchmarks.client_scripts.steps {name}"]
+    run = subprocess.run(command, env=environment(), cwd=folder, capture_output=True, text=True, timeout=limit_s)
+    if run.returncode:
+        raise LeftOut(f"wheel: {run.stderr.strip().splitlines()[-1]}")
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site", wheel.stat().st_size
+
+
 def compared(sides: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """One client's entry of the result.
 
@@ -210,6 +230,8 @@ def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         with served(store) as url:
             from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}
             runs["store"] = run_side(python, name, "start", limit_s, folder / "new.json", **from_store)
+        site, wheel_bytes = installed_wheel(python, name, folder, limit_s)
+        runs["wheel"] = run_side(python, name, "wheel", limit_s, PYTHONPATH=str(site))
     if len({run["modules"] for run in runs.values()}) > 1:
         raise LeftOut("the sides launched different modules")
     later = {title: max(0.0, run["setup_wall_s"] - runs["warp"]["setup_wall_s"]) for title, run in runs.items()}
@@ -219,6 +241,7 @@ def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         **{title: {field: run[field] for field in fields} for title, run in runs.items()},
         "seconds": seconds,
         "ratios": {title: round(value / seconds["warp"], 3) for title, value in seconds.items() if title != "warp"},
+        "wheel_bytes": wheel_bytes,
         "load_average_before": round(load, 2),
         "modules": runs["warp"]["modules"],
         "versions": runs["warp"]["versions"],

@@ -2,10 +2,11 @@
 
     python -m benchmarks.client_scripts.child CLIENT SIDE FOLDER [RECORD]
 
-The sides are `warp`, `tiles`, `warp_start` and `start`. The folder receives the cubins. The environment names the
-caches. `tiles` and `start` enable warp_tiles before the client is imported, as a user does. `start` sets modules="all",
-so that workers compile, and loads modules at their launches, for a fake GPU. It begins with the start record RECORD, if
-it exists, and writes it. `warp_start` loads modules in the same way with Warp alone.
+The sides are `warp`, `tiles`, `warp_start`, `start` and `wheel`. The folder receives the cubins. The environment names
+the caches. All but `warp` and `warp_start` enable warp_tiles before the client is imported, as a user does. `start` sets
+modules="all", so that workers compile, and loads modules at their launches, for a fake GPU. It begins with the start
+record RECORD, if it exists, and writes it. `warp_start` loads modules in the same way with Warp alone, `wheel` with the
+default settings.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def versions() -> dict[str, str]:
 
 def measure(step: Callable[[], None], side: str, folder: Path, record: Path | None = None) -> dict[str, Any]:
     """Find what a step launches and compile it, one module after another, as launches do."""
-    tiles = side in ("tiles", "start")
+    tiles = side in ("tiles", "start", "wheel")
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
     enabling = Meter()
@@ -164,7 +165,7 @@ def measure(step: Callable[[], None], side: str, folder: Path, record: Path | No
         warp_tiles.enable(start=record)
     start = enabling.read()
     setup = Meter()
-    if side in ("start", "warp_start"):
+    if side in ("start", "warp_start", "wheel"):
         return started(step, start, setup)
     targets = launched_modules(step)
     met = setup.read()

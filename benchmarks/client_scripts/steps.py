@@ -200,3 +200,6 @@ STEPS: dict[str, Callable[[], None]] = {
     "tile_block_cholesky": tile_block_cholesky,
     "tile_cholesky": tile_cholesky,
 }
+
+if __name__ == "__main__":  # a script for the commands that plan one
+    STEPS[sys.argv[1]]()
