@@ -18,7 +18,6 @@ from benchmarks.speed.cells import Cell
 from benchmarks.speed.occupancy import Resources, padded_bytes, resident_blocks
 from warp_tiles.gemm.hardware import multiprocessor
 
-CHOSEN_ROWS = list(other_gpus.chosen_rows(other_gpus.ARCHS))
 HERE = multiprocessor(ARCH)
 
 
@@ -64,18 +63,6 @@ def test_padded_blocks_are_as_many_as_on_the_other_architecture(arch: int) -> No
 
 
 # ---- rows
-
-
-def test_rows_have_unique_names_and_fit_the_limits() -> None:
-    rows = [*CHOSEN_ROWS, *other_gpus.other_rows(CHOSEN_ROWS)]
-    assert len({row.name for row in rows}) == len({row.build.module for row in rows}) == len(rows)
-    for row in CHOSEN_ROWS:
-        assert other_gpus.fits(row.cell, row.arch)
-        assert f"'warp_tiles_main_loop': '{CHOSEN}'" in row.build.text
-    assert {row.types for row in CHOSEN_ROWS if row.arch == 80} == set(other_gpus.TILES)
-    assert "fp64" not in {row.types for row in CHOSEN_ROWS if row.arch != 80}
-    large = Cell("loop", "float16", "float16", "float32", 128, 256, 32, 256)
-    assert [arch for arch in (80, 89, 120) if other_gpus.fits(large, arch)] == [80]
 
 
 def test_other_pipelines_are_those_that_a_build_has_and_the_chooser_does_not_choose() -> None:

@@ -79,21 +79,9 @@ def test_every_error_is_public() -> None:
     assert public <= {getattr(warp_tiles, name) for name in warp_tiles.__all__}
 
 
-def test_a_star_import_gives_the_public_names() -> None:
-    namespace: dict[str, object] = {}
-    exec("from warp_tiles import *", namespace)
-    assert set(warp_tiles.__all__) <= set(namespace)
-
-
 def test_a_function_hides_the_folder_of_its_name() -> None:
     code = "import warp_tiles.gemm.whole_product; assert callable(warp_tiles.plan)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_matmul_has_no_folder_of_its_name() -> None:
-    import warp_tiles.array_products.matmul as module
-
-    assert module.matmul is warp_tiles.matmul
 
 
 def test_lazy_names_are_listed_before_their_import(tmp_path: Path) -> None:

@@ -1,0 +1,184 @@
+"""Small kernels on the emulator: tile_axpy, coordinates, one kernel of each builtin, blocked solves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warp_tiles
+from tests.blocked_solves import BLOCKS, MOST, matrices, solution, text
+from tests.emulator.generated import EmulatedKernels, Generated, Kernels, build, generate
+from tests.emulator.module import Machine
+from tests.integration.helpers import WARP_VERSION, gemm, load
+from tests.integration.solvers import CALLS, solver
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+
+HEADER = """import warp as wp
+
+matrix = wp.array2d(dtype=float)
+
+"""
+LOOP = """
+@wp.kernel
+def scaled(A: matrix, B: matrix, S: matrix, C: matrix):
+    s = wp.tile_load(S, shape=(16, 16))
+    for k in range(A.shape[1] // 16):
+        a = wp.tile_load(A, shape=(16, 16), offset=(0, k * 16))
+        b = wp.tile_load(B, shape=(16, 16), offset=(k * 16, 0))
+        p = wp.tile_matmul(a, b)
+        wp.tile_axpy({arguments})
+        wp.tile_store(C, {stored})
+"""
+STORE = """
+@wp.kernel
+def scaled(A: matrix, B: matrix, S: matrix, C: matrix):
+    a = wp.tile_load(A, shape=(16, 16))
+    b = wp.tile_load(B, shape=(16, 16))
+    s = wp.tile_load(S, shape=(16, 16))
+    p = wp.tile_matmul(a, b) + s
+    wp.tile_axpy({arguments})
+    wp.tile_store(C, {stored})
+"""
+
+
+# ---- tile_axpy changes its second tile, in loops, before stores and in the reverse pass
+
+
+@pytest.mark.parametrize("arguments", ["2.0, s, p", "2.0, p, s"])
+@pytest.mark.parametrize("text", [LOOP, STORE], ids=["loop", "store"])
+def test_the_second_tile_changes(text: str, arguments: str, machine: Machine, tmp_path: Path) -> None:
+    stored = arguments[-1]
+    found = build(machine, tmp_path / "m", HEADER + text.format(arguments=arguments, stored=stored))
+    random = np.random.default_rng(1)
+    k = 32 if text is LOOP else 16
+    a, b, s = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((16, k), (k, 16), (16, 16)))
+    outcome = found.emulated.forward(found.module.scaled, (1,), [a, b, s, np.full((16, 16), np.nan, np.float32)])
+    assert outcome.error == ""
+    steps = [a[:, i : i + 16] @ b[i : i + 16] for i in range(0, k, 16)]
+    if text is STORE:
+        expected = 3 * s + steps[0] if stored == "p" else s + 2 * (steps[0] + s)
+    else:
+        expected = steps[-1] + 2 * s if stored == "p" else s + 2 * sum(steps)
+    assert np.array_equal(outcome.arrays["C"], expected)
+    if text is STORE:
+        g = random.integers(-3, 4, (16, 16)).astype(np.float32)
+        zeros = [np.zeros_like(a), np.zeros_like(b), np.zeros_like(s)]
+        arrays = found.emulated.run(found.module.scaled, (1,), [a, b, s, np.zeros_like(s)], [*zeros, g])
+        of_sum = g if stored == "p" else 2 * g
+        assert np.array_equal(arrays["adj_S"], 3 * g)
+        assert np.array_equal(arrays["adj_A"], of_sum @ b.T)
+
+
+# ---- the coordinates that wp.tid() returns in a module with a product
+
+SIZES = ((5,), (3, 7), (2, 3, 5), (2, 3, 4, 5))
+KERNEL = """
+@wp.kernel
+def coordinates_{n}(C: wp.array(dtype=wp.int32, ndim={n}), tiled: bool):
+    {names} = wp.tid()
+    if tiled:
+        wp.tile_store(C, wp.tile_ones(shape={ones}, dtype=wp.int32), offset=({names},))
+    else:
+        C[{names}] += 1
+
+"""
+PRODUCT = """
+@wp.kernel
+def product(A: wp.array(dtype=float, ndim=2)):
+    a = wp.tile_load(A, shape=(16, 16))
+    wp.tile_store(A, wp.tile_matmul(a, a))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    kernels = [KERNEL.format(n=n, names=", ".join("ijkl"[:n]), ones=(1,) * n) for n in (len(sizes) for sizes in SIZES)]
+    found = build(machine, tmp_path_factory.mktemp("launches") / "m", PRODUCT + "".join(kernels), 32)
+    assert "wt_module::tid(_idx, dim, x, y, z, w)" in found.source
+    return found
+
+
+@pytest.mark.parametrize("tiled", [True, False], ids=["blocks", "threads"])
+@pytest.mark.parametrize("sizes", SIZES, ids=len)
+def test_each_coordinate_occurs_once(compiled: Kernels, sizes: tuple[int, ...], tiled: bool) -> None:
+    kernel = getattr(compiled.module, f"coordinates_{len(sizes)}")
+    arrays = compiled.emulated.run(kernel, sizes, [np.zeros(sizes, dtype=np.int32), tiled], tiled=tiled)
+    assert (arrays["C"] == 1).all()
+
+
+# ---- each builtin calls its functions: without one of them, its results are wrong
+
+TEXTS = {"tile_matmul": gemm(name="run"), **{call: solver(call, name="run") for call in CALLS}}
+
+
+def without(generated: Generated, symbol: str, parameters: int) -> Generated:
+    """The module with a function that returns at once in place of another one."""
+    stub = f'extern "C" void {symbol}({", ".join(["void*"] * parameters)}) {{ }}'
+    functions = tuple(stub if f"void {symbol}(" in unit else unit for unit in generated.functions)
+    assert functions != generated.functions
+    return replace(generated, functions=functions)
+
+
+def results(
+    machine: Machine, generated: Generated, kernel: Any, arrays: list[Any], gradients: list[Any]
+) -> list[bytes]:
+    """What a launch and its adjoint leave in the arrays, or their errors."""
+    kernels = EmulatedKernels(machine, generated)
+    outcomes = [
+        kernels.forward(kernel, (1,), [array.copy() for array in arrays]),
+        kernels.backward(kernel, (1,), [array.copy() for array in arrays], [array.copy() for array in gradients]),
+    ]
+    return [outcome.error.encode() or b"".join(v.tobytes() for v in outcome.arrays.values()) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("builtin", TEXTS)
+def test_every_function_is_needed(builtin: str, machine: Machine, tmp_path: Path) -> None:
+    with warp_tiles.override(solver_gradients="own"):
+        module = load(TEXTS[builtin])
+        generated = generate(module, tmp_path / "m", 90, 64)
+    random = np.random.default_rng(1)
+    shapes = [(16, 16)] * 3 if builtin == "tile_matmul" else [(16, 16), (16, 4)]
+    arrays, gradients = ([random.standard_normal(shape).astype(np.float32) for shape in shapes] for _ in range(2))
+    if builtin != "tile_matmul":
+        arrays[0] = arrays[0] @ arrays[0].T + 16 * np.eye(16, dtype=np.float32)
+    called = dict(re.findall(r"^void (wt_\w+)\((.*)\);$", generated.source, re.M))
+    assert len(called) == (3 if builtin == "tile_matmul" else 2)
+    expected = results(machine, generated, module.run, arrays, gradients)
+    for symbol, parameters in called.items():
+        changed = without(generated, symbol, parameters.count(",") + 1)
+        assert results(machine, changed, module.run, arrays, gradients) != expected, symbol
+
+
+# ---- blocked factorizations, solves and inverses
+
+THREADS, WORLDS = 64, 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_solves_and_inverses(dtype: str, machine: Machine, tmp_path: Path) -> None:
+    module: Any = load(text(dtype), block_dim=THREADS)
+    kernels = EmulatedKernels(machine, generate(module, tmp_path / "m", 90, THREADS))
+    tolerance = {"float32": 2e-5, "float64": 1e-12}[dtype]
+    for n in BLOCKS:
+        a, b = matrices(MOST, WORLDS, dtype)
+        given = [a, b, MOST, np.zeros_like(a), np.zeros_like(b)]
+        arrays = kernels.run(getattr(module, f"solve_{n}"), (WORLDS,), given)
+        np.testing.assert_allclose(arrays["x"], solution(a, b, MOST), rtol=0, atol=tolerance)
+        lower = np.linalg.cholesky(a.astype(np.float64))
+        identity, zeros = np.eye(MOST, dtype=dtype), np.zeros_like(a)
+        given = [lower.astype(dtype), identity, MOST, zeros, zeros]
+        results = kernels.run(getattr(module, f"invert_{n}"), (WORLDS,), given)
+        expected = np.linalg.inv(lower @ lower.swapaxes(1, 2))
+        np.testing.assert_allclose(results["inverse"], expected, rtol=0, atol=tolerance)
+
+
+def test_the_plan_keeps_all_sums_in_registers(enabled: None) -> None:
+    plan = warp_tiles.plan(load(text("float32"), block_dim=THREADS), arch=90, block_dim=THREADS)
+    assert len(plan.loops) == 5 * len(BLOCKS)
+    assert {loop.state for loop in plan.loops} <= {"register_accumulators", "pipelined"}
