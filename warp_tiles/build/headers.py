@@ -97,7 +97,8 @@ class ModuleHeaders:
                     return None
                 self._writing.add(key.digest)
             return HeaderFile(os.fspath(self._cache.temporary_path()), create=True)
-        except unless_signalled(OSError) as error:  # a module without functions writes nothing else that could report it
+        except unless_signalled(OSError) as error:
+            # a module without functions writes nothing else that could report it
             if not self._cache.problems:
                 self._asked.problems.folder(self._asked.files.root, error)
         except unless_signalled(CacheError):
