@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import shutil
 import struct
+import subprocess
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -137,3 +139,49 @@ def test_a_damaged_member_is_refused_and_the_others_are_read(
             opened.read(LTOIR, first.key)
     (record,) = caplog.records
     assert f"ltoir {first.key[:12]} is refused" in record.getMessage()
+
+
+def fields(data: bytes, signature: bytes, form: str, at: int = 0) -> list[int]:
+    """The little-endian fields behind a signature."""
+    assert data[at : at + 4] == signature
+    return list(struct.unpack_from(f"<{form}", data, at + 4))
+
+
+def test_each_field_of_the_archive_is_as_zip_says(tmp_path: Path) -> None:
+    """APPNOTE.TXT 6.3.10, sections 4.3.7, 4.3.12 and 4.3.14 to 4.3.16. The reader compares only what it writes."""
+    keys = [letter * 64 for letter in "ab"]
+    contents = [b"first", b"the second"]
+    file = tmp_path / "two.bundle"
+    write_bundle(file, [(LTOIR, key, content) for key, content in zip(keys, contents)])
+    data, names = file.read_bytes(), [object_name(LTOIR, key).encode() for key in keys]
+    date, at, headers = (1 << 5) | 1, 0, []  # January 1st of 1980
+    for name, content in zip(names, contents):
+        headers.append(at)
+        sizes = [zlib.crc32(content), len(content), len(content), len(name)]
+        # needs ZIP64, no flags, stored, no time
+        assert fields(data, b"PK\3\4", "HHHHHLLLHH", at) == [45, 0, 0, 0, date, *sizes, 0]
+        assert data[at + 30 :].startswith(name + content)
+        at += 30 + len(name) + len(content)
+    directory = at
+    for name, content, header in zip(names, contents, headers):
+        sizes = [zlib.crc32(content), len(content), len(content), len(name), 12]
+        made_on_unix, mode, elsewhere = 3 << 8 | 45, 0o600 << 16, 0xFFFFFFFF
+        found = fields(data, b"PK\1\2", "HHHHHHLLLHHHHHLL", at)
+        assert found == [made_on_unix, 45, 0, 0, 0, date, *sizes, 0, 0, 0, mode, elsewhere]
+        assert data[at + 46 : at + 46 + len(name)] == name
+        at += 46 + len(name)
+        assert struct.unpack_from("<HHQ", data, at) == (1, 8, header)
+        at += 12
+    end_of_directory, size = at, at - directory
+    assert fields(data, b"PK\6\6", "QHHLLQQQQ", at) == [44, 45, 45, 0, 0, 2, 2, size, directory]
+    assert fields(data, b"PK\6\7", "LQL", at + 56) == [0, end_of_directory, 1]
+    assert fields(data, b"PK\5\6", "HHHHLLH", at + 76) == [0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0]
+    assert len(data) == at + 98
+
+
+@pytest.mark.skipif(shutil.which("unzip") is None, reason="this machine has no unzip")
+def test_unzip_reads_a_bundle(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "one.bundle", [(LTOIR, "a" * 64, b"content")])
+    done = subprocess.run(["unzip", "-tq", tmp_path / "one.bundle"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert not done.stderr
