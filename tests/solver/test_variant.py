@@ -333,6 +333,11 @@ def test_few_columns_get_several_lanes_and_many_one() -> None:
     assert choose(variant("lower_solve", n=32, columns=64)).lanes == 1
 
 
+@pytest.mark.parametrize("columns", [1, 2, 4, 8])
+def test_a_warp_has_a_lane_for_each_part_of_each_column(columns: int) -> None:
+    assert choose(variant("lower_solve", n=32, columns=columns)).lanes * columns == 32
+
+
 # ---- registers
 
 
