@@ -26,7 +26,7 @@ from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import is_digest
 from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, read_bounded, seal, sealed_body
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, shown, warn
 
@@ -147,8 +147,7 @@ class KernelPackage:
             return sealed_body(read_bounded(self.files, INDEX, _MOST_INDEX_BYTES)[0])
         except FileNotFoundError:  # a folder that pip has left
             return ""
-        except (OSError, DamagedError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError, DamagedError) as error:
             return _text(error)
 
     @cached_property
@@ -219,8 +218,7 @@ class KernelPackage:
             payload = _unpacked(packed, manifest.payload_bytes)
             manifest.check_payload(payload, full=True)
             return payload
-        except (OSError, DamagedError) as error:
-            raise_if_signalled(error)
+        except unless_signalled(OSError, DamagedError) as error:
             self.say(f"{name[:12]}: {_text(error)}")
             return None
 
