@@ -29,7 +29,7 @@ from warp_tiles.codegen.answers import (
     Ring,
 )
 from warp_tiles.codegen.operations import ELEMENTWISE, JUMPS, STORE, Effect, Operation, Tile
-from warp_tiles.codegen.pipelines import body_of, double_buffers, problem_of_unrolled
+from warp_tiles.codegen.pipelines import body_of, check_unrolled, double_buffers
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, loops, operations, own_operations, path_to
@@ -74,6 +74,7 @@ class _Decider:
     def decision(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> LoopDecision:
         """The decision about one loop with its products."""
         target, function, cost, ring = self.target, self.context.function, None, None
+        loads: tuple[Operation, ...] = ()
         buffers: tuple[Buffer, ...] = ()
         store: AccumulatorStore | Rejected | None = None
         staged = self._staged(loop, around, products)
@@ -88,8 +89,13 @@ class _Decider:
             reasons = [target.rejection] if target.rejection else []
             store = plan_accumulator_store(function, loop, ring)
         else:
-            accumulations, rejections = self._accumulations(loop, around, products, self.accumulators, self.arrays)
-            loads, buffers, reasons = self._without_stages(loop, accumulations, rejections)
+            accumulations, reasons = self._accumulations(loop, around, products, self.accumulators, self.arrays)
+            if accumulations and reasons:
+                reasons.append(Rejected("others_keep_accumulators"))
+            elif accumulations:
+                ahead = self._ahead(loop, accumulations)
+                loads, buffers = ((), ()) if isinstance(ahead, Rejected) else ahead
+                reasons += [ahead] if isinstance(ahead, Rejected) else []
             # without a function, the reason against accumulators in registers already is the reason
             has_functions = all(product.site in target.variants for product in products)
             if loop.kind != "unrolled" and staged and (loads or (has_functions and staged not in reasons)):
@@ -159,26 +165,18 @@ class _Decider:
             accumulations.append(Accumulation(product, functions, home, array, alpha, addition, recomputes))
         return tuple(accumulations), rejections
 
-    def _without_stages(
-        self, loop: Loop, accumulations: tuple[Accumulation, ...], rejections: Sequence[Rejected]
-    ) -> tuple[tuple[Operation, ...], tuple[Buffer, ...], list[Rejected]]:
-        """Returns the loads that run ahead, their second buffers, and the reasons why none do."""
-        if not accumulations:
-            return (), (), [*rejections]
-        if rejections:
-            return (), (), [*rejections, Rejected("others_keep_accumulators")]
-        body = body_of(self.context.function, loop, accumulations) if self.target.ahead else ASYNC_COPIES_OFF
-        if isinstance(body, Rejected):
-            return (), (), [body]
+    @rejectable
+    def _ahead(
+        self, loop: Loop, accumulations: tuple[Accumulation, ...]
+    ) -> tuple[tuple[Operation, ...], tuple[Buffer, ...]]:
+        """Returns the loads that run ahead without stages, and their second buffers; or the reason why none do."""
+        accepted(None if self.target.ahead else ASYNC_COPIES_OFF)
+        body = accepted(body_of(self.context.function, loop, accumulations))
         if loop.kind == "unrolled":
-            if problem := problem_of_unrolled(body, accumulations):
-                return (), (), [problem]
-            return body.loads, (), []
+            check_unrolled(body, accumulations)
+            return body.loads, ()
         variants = [self.target.variants[product.operation.site] for product in accumulations]
-        buffers = double_buffers(self.context, body, accumulations, variants)
-        if isinstance(buffers, Rejected):
-            return (), (), [buffers]
-        return body.loads, buffers, []
+        return body.loads, accepted(double_buffers(self.context, body, accumulations, variants))
 
     def _reverse(self, loop: Loop, found: LoopDecision) -> ReverseRing | Rejected | None:
         """The stages of a loop's reverse pass, or the reason why it has none; None without an adjoint."""

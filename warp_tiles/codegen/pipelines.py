@@ -133,12 +133,11 @@ def _problem_of_load(
     refuse(tile.name not in used, "loaded_tile_not_multiplied")
 
 
-def problem_of_unrolled(body: Body, products: Sequence[Accumulation]) -> Rejected | None:
-    """Returns the reason why unrolled iterations cannot load the operands of a product after the product before."""
+def check_unrolled(body: Body, products: Sequence[Accumulation]) -> None:
+    """Refuses unrolled iterations that cannot load the operands of a product after the product before."""
     positions = [body.block.index(product.operation) for product in products]
-    loads = [body.block.index(load) for load in body.loads]
-    groups = [sum(position < index for position in positions) for index in loads]
-    return None if set(groups) == set(range(len(products))) else Rejected("unrolled_without_loads")
+    groups = {sum(position < body.block.index(load) for position in positions) for load in body.loads}
+    refuse(groups != set(range(len(products))), "unrolled_without_loads")
 
 
 @rejectable
