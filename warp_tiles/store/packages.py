@@ -13,7 +13,6 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -26,7 +25,7 @@ from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import is_digest
 from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, read_bounded, seal, sealed_body
-from warp_tiles.util.threads import unless_signalled
+from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, shown, warn
 
@@ -358,7 +357,7 @@ class KernelPackages:
 
 
 def _folders(place: str) -> list[str]:
-    with suppress(OSError), os.scandir(place) as entries:
+    with suppressed(OSError), os.scandir(place) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     return []
 
