@@ -375,7 +375,7 @@ MORE: dict[str, Form] = {
     "a jump before the difference": Form(
         kernel(START, ranged(product="p = wp.tile_matmul(a, b)\n    if k == 32:\n        continue\n    c -= p"), STORE),
         state="as_warp",
-        reason="the product is a new tile",
+        code="new_tile_in_sum",
         expected=lambda a, b: a[:, 32:48] @ b[32:48] - a @ b,
         differentiable=False,
     ),
@@ -415,7 +415,7 @@ MORE: dict[str, Form] = {
     "a difference from the product that is assigned": Form(
         kernel(ONES, ranged(product="c = wp.tile_matmul(a, b) - c"), STORE),
         state="as_warp",
-        reason="the product is a new tile in each iteration",
+        code="new_tile",
         expected=lambda a, b: (
             1 + sum((-1) ** (19 - k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20))
         ),
@@ -423,7 +423,7 @@ MORE: dict[str, Form] = {
     "a difference that is assigned and leaves the loop early": Form(
         kernel(ONES, ranged(product="c = c - wp.tile_matmul(a, b)\n    if k == 160:\n        break"), STORE),
         state="as_warp",
-        reason="the product is a new tile in each iteration",
+        code="new_tile_in_sum",
         expected=lambda a, b: 1 - a[:, :176] @ b[:176],
         differentiable=False,
         has_half=False,
@@ -436,7 +436,7 @@ MORE: dict[str, Form] = {
             STORE,
         ),
         state="as_warp",
-        reason="the product is a new tile in each iteration",
+        code="new_tile_in_sum",
         expected=lambda a, b: 1 - a @ b,
         differentiable=False,
         has_half=False,
@@ -514,7 +514,7 @@ MORE: dict[str, Form] = {
     "forward substitution in a tile": Form(
         substitution("range(0, A.shape[0], 16)", "range(0, p, 16)"),
         state="register_accumulators",
-        reason="the view that tile_view makes moves with the loop",
+        code="moving_view",
         expected=substituted(range(0, 64, 16), lambda p: range(0, p, 16)),
         differentiable=False,
         has_half=False,
@@ -522,7 +522,7 @@ MORE: dict[str, Form] = {
     "backward substitution in a tile": Form(
         substitution("range(A.shape[0] - 16, -1, -16)", "range(p + 16, A.shape[0], 16)"),
         state="register_accumulators",
-        reason="the view that tile_view makes moves with the loop",
+        code="moving_view",
         expected=substituted(range(48, -1, -16), lambda p: range(p + 16, 64, 16)),
         differentiable=False,
         has_half=False,

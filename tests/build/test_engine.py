@@ -23,6 +23,7 @@ from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.gemm.choose import choose
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import resolve
 from warp_tiles.settings import Settings, current
 
@@ -301,7 +302,7 @@ def test_a_plan_without_a_toolchain_has_another_provider(bench: Bench, available
 
 def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
     session = Session("module", None, 1)
-    session.add("tile_matmul", "k", {}, scalar_reason="the target is the CPU")
+    session.add("tile_matmul", "k", {}, scalar_reason=Rejected("cpu"))
     annotated = bench.engine.annotate(resolve(session, (), ["k"], []))
     assert [item.provider for item in annotated.variants if item.needed] == ["scalar"]
 

@@ -10,6 +10,7 @@ import pytest
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles import settings
 from warp_tiles.gemm.problem import PRODUCT_ROLES, DType, GemmProblem, Operand, Role
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, registers
 from warp_tiles.plan.planning import (
     FunctionUse,
@@ -53,7 +54,7 @@ def test_a_variant_with_two_roles_is_listed_under_both() -> None:
 def test_scalar_sites_of_different_functions_stay_apart() -> None:
     made = Session("module", None, 1)
     for name in ("one", "two"):
-        made.add("tile_matmul", name, {}, scalar_reason="the target is the CPU")
+        made.add("tile_matmul", name, {}, scalar_reason=Rejected("cpu"))
     plan = resolve(made, (), ["one", "two"], [])
     assert {item.function for item in plan.variants if item.role is C} == {"one", "two"}
 
