@@ -43,7 +43,6 @@ PARSED = {
     r"--scheduler tcp://host:8786": "it needs a Dask scheduler; tests/cluster/test_command.py has one",
     r"example_tile_mlp\.py": "it trains for minutes",
     r"bundle --wheel": "kernels of a script belong to no distribution; tests/integration/test_wheel.py makes wheels",
-    r"warm --arch \$ARCHS": "tests/integration/test_wheel.py runs examples/deploy/kernel_wheel.sh",
     r"run examples/gemm\.py": "tests/test_examples.py runs it",
     r"plan --arch 90 examples/gemm\.py": "tests/integration/test_cli_tables.py runs it",
 }
@@ -131,7 +130,7 @@ def pages() -> dict[str, list[Printed]]:
     files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files}
     texts["docs/tutorial.ipynb"] = as_markdown(TUTORIAL)
-    deployment = [(ROOT / "examples" / "deploy" / name).read_text("utf-8") for name in DEPLOY]
+    deployment = [(ROOT / "examples" / "deploy" / name).read_text("utf-8") for name in ("workflow.yml", "Dockerfile")]
     texts["examples/deploy"] = "".join(f"```dockerfile\n{text}```\n" for text in deployment)
     helps = sorted(EXAMPLES, key=lambda path: path.endswith("clear"))  # which leaves nothing for the others
     texts["help"] = "".join(f"# {path}\n{COMMANDS[path].help}\n\n`{EXAMPLES[path]}`\n" for path in helps)
@@ -150,7 +149,6 @@ def once(found: Mapping[str, Sequence[Printed]]) -> dict[str, list[Printed]]:
     return kept
 
 
-DEPLOY = ("workflow.yml", "Dockerfile", "kernel_wheel.sh")
 EVERY = pages()
 PRINTED = once(EVERY)
 
@@ -351,7 +349,7 @@ def wrong_words(printed: Printed) -> list[str]:
         asked = [
             word.replace(".[", "warp-tiles[") for word in words[words.index("install") + 1 :] if word[:1] not in "-"
         ]
-        required = [Requirement(word) for word in asked if word != "."]
+        required = [Requirement(word) for word in asked if word != "." and not word.endswith(".whl")]
         return [name for each in required if each.name == "warp-tiles" for name in each.extras if name not in extras]
     return []
 
