@@ -204,7 +204,7 @@ def test_the_source_for_the_cpu_is_warps(text: str) -> None:
 
 def test_a_cpu_loads_what_warp_has_compiled_and_starts_no_compiler(tmp_path: Path, monkeypatch: Any) -> None:
     started: list[object] = []
-    monkeypatch.setattr(Engine, "start_compilers", lambda self, resolved: started.append(resolved))
+    monkeypatch.setattr(Engine, "start_compilers", lambda self, *given: started.append(given))
     monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path / "warp"))
     module = wp.get_module(load(gemm(decorator='@wp.kernel(module="unique")')).gemm.module.name)
     hashed = module.load("cpu", 1).module_hash
