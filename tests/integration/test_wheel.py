@@ -423,6 +423,18 @@ def test_a_start_record_does_not_compile_what_a_package_has(
     assert program.requests == []
 
 
+def test_a_module_of_a_cache_that_others_fill_has_another_name(program: Program, tmp_path: Path) -> None:
+    """The cache is asked before the package, and Warp's folder must not keep the code of others under Warp's name."""
+    names = []
+    for shared in (False, True):
+        with warp_tiles.override(cache_shared=shared):
+            assert program.load() == BOTH
+        names.append({path.name for path in (tmp_path / "kernels").rglob(f"wp_{CLIENT}_*.cubin")})
+        for name in BOTH:
+            wp.get_module(name).execs.clear()
+    assert (len(names[0]), len(names[1])) == (1, 2)
+
+
 def test_doctor_and_plan_name_the_package(made: Made, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     warp_tiles.disable()
     found = CliRunner().invoke(commands, ["doctor", "--json"])

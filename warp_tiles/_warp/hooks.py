@@ -71,7 +71,7 @@ from warp_tiles._warp.sites import (
 from warp_tiles._warp.tapes import Gradients, Tapes
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError, UnsupportedWarpError
-from warp_tiles.settings import OPTION_PREFIX, SETTINGS, Settings, current, from_options, keep_start_record
+from warp_tiles.settings import OPTION_PREFIX, OWN, SETTINGS, Settings, current, from_options, keep_start_record
 from warp_tiles.solver.variant import SOLVERS
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import warn
@@ -522,7 +522,10 @@ class Hooks:
         original(hasher, kernels, hashed)
         hasher.warp_tiles_hash = hasher.hash
         if not hasher.warp_tiles_has_calls:
-            if PlainModules.serves(resolved) and (trust := self.engine.foreign_trust(resolved)):
+            is_looked_up = PlainModules.serves(resolved) or (
+                resolved.store_trust != OWN and module is not None and self._plain.is_packaged(module, resolved)
+            )
+            if is_looked_up and (trust := self.engine.foreign_trust(resolved)):
                 hasher.hash = hashlib.sha256(hasher.hash + trust.encode("utf-8")).digest()
             return
         if resolved.providers:
