@@ -91,17 +91,13 @@ def _warmed(script: Script, archs: Sequence[int], scratch: Path, incomplete: boo
     Raises:
         ScriptError: It failed. Its messages are on this terminal.
     """
-    words = ["warm", "--json", "--arch", ",".join(map(str, archs)), "--start", str(scratch / "start.json")]
+    start = scratch / "start.json"
+    start.unlink(missing_ok=True)  # another script's modules are not this one's
+    words = ["warm", "--json", "--arch", ",".join(map(str, archs)), "--start", str(start)]
     words += ["--allow-incomplete"] * incomplete + ["-m"] * script.is_module
     command = [sys.executable, "-m", "warp_tiles", *words, script.name, *script.arguments]
-    own = {
-        "cache_dir": scratch,
-        "modules": "all",
-        "remote": "",
-        "cache_shared": 0,
-        "kernel_packages": "none",
-        "bundle": "",
-    }
+    own = {"cache_dir": scratch, "cache_shared": 0, "modules": "all"}
+    own |= {"remote": "", "bundle": "", "kernel_packages": "none"}
     environment = {ENVIRONMENT[name]: str(value) for name, value in own.items()}
     environment |= {"WARP_CACHE_PATH": str(scratch / "warp"), "PYTHONHASHSEED": "0"}  # the order of Warp's variables
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
