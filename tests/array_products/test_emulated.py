@@ -168,7 +168,7 @@ def test_types(
     assert np.array_equal(found["C"][0], a @ b)
 
 
-BLOCK, N = 64, 150  # no multiple of a block
+BLOCK, SIZE = 64, 150  # no multiple of a block
 DTYPES = {"float32": 1e-5, "float64": 1e-13}
 
 
@@ -202,24 +202,24 @@ def test_one_block_for_a_matrix(machine: Machine, tmp_path: Path, dtype: str, up
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "upper"), [("float32", False), ("float64", True)])
 def test_panels_and_substitutions(machine: Machine, tmp_path: Path, dtype: str, upper: bool) -> None:  # noqa: F811
-    a, b = matrices(1, N, 1), np.random.default_rng(2).normal(size=(1, N, 20))
+    a, b = matrices(1, SIZE, 1), np.random.default_rng(2).normal(size=(1, SIZE, 20))
     step = 32 if dtype == "float32" else 16
     key = SolveKernel(dtype, BLOCK, 16, step, 128, upper, True, True)
     array, info = read_triangle(a, upper, 0.0).astype(dtype), np.full(1, 7, dtype=np.int32)
     factor, solve = (
         Emulated(machine, made(key), 128, tmp_path / made.__name__) for made in (diagonal_kernel, panel_kernel)
     )
-    for k in range(0, N, BLOCK):
-        found = factor((1,), N, 0, k, array, info)
+    for k in range(0, SIZE, BLOCK):
+        found = factor((1,), SIZE, 0, k, array, info)
         array, info = found["L"], found["Info"]
-        below = (N - 1) // BLOCK - k // BLOCK
+        below = (SIZE - 1) // BLOCK - k // BLOCK
         if below:
-            array = solve((1, below), N, 0, k, array)["L"]
+            array = solve((1, below), SIZE, 0, k, array)["L"]
     assert info.tolist() == [0]
     np.testing.assert_allclose(array, factor_of(a, upper), rtol=0, atol=DTYPES[dtype])
     x = b.astype(dtype)
     for forward in (True, False):
         x = Emulated(machine, substitution_kernel(key, forward), 128, tmp_path / f"m{forward}")(
-            (1, 2), N, 0, N, array, x
+            (1, 2), SIZE, 0, SIZE, array, x
         )["X"]
     np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=0, atol=DTYPES[dtype])
