@@ -112,30 +112,3 @@ def test_each_operation_rounds_to_its_type(machine: Machine, tmp_path: Path) -> 
     accumulators = (product + np.tile(a[0, :32], 2)) * np.float32(0.3) - product / np.float32(7.0)
     halves = accumulators.astype(np.float16)
     assert np.array_equal(outcome.arrays["C"], halves * np.float16(0.7) + halves)
-
-
-GRADIENTS = (
-    HEAD.format(name="gradients", out="float32").replace("(enable_backward=False)", "")
-    + """
-    row = wp.tile_broadcast(wp.tile_load(A, shape=(1, 32), storage="shared"), shape=(32, 32))
-    d = c + row
-    wp.tile_store(C, d * 3.0 - d, offset=(i * 32, j * 32))
-"""
-)
-
-
-def test_gradients(machine: Machine, tmp_path: Path) -> None:
-    """The reverse pass computes the tiles in registers again."""
-    built = build(machine, tmp_path / "m", GRADIENTS)
-    assert built.source.count("wt_module::store_computed<") == 1
-    a, b, c, product = Case("direct", "float32", "whole").arrays()
-    emulated, kernel = built.emulated, built.module.gradients
-    stored = emulated.forward(kernel, (2, 2), [a, b, c, 1]).arrays["C"]
-    assert np.array_equal(stored, 2 * (product + np.tile(a[0, :32], 2)))
-    given = np.random.default_rng(5).integers(0, 3, c.shape).astype(np.float32)
-    gradients = [np.zeros_like(a), np.zeros_like(b), given, None]
-    arrays = emulated.run(kernel, (2, 2), [a, b, c, 1], gradients)
-    of_a = 2 * given @ b.T
-    of_a[0, :32] += 2 * given.reshape(64, 2, 32).sum(axis=(0, 1))
-    assert np.array_equal(arrays["adj_A"], of_a)
-    assert np.array_equal(arrays["adj_B"], 2 * a.T @ given)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.tuning.place_fakes import H200, Machine, placed, question, timing, variant
 from warp_tiles.errors import ToolchainError, TuningError
-from warp_tiles.tuning.answers import Place, loop_place
+from warp_tiles.tuning.answers import loop_place
 from warp_tiles.tuning.in_place import Tuner
 from warp_tiles.tuning.record import DEFAULTS, Record, identity
 from warp_tiles.tuning.store import RecordStore
@@ -88,16 +88,6 @@ def test_timings_of_another_driver_are_measured_again_if_they_do_not_count(tuner
     assert len(again.pending(again.record())) == len(PLACE.configs)
     strict.tune(placed(PLACE))
     assert {item.soft["driver"] for item in again.record().timings} == {"13.0"}
-
-
-def test_an_interruption_keeps_what_was_measured(tuner: Tuner, machine: Machine) -> None:
-    def interrupt(place: Place, record: Record) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tuner.tune(placed(PLACE), progress=interrupt)
-    assert tuner.question(PLACE).record().timings
-    assert tuner.tune(placed(PLACE)).winner is not None
 
 
 def test_a_budget_is_shared_and_ends_in_time(tuner: Tuner, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

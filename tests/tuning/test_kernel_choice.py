@@ -185,18 +185,6 @@ def test_policies_from_the_environment_and_the_project_file(tmp_path: Path, monk
     assert len(list((tmp_path / "own" / "tuning").rglob("*.json"))) == 1
 
 
-def test_a_shipped_record_serves_a_locked_process(tmp_path: Path) -> None:
-    args = arguments()
-    with settings.override(cache_dir=tmp_path / "developer", policy="auto"):
-        on_disk().launch(**lists(args))
-    shipped = tmp_path / "developer" / "tuning"
-    with settings.override(cache_dir=tmp_path / "user", policy="locked", record_paths=[shipped]):
-        locked = on_disk()
-        locked.launch(**lists(args))
-    assert locked.counters.searches == 0
-    assert not (tmp_path / "user").exists()
-
-
 def test_an_unfinished_timing_counts_and_is_measured_again(store: MemoryStore) -> None:
     args = arguments()
     record = tuned(store).tune(args, "cpu")
