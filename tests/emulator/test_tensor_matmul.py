@@ -173,15 +173,30 @@ def module(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Emulat
     return machine.module(one_unit(folder, KERNELS, [text] * len(KERNELS)), (), 90)
 
 
+Options = tuple[tuple[int, int, int], dict[str, Any]]  # of a product: sizes and others
+MUTATED: dict[TensorKernel, tuple[dict[str, tuple[str, str, str]], Options]] = {
+    SMALL: (MUTATIONS, ((200, 136, 264), {})),
+    SLICED: (SLICE_MUTATIONS, ((40, 40, 264), {"slices": 2, "beta": 2.0})),
+    READING: (BETA_MUTATIONS, ((200, 136, 136), {"beta": 2.0})),
+    LARGE: (LARGE_MUTATIONS, ((136, 264, 264), {})),
+}
+# each kernel as it is, and with each of its mutations
+MUTANTS = [
+    (kernel, name, change, options)
+    for kernel, (mutations, options) in MUTATED.items()
+    for name, change in {"": ("", "", ""), **mutations}.items()
+]
+
+
 @pytest.fixture(scope="module")
 def mutated(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> EmulatedModule:
+    """All mutants, with their numbers."""
     text = (kernels_folder() / HEADER).read_text("utf-8")
-    texts = [text]
-    for old, new, _ in MUTATIONS.values():
-        assert text.count(old) == 1, old
-        texts.append(text.replace(old, new))
+    for _, name, (old, _, _), _ in MUTANTS:
+        assert not name or text.count(old) == 1, old
+    texts = [text.replace(old, new) if name else text for _, name, (old, new, _), _ in MUTANTS]
     folder = tmp_path_factory.mktemp("mutated_matmul") / "kernels"
-    return machine.module(one_unit(folder, [SMALL] * len(texts), texts, STAGES), (), 90)
+    return machine.module(one_unit(folder, [kernel for kernel, *_ in MUTANTS], texts, STAGES), (), 90)
 
 
 class Product:
@@ -304,61 +319,22 @@ def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, in
     Product(KERNELS[number], sizes, **options).check(module, number)
 
 
-def test_the_kernel_that_is_mutated(mutated: EmulatedModule) -> None:
-    Product(SMALL, (200, 136, 264)).check(mutated, 0)
-
-
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_mutations(mutated: EmulatedModule, name: str) -> None:
-    product = Product(SMALL, (200, 136, 264))
-    outcome = product.run(mutated, 1 + list(MUTATIONS).index(name))
-    error = MUTATIONS[name][2]
-    assert error in outcome.error
-    if error == "":
-        assert outcome.error or not np.array_equal(product.result(outcome), product.expected)
-
-
-OTHERS: tuple[tuple[TensorKernel, dict[str, tuple[str, str, str]], tuple[int, int, int], dict[str, Any]], ...] = (
-    (SLICED, SLICE_MUTATIONS, (40, 40, 264), {"slices": 2, "beta": 2.0}),
-    (READING, BETA_MUTATIONS, (200, 136, 136), {"beta": 2.0}),
-    (LARGE, LARGE_MUTATIONS, (136, 264, 264), {}),
+@pytest.mark.parametrize(
+    "number",
+    range(len(MUTANTS)),
+    ids=[name or f"none of {list(MUTATED).index(kernel)}" for kernel, name, *_ in MUTANTS],
 )
-
-
-def test_the_other_kernels_that_are_mutated(machine: Machine, tmp_path: Path) -> None:
-    text = (kernels_folder() / HEADER).read_text("utf-8")
-    kernels = [kernel for kernel, *_ in OTHERS]
-    module = machine.module(one_unit(tmp_path / "kernels", kernels, [text] * len(kernels), STAGES), (), 90)
-    for number, (kernel, _, sizes, options) in enumerate(OTHERS):
-        Product(kernel, sizes, **options).check(module, number)
-
-
-@pytest.mark.parametrize(("kernel", "mutation", "sizes", "options"), [
-    pytest.param(kernel, mutation, sizes, options, id=name)
-    for kernel, mutations, sizes, options in OTHERS
-    for name, mutation in mutations.items()
-])  # fmt: skip
-def test_mutations_of_other_kernels(
-    machine: Machine,
-    kernel: TensorKernel,
-    mutation: tuple[str, str, str],
-    sizes: tuple[int, int, int],
-    options: dict[str, Any],
-    tmp_path: Path,
-) -> None:
-    text = (kernels_folder() / HEADER).read_text("utf-8")
-    old, new, error = mutation
-    assert text.count(old) == 1, old
-    module = machine.module(one_unit(tmp_path / "kernels", [kernel], [text.replace(old, new)], STAGES), (), 90)
+def test_mutations(mutated: EmulatedModule, number: int) -> None:
+    kernel, name, (_, _, error), (sizes, options) = MUTANTS[number]
     product = Product(kernel, sizes, **options)
-    outcome = product.run(module, 0)
+    if not name:
+        product.check(mutated, number)
+        return
+    outcome = product.run(mutated, number)
     assert error in outcome.error
     if error == "":
-        assert (
-            outcome.error
-            or outcome.arrays.get("arrived", np.zeros(1)).any()
-            or not np.array_equal(product.result(outcome), product.expected)
-        )
+        kept = outcome.arrays.get("arrived", np.zeros(1)).any()
+        assert outcome.error or kept or not np.array_equal(product.result(outcome), product.expected)
 
 
 def test_all_instructions_are_emulated() -> None:
