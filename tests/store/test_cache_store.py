@@ -15,7 +15,7 @@ import pytest
 
 from tests.store.cache_workers import files, fill, flip, get_or_build, key, key_file_of, object_of, payload
 from tests.store.subjects import entry
-from tests.waiting import in_threads
+from tests.waiting import in_threads, until
 from warp_tiles.errors import CacheError
 from warp_tiles.store.cache import Cache, Upstream, find
 from warp_tiles.store.explain import explain_among
@@ -313,6 +313,32 @@ def test_a_lock_held_too_long_does_not_stop_the_build(root: Path) -> None:
     assert (hit, entry.payload) == (False, payload("a"))
     assert [problem.kind for problem in cache.problems] == ["lock"]
     assert cache.get(key("a")) is not None
+
+
+def test_a_launch_that_waits_for_its_own_process_names_no_other(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("warp_tiles.util.trusted_folder.PATIENCE_S", 0.05)
+    caplog.set_level("INFO", "warp_tiles.cache")
+    begun, seen = threading.Event(), threading.Event()
+
+    def build() -> None:
+        with cache.lease(key("a")):
+            begun.set()
+            assert seen.wait(20)
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    assert begun.wait(20)
+    launch = threading.Thread(target=lambda: cache.lease(key("a")).__enter__())
+    launch.start()
+    until(lambda: caplog.records)
+    seen.set()
+    builder.join()
+    launch.join()
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for another thread of this process, which builds the same"
+    ]
 
 
 def test_a_manifest_under_another_name_is_detected(cache: Cache) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import random
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -28,8 +27,7 @@ from warp_tiles.build.start_record import StartModule, StartRecord, read_record
 from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
-from warp_tiles.store.cache import Cache, Upstream
-from warp_tiles.store.key import CacheKey
+from warp_tiles.store.cache import Upstream
 from warp_tiles.store.keys import SigningKey
 from warp_tiles.store.paths import start_file
 from warp_tiles.store.remote import Client, RemoteStore
@@ -541,32 +539,6 @@ def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
         compiled(load(text()), tmp_path / "out")
     assert file.is_symlink()
     assert elsewhere.read_bytes() == before
-
-
-def test_a_launch_that_waits_for_its_own_process_names_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("warp_tiles.util.trusted_folder.PATIENCE_S", 0.05)
-    caplog.set_level("INFO", "warp_tiles.cache")
-    cache, key, begun, seen = Cache(tmp_path), CacheKey.of({"kind": "test"}), threading.Event(), threading.Event()
-
-    def build() -> None:
-        with cache.lease(key):
-            begun.set()
-            assert seen.wait(20)
-
-    builder = threading.Thread(target=build)
-    builder.start()
-    assert begun.wait(20)
-    launch = threading.Thread(target=lambda: cache.lease(key).__enter__())
-    launch.start()
-    until(lambda: caplog.records)
-    seen.set()
-    builder.join()
-    launch.join()
-    assert [record.getMessage() for record in caplog.records] == [
-        "waiting for another thread of this process, which builds the same"
-    ]
 
 
 def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
