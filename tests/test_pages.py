@@ -61,28 +61,12 @@ def test_a_page_a_test_or_the_code_names_each_result(path: Path) -> None:
     assert any(path.name in source.read_text("utf-8") for source in sources if source.name != "CHANGELOG.md")
 
 
-def test_the_pages_and_the_code_name_results_that_exist() -> None:
-    missing = set()
-    for folder, pattern in (
-        ("docs", "*.md"),
-        ("warp_tiles", "*.py"),
-        ("benchmarks", "*.py"),
-        ("tests", "*.py"),
-        (".", "*.md"),
-    ):
-        for source in (ROOT / folder).rglob(pattern) if folder != "." else ROOT.glob(pattern):
-            names = re.findall(r"benchmarks/results/(\w+\.json)", source.read_text("utf-8"))
-            missing |= (
-                {name for name in names if not (RESULTS / name).exists()} if source.name != "CHANGELOG.md" else set()
-            )
-    assert missing == set()
-
-
-def test_every_benchmark_that_a_page_names_exists() -> None:
-    for page in (*ROOT.glob("docs/*.md"), *ROOT.glob("*.md")):
-        if page.name != "CHANGELOG.md":
-            for name in re.findall(r"benchmarks/(\w+\.py)", page.read_text("utf-8")):
-                assert (ROOT / "benchmarks" / name).exists(), (page.name, name)
+def test_the_code_names_results_that_exist() -> None:
+    sources = (path for folder in ("warp_tiles", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py"))
+    named = {
+        name for path in sources for name in re.findall(r"benchmarks/results/(\w+\.json)", path.read_text("utf-8"))
+    }
+    assert {name for name in named if not (RESULTS / name).exists()} == set()
 
 
 # ---- limits

@@ -93,25 +93,6 @@ def test_links_that_leave_the_pages_lead_to_github(link: str, wanted: str) -> No
     assert site.site_links(link) == wanted
 
 
-def test_options_in_code_are_not_broken_at_their_hyphens() -> None:
-    assert site.with_whole_words("<p><code>run --no-start FILE</code></p>") == (
-        '<p><code>run <span class="word">--no-start</span> FILE</code></p>'
-    )
-    kept = f"<pre><span></span><code>run --no-start</code></pre><code>a b</code><code>{'long-' * 20}</code> a-b"
-    assert site.with_whole_words(kept) == kept
-
-
-def test_help_texts_fit_the_text_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = []
-    for columns in ("40", "200"):
-        monkeypatch.setenv("COLUMNS", columns)
-        shown.append(site.help_of_commands())
-    assert shown[0] == shown[1]
-    lines = [line for block in re.findall(r"```text\n(.*?)```", shown[0], re.DOTALL) for line in block.splitlines()]
-    example = next(line for line in EXAMPLES.values() if len(line) > site.HELP_COLUMNS)
-    assert max(len(line) for line in lines if line.strip() not in EXAMPLES.values()) <= site.HELP_COLUMNS, example
-
-
 def test_the_first_page_is_the_readme_with_one_picture() -> None:
     page = site.first_page()
     assert re.findall(r"^!\[[^\]]+\]\((.*?)\)", page, re.MULTILINE) == ["cold_start.png"]

@@ -96,13 +96,9 @@ def split(quote: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("quote", quoted())
-def test_the_message_occurs_in_the_code(quote: str) -> None:
-    assert is_issued(split(quote)[1])
-
-
-@pytest.mark.parametrize("quote", quoted())
-def test_the_message_has_a_known_kind(quote: str) -> None:
-    kind, _ = split(quote)
+def test_the_message_occurs_in_the_code_and_has_a_known_kind(quote: str) -> None:
+    kind, text = split(quote)
+    assert is_issued(text)
     assert kind in PREFIXES or issubclass(getattr(errors, kind), errors.WarpTilesError)
 
 
