@@ -35,6 +35,15 @@ WT_DEVICE void copy_async_16(u32 to, const void* from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
 }
 
+// The same if `condition` is not zero, without a branch.
+WT_DEVICE void copy_async_16_if(int condition, u32 to, const void* from)
+{
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p cp.async.cg.shared.global [%1], [%2], 16; }"
+                 :
+                 : "r"(condition), "r"(to), "l"(from)
+                 : "memory");
+}
+
 // Starts an async copy of an element of 4 or 8 bytes: cp.async.ca, sm_80. It reads `valid_bytes` and fills the rest with
 // zeros.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async

@@ -39,26 +39,35 @@ template <class T, int N> inline __device__ wt::Vector<T, N> read(unsigned addre
 // The line of eight that g stands for, where lines 2g' and 2g' + 1 would read the same banks.
 inline __device__ int spread(int g) { return g / 2 + g % 2 * 4; }
 
+// A lane reads vectors whose addresses differ by constants and XOR with constants from place(first) bytes behind the start of the
+// stage buffer, where `first` is the first line of the warp, a multiple of LINES.
+
 // ---- by ldmatrix: 16-bit types, and tf32 that is contiguous along K
 
-// Addresses for ldmatrix. A warp has LINES lines from `first` on, which is a multiple of LINES. The addresses of a lane differ
-// by constants, because tensor cores wait for the instructions that compute them.
 template <class StageBuffer, int LINES> struct MatrixRows {
     using Layout = typename StageBuffer::Layout;
     static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(typename StageBuffer::T));
     static constexpr bool IS_POWER = (LINES & (LINES - 1)) == 0;
 
-    // Returns the address of line `first` + `at` + `line` and element `k` + `depth` of K, where a vector begins. `at` and `k` are
-    // constants, multiples of 16 and of an instruction's step. `line` and `depth` depend on the lane, and are less than that.
-    static __forceinline__ __device__ unsigned address(unsigned buffer, int first, int at, int line, int k, int depth)
+    // The offset of line `first` + `line` and element `depth` of K, where a vector begins. Both depend on the lane, and are less than
+    // 16 and an instruction's step.
+    static inline __device__ unsigned place(int first, int line, int depth)
     {
         if constexpr (StageBuffer::K_MAJOR)
-            return Layout::after(buffer + first * Layout::WIDTH + Layout::offset(line, depth / PER_VECTOR), k / PER_VECTOR)
-                + at * Layout::WIDTH;
-        else if constexpr (IS_POWER)
-            return Layout::after(buffer + Layout::offset(depth, (first + line) / PER_VECTOR), at / PER_VECTOR) + k * Layout::WIDTH;
+            return first * Layout::WIDTH + Layout::offset(line, depth / PER_VECTOR);
         else
-            return buffer + Layout::offset(depth, (first + at + line) / PER_VECTOR) + k * Layout::WIDTH;
+            return IS_POWER ? Layout::offset(depth, (first + line) / PER_VECTOR) : 0;
+    }
+
+    // The address of the vector that lies `at` lines and `k` elements after place(), which are multiples of 16 and of a step.
+    static __forceinline__ __device__ unsigned address(unsigned from, int first, int line, int depth, int at, int k)
+    {
+        if constexpr (StageBuffer::K_MAJOR)
+            return Layout::after(from, k / PER_VECTOR) + at * Layout::WIDTH;
+        else if constexpr (IS_POWER)
+            return Layout::after(from, at / PER_VECTOR) + k * Layout::WIDTH;
+        else
+            return from + Layout::offset(depth, (first + at + line) / PER_VECTOR) + k * Layout::WIDTH;
     }
 };
 
@@ -69,16 +78,27 @@ template <class StageBuffer, int LINES> struct MatricesA {
 
     static inline __device__ int line_of(int i, int half, int g) { return 16 * i + 8 * half + g; }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
+    static inline __device__ unsigned place(int first) { return Rows::place(first, line(), depth()); }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned from, int first, int k)
     {
-        const int lane = threadIdx.x % 32, row = lane % 8, lower = lane / 8 % 2, high = lane / 16;
 #pragma unroll
-        for (int i = 0; i < LINES / 16; ++i)
+        for (int i = 0; i < LINES / 16; ++i) {
+            const unsigned address = Rows::address(from, first, line(), depth(), 16 * i, k);
             if constexpr (StageBuffer::K_MAJOR)
-                wt::arch::ldmatrix(values[i], Rows::address(buffer, first, 16 * i, 8 * lower + row, k, Rows::PER_VECTOR * high));
+                wt::arch::ldmatrix(values[i], address);
             else
-                wt::arch::ldmatrix_transposed(values[i], Rows::address(buffer, first, 16 * i, 8 * lower, k, 8 * high + row));
+                wt::arch::ldmatrix_transposed(values[i], address);
+        }
     }
+
+private:
+    // The row of a matrix whose address the lane passes
+    static inline __device__ int row() { return threadIdx.x % 8; }
+    static inline __device__ int lower() { return threadIdx.x / 8 % 2; }
+    static inline __device__ int high() { return threadIdx.x / 16 % 2; }
+    static inline __device__ int line() { return 8 * lower() + (StageBuffer::K_MAJOR ? row() : 0); }
+    static inline __device__ int depth() { return StageBuffer::K_MAJOR ? Rows::PER_VECTOR * high() : 8 * high() + row(); }
 };
 
 template <class StageBuffer, int LINES> struct MatricesB {
@@ -88,18 +108,27 @@ template <class StageBuffer, int LINES> struct MatricesB {
 
     static inline __device__ int line_of(int j, int g) { return 8 * j + g; }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
+    static inline __device__ unsigned place(int first) { return Rows::place(first, line(), depth()); }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned from, int first, int k)
     {
-        const int lane = threadIdx.x % 32, row = lane % 8, high = lane / 8 % 2, next = lane / 16;
 #pragma unroll
         for (int j = 0; j < LINES / 8; j += 2) {
             auto& four = reinterpret_cast<unsigned (&)[4]>(values[j]);
+            const unsigned address = Rows::address(from, first, line(), depth(), 8 * j, k);
             if constexpr (StageBuffer::K_MAJOR)
-                wt::arch::ldmatrix(four, Rows::address(buffer, first, 8 * j, 8 * next + row, k, Rows::PER_VECTOR * high));
+                wt::arch::ldmatrix(four, address);
             else
-                wt::arch::ldmatrix_transposed(four, Rows::address(buffer, first, 8 * j, 8 * next, k, 8 * high + row));
+                wt::arch::ldmatrix_transposed(four, address);
         }
     }
+
+private:
+    static inline __device__ int row() { return threadIdx.x % 8; }
+    static inline __device__ int high() { return threadIdx.x / 8 % 2; }
+    static inline __device__ int next() { return threadIdx.x / 16 % 2; }
+    static inline __device__ int line() { return 8 * next() + (StageBuffer::K_MAJOR ? row() : 0); }
+    static inline __device__ int depth() { return StageBuffer::K_MAJOR ? Rows::PER_VECTOR * high() : 8 * high() + row(); }
 };
 
 // ---- tf32 that is contiguous along M or N
@@ -127,38 +156,58 @@ template <class StageBuffer, int COUNT> struct Tf32Lines {
             }
     }
 
-private:
     static inline __device__ int vector_of(int i, int g) { return i % 2 * 2 + g / 4 + g / 2 % 2 * 4; }
 };
 
 template <class StageBuffer, int LINES> struct Tf32A {
+    using Layout = typename StageBuffer::Layout;
     using Pairs = Tf32Lines<StageBuffer, LINES / 16>;
     using Values = typename Pairs::Values;
-    static constexpr bool FITS = LINES % 32 == 0 && StageBuffer::Layout::WIDTH == 128, IN_ORDER = false;
+    static constexpr bool FITS = LINES % 32 == 0 && Layout::WIDTH == 128, IN_ORDER = false;
 
     static inline __device__ int line_of(int i, int half, int g) { return Pairs::line_of(i, half, g); }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
+    static inline __device__ unsigned place(int first)
     {
-        Pairs::load(values, buffer, first, 0, k);
+        const int lane = threadIdx.x % 32, g = lane / 4;
+        return Layout::offset(lane % 4, first / 4 + Pairs::vector_of(0, g)) + g % 2 * 8;
+    }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned from, int, int k)
+    {
+#pragma unroll
+        for (int i = 0; i < LINES / 16; ++i)
+#pragma unroll
+            for (int high = 0; high < 2; ++high) {
+                const unsigned vector = Layout::after(from, i % 2 * 2 + high * 4) + i / 2 * Layout::PANEL_BYTES;
+                const auto pair = read<unsigned, 2>(vector + (k + 4 * high) * Layout::WIDTH);
+                values[i][2 * high] = pair.at[0];
+                values[i][2 * high + 1] = pair.at[1];
+            }
     }
 };
 
 // A lane reads four neighbouring lines, which belong to four fragments.
 template <class StageBuffer, int LINES> struct Tf32B {
+    using Layout = typename StageBuffer::Layout;
     using Values = unsigned[LINES / 8][2];
-    static constexpr bool FITS = LINES % 32 == 0 && StageBuffer::Layout::WIDTH == 128, IN_ORDER = false;
+    static constexpr bool FITS = LINES % 32 == 0 && Layout::WIDTH == 128, IN_ORDER = false;
 
     static inline __device__ int line_of(int j, int g) { return j / 4 * 32 + 4 * spread(g) + j % 4; }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
+    static inline __device__ unsigned place(int first)
     {
-        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+        const int lane = threadIdx.x % 32;
+        return Layout::offset(lane % 4, first / 4 + spread(lane / 4));
+    }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned from, int, int k)
+    {
 #pragma unroll
         for (int j = 0; j < LINES / 8; j += 4)
 #pragma unroll
             for (int high = 0; high < 2; ++high) {
-                const auto four = read<unsigned, 4>(buffer + StageBuffer::Layout::offset(q + 4 * high, first / 4 + 2 * j + spread(g)) + k * StageBuffer::Layout::WIDTH);
+                const auto four = read<unsigned, 4>(Layout::after(from, 2 * j + 4 * high) + (k + 4 * high) * Layout::WIDTH);
 #pragma unroll
                 for (int next = 0; next < 4; ++next)
                     values[j + next][high] = four.at[next];
@@ -169,26 +218,36 @@ template <class StageBuffer, int LINES> struct Tf32B {
 // ---- fp64
 
 // Contiguous along K: a vector has both halves of a line.
-template <class StageBuffer, int LINES> struct DepthF64 {
+template <class StageBuffer> struct DepthF64 {
     using Layout = typename StageBuffer::Layout;
 
     static inline __device__ int line_of(int group, int g) { return 8 * group + (Layout::WIDTH == 128 ? spread(g) : g); }
 
-    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned buffer, int first, int group, int k)
+    static inline __device__ unsigned place(int first)
     {
         const int lane = threadIdx.x % 32;
-        const unsigned from = buffer + (first + 8 * group) * Layout::WIDTH + Layout::offset(line_of(0, lane / 4), lane % 4);
-        return read<double, 2>(Layout::after(from, k / 2));
+        return first * Layout::WIDTH + Layout::offset(line_of(0, lane / 4), lane % 4);
+    }
+
+    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned from, int group, int k)
+    {
+        return read<double, 2>(Layout::after(from, k / 2) + 8 * group * Layout::WIDTH);
     }
 };
 
 // Contiguous along M or N: a vector has two lines of one k.
-template <class StageBuffer, int LINES> struct LinesF64 {
-    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned buffer, int first, int group, int k, int high)
+template <class StageBuffer> struct LinesF64 {
+    using Layout = typename StageBuffer::Layout;
+
+    static inline __device__ unsigned place(int first)
     {
         const int lane = threadIdx.x % 32;
-        const unsigned panel = buffer + (first / 16 + group) * StageBuffer::Layout::PANEL_BYTES;
-        return read<double, 2>(panel + StageBuffer::Layout::offset(lane % 4 * 2 + high, lane / 4) + k * StageBuffer::Layout::WIDTH);
+        return first / 16 * Layout::PANEL_BYTES + Layout::offset(lane % 4 * 2, lane / 4);
+    }
+
+    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned from, int group, int k, int high)
+    {
+        return read<double, 2>(Layout::after(from, high) + group * Layout::PANEL_BYTES + (k + high) * Layout::WIDTH);
     }
 };
 
@@ -198,21 +257,26 @@ template <class StageBuffer, int LINES> struct F64A {
 
     static inline __device__ int line_of(int i, int half, int g)
     {
-        return StageBuffer::K_MAJOR ? DepthF64<StageBuffer, LINES>::line_of(2 * i + half, g) : 16 * i + 2 * g + half;
+        return StageBuffer::K_MAJOR ? DepthF64<StageBuffer>::line_of(2 * i + half, g) : 16 * i + 2 * g + half;
     }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
+    static inline __device__ unsigned place(int first)
+    {
+        return StageBuffer::K_MAJOR ? DepthF64<StageBuffer>::place(first) : LinesF64<StageBuffer>::place(first);
+    }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned from, int, int k)
     {
 #pragma unroll
         for (int i = 0; i < LINES / 16; ++i)
 #pragma unroll
             for (int part = 0; part < 2; ++part) {
                 if constexpr (StageBuffer::K_MAJOR) {
-                    const auto both = DepthF64<StageBuffer, LINES>::load(buffer, first, 2 * i + part, k);
+                    const auto both = DepthF64<StageBuffer>::load(from, 2 * i + part, k);
                     values[i][part] = both.at[0];
                     values[i][2 + part] = both.at[1];
                 } else {
-                    const auto pair = LinesF64<StageBuffer, LINES>::load(buffer, first, i, k, part);
+                    const auto pair = LinesF64<StageBuffer>::load(from, i, k, part);
                     values[i][2 * part] = pair.at[0];
                     values[i][2 * part + 1] = pair.at[1];
                 }
@@ -226,19 +290,24 @@ template <class StageBuffer, int LINES> struct F64B {
 
     static inline __device__ int line_of(int j, int g)
     {
-        return StageBuffer::K_MAJOR ? DepthF64<StageBuffer, LINES>::line_of(j, g) : j / 2 * 16 + 2 * g + j % 2;
+        return StageBuffer::K_MAJOR ? DepthF64<StageBuffer>::line_of(j, g) : j / 2 * 16 + 2 * g + j % 2;
     }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
+    static inline __device__ unsigned place(int first)
+    {
+        return StageBuffer::K_MAJOR ? DepthF64<StageBuffer>::place(first) : LinesF64<StageBuffer>::place(first);
+    }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned from, int, int k)
     {
 #pragma unroll
         for (int j = 0; j < LINES / 8; ++j) {
             if constexpr (StageBuffer::K_MAJOR) {
-                const auto both = DepthF64<StageBuffer, LINES>::load(buffer, first, j, k);
+                const auto both = DepthF64<StageBuffer>::load(from, j, k);
                 values[j][0] = both.at[0];
                 values[j][1] = both.at[1];
             } else {
-                const auto pair = LinesF64<StageBuffer, LINES>::load(buffer, first, j / 2, k, j % 2);
+                const auto pair = LinesF64<StageBuffer>::load(from, j / 2, k, j % 2);
                 values[j / 2 * 2][j % 2] = pair.at[0];
                 values[j / 2 * 2 + 1][j % 2] = pair.at[1];
             }

@@ -84,6 +84,16 @@ template <typename T, typename Global> inline __device__ const T* element(const 
     return reinterpret_cast<const T*>(array + source.byte_offset_from_coord(coord));
 }
 
+// Makes Warp's checks for aligned=True.
+template <typename Shape, typename Global> inline __device__ void check_alignment(const Global& tile)
+{
+    if constexpr (Global::is_aligned) {
+        using Check = wp::tile_vectorized_check_t<typename Global::Type, Shape>;
+        Check::validate_aligned_compile_time();
+        Check::validate_aligned_runtime(tile, tile.byte_offset_from_coord(wp::tile_coord(0, 0)));
+    }
+}
+
 // Starts to load a shared tile; wait_for_loads() waits for it. If First, other threads may still read the tile's old values,
 // so a barrier comes first.
 template <bool First, typename Tile, typename Global> inline __device__ void load(Tile& tile, const Global& source)
@@ -98,11 +108,7 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
     if constexpr (Shape::N != 2 || !Layout::Dense) {
         tile = source;
     } else {
-        if constexpr (Global::is_aligned) {  // Warp's checks for aligned=True
-            using Check = wp::tile_vectorized_check_t<T, Shape>;
-            Check::validate_aligned_compile_time();
-            Check::validate_aligned_runtime(source, source.byte_offset_from_coord(wp::tile_coord(0, 0)));
-        }
+        check_alignment<Shape>(source);
         if (First)
             WP_TILE_SYNC();
         tile.initialized = true;

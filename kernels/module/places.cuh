@@ -186,14 +186,4 @@ private:
     }
 };
 
-// Makes Warp's checks for aligned=True.
-template <typename Shape, typename Global> inline __device__ void check_alignment(const Global& tile)
-{
-    if constexpr (Global::is_aligned) {
-        using Check = wp::tile_vectorized_check_t<typename Global::Type, Shape>;
-        Check::validate_aligned_compile_time();
-        Check::validate_aligned_runtime(tile, tile.byte_offset_from_coord(wp::tile_coord(0, 0)));
-    }
-}
-
 }  // namespace wt_module

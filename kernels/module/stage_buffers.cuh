@@ -145,20 +145,28 @@ template <typename Tile> struct BufferLoader {
     static constexpr int PASS_ROWS = WHOLE_PASSES ? WP_TILE_BLOCK_DIM / PER_ROW : 1, PASSES = ROWS / PASS_ROWS;
     static constexpr int PERIOD = PASS_ROWS % 8 == 0 ? 1 : PASS_ROWS % 4 == 0 ? 2 : PASS_ROWS % 2 == 0 ? 4 : 8;
 
+    static constexpr int PERIOD_BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a stage buffer
+
     // Each pass adds pass_bytes, which has 32 bits, to the address of the pass before. Without the opaque copy the compiler
     // multiplies the stride for each pass, which takes longer. Loops of fp64 multiply, because they are short of registers.
     static constexpr bool ADDS_PASS_BYTES = sizeof(T) < 8;
     static constexpr unsigned LARGEST_STRIDE = 0x7fffffffu / PASS_ROWS;  // a negative stride is larger, and takes the general case
 
+    char* data;                // of the array
     const char* thread_start;  // the thread's vector of the tile at the array's start
     int stride;                // bytes between rows
     bool vectors;              // true if async copies of vectors can read the array
     int rows, columns;         // offsets below these are inside such an array; else zeros
     unsigned to[PERIOD];       // the thread's offsets in a stage buffer
 
+    int y, x;            // of the tile that copy_pass() or load_requested() loads
+    unsigned buffer;     // to which it is loaded
+    const char* vector;  // that copy_pass() copies next
+
     template <typename Array> inline __device__ void begin(const Array& array)
     {
         const char* const first = reinterpret_cast<const char*>(array.data);
+        data = const_cast<char*>(first);
         stride = array.strides[0];
         vectors = WHOLE_PASSES && __isGlobal(first) && array.strides[1] == sizeof(T) && stride % VECTOR_BYTES == 0
             && reinterpret_cast<uint64_t>(first) % VECTOR_BYTES == 0 && unsigned(stride) <= LARGEST_STRIDE;
@@ -184,6 +192,29 @@ template <typename Tile> struct BufferLoader {
             load_buffer<Layout, T, Shape, WHOLE_PASSES>(buffer, source);
     }
 
+    // Remembers a tile. Returns true if copy_pass() can load it: it lies inside the array. Else load_requested() loads it.
+    template <typename Global> inline __device__ bool request(unsigned to_buffer, const Global& source)
+    {
+        y = source.offset[0], x = source.offset[1], buffer = to_buffer;
+        return WHOLE_PASSES & (unsigned(y) < unsigned(rows)) & (unsigned(x) < unsigned(columns)) & (x % PER_VECTOR == 0);
+    }
+
+    template <typename Array> inline __device__ void load_requested(Array& array) const
+    {
+        load(buffer, wp::tile_global_t<T, Shape>(array, wp::tile_coord(y, x)));
+    }
+
+    // Issues the copies of a pass, if `requested`. All passes are called in order.
+    inline __device__ void copy_pass(int requested, int pass)
+    {
+        if (pass == 0) {  // opaque, so that the address is computed between products
+            const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x)), row = thread / PER_ROW, first = thread % PER_ROW;
+            vector = wt::arch::mad_wide(stride, y + row, data + unsigned(x * static_cast<int>(sizeof(T)) + first * VECTOR_BYTES));
+        }
+        wt::arch::copy_async_16_if(requested, buffer + to[pass % PERIOD] + pass / PERIOD * PERIOD_BYTES, vector);
+        vector += ADDS_PASS_BYTES ? int64_t(wt::arch::opaque(stride * PASS_ROWS)) : int64_t(stride) * PASS_ROWS;
+    }
+
 private:
     // Copies the tile at row y and column x of the array. CLIPPED: only `inside_rows` and `inside_columns` of it lie in the
     // array.
@@ -201,8 +232,7 @@ private:
         }
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
-            constexpr int BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a stage buffer, from one period to the next
-            const unsigned address = buffer + to[pass % PERIOD] + pass / PERIOD * BYTES;
+            const unsigned address = buffer + to[pass % PERIOD] + pass / PERIOD * PERIOD_BYTES;
             if constexpr (CLIPPED)
                 wt::arch::copy_async_16(address, vector, pass * PASS_ROWS < inside_rows ? VECTOR_BYTES : 0);
             else
@@ -229,11 +259,7 @@ template <typename Loader> struct StageBuffer {
 
     template <typename Global> inline __device__ void operator=(const Global& source)
     {
-        if constexpr (Global::is_aligned) {  // Warp's checks for aligned=True
-            using Check = wp::tile_vectorized_check_t<typename Loader::T, typename Loader::Shape>;
-            Check::validate_aligned_compile_time();
-            Check::validate_aligned_runtime(source, source.byte_offset_from_coord(wp::tile_coord(0, 0)));
-        }
+        check_alignment<typename Loader::Shape>(source);
         loader.load(address, source);
     }
 };
@@ -244,6 +270,38 @@ template <typename Loader> struct LoadBuffer {
 
     template <typename Tile> inline __device__ StageBuffer<Loader> operator<<(Tile&) const { return {loader, address}; }
 };
+
+// The same for a tile that the products of this K-iteration load between their instructions, if `requested` stays true.
+template <typename Loader> struct RequestedBuffer {
+    Loader& loader;
+    unsigned address;
+    int& requested;
+
+    template <typename Global> inline __device__ void operator=(const Global& source)
+    {
+        check_alignment<typename Loader::Shape>(source);
+        requested &= loader.request(address, source);
+    }
+};
+
+template <typename Loader> struct RequestBuffer {
+    Loader& loader;
+    unsigned address;
+    int& requested;
+
+    template <typename Tile> inline __device__ RequestedBuffer<Loader> operator<<(Tile&) const { return {loader, address, requested}; }
+};
+
+// Issues the passes from `first` to `last` of the tiles that loaders were asked for, counted through all of them.
+template <class Loader, class... More> inline __device__ void issue_copies(int requested, int first, int last, Loader& loader, More&... more)
+{
+#pragma unroll
+    for (int pass = 0; pass < Loader::PASSES; ++pass)
+        if (pass >= first && pass < last)
+            loader.copy_pass(requested, pass);
+    if constexpr (sizeof...(More) > 0)
+        issue_copies(requested, first - Loader::PASSES, last - Loader::PASSES, more...);
+}
 
 // The same for an array that the loop may change.
 template <template <typename> class Loader> struct LoadBufferOnce {
@@ -275,6 +333,7 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
     unsigned start, to, from;  // addresses of the first stage, of the next load, and of the next products
     int pending;               // number of K-iterations that are loaded and not yet multiplied
     int more;                  // true if another iteration may follow
+    int requested;             // true if the products issue the copies of the next K-iteration
 
     inline __device__ void begin(unsigned memory)
     {
@@ -306,6 +365,46 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
             constexpr int MOST = 7;  // that the instruction can leave pending
             wt::arch::wgmma_wait<(IN_FLIGHT * GROUPS < MOST ? IN_FLIGHT * GROUPS : MOST)>();
         }
+        WP_TILE_SYNC();
+    }
+
+    // ---- with products that load between their instructions. Then the block waits at the end of a K-iteration.
+
+    // Returns true if K-iterations are to be multiplied from now on.
+    inline __device__ bool is_full() const { return pending == PREFETCH_DISTANCE; }
+
+    // Waits until the next K-iteration has arrived, and until all threads have read the stage that is loaded next.
+    inline __device__ void wait_for_next() const
+    {
+        wt::arch::wait_for_copy_groups<PREFETCH_DISTANCE - 1>();
+        WP_TILE_SYNC();
+    }
+
+    // After the products of a K-iteration, whose stage is loaded next
+    inline __device__ void advance()
+    {
+        wt::arch::commit_copies();
+        wait_for_next();
+        to = from;
+        from = next(from);
+    }
+
+    // After the loads of a K-iteration that were not left to the products
+    inline __device__ void loaded_alone()
+    {
+        wt::arch::commit_copies();
+        if (!is_full()) {
+            to = next(to);
+            if (++pending == PREFETCH_DISTANCE)
+                wait_for_next();
+        }
+    }
+
+    // After the loop
+    inline __device__ void finish_loads()
+    {
+        more = requested = false;
+        wt::arch::wait_for_copies();
         WP_TILE_SYNC();
     }
 

@@ -36,6 +36,7 @@ template <class P> struct WarpProduct {
         Sum values[ROWS / 16][COLS / 8][4];
         typename A::Values as[SETS];
         typename B::Values bs[SETS];
+        unsigned place_a, place_b;  // in stage buffers of the instruction's A and B
     };
 
     static inline __device__ void start(Accumulators& accumulators)
@@ -43,6 +44,9 @@ template <class P> struct WarpProduct {
         clear(accumulators.values);
         clear(accumulators.as);  // if LATE, the first product has no fragments yet
         clear(accumulators.bs);
+        // opaque, so that they are not computed in each iteration
+        accumulators.place_a = wt::arch::opaque(static_cast<int>(A::place(first_row())));
+        accumulators.place_b = wt::arch::opaque(static_cast<int>(B::place(first_col())));
     }
 
     // Begins with the values of a row-major C
@@ -58,11 +62,18 @@ template <class P> struct WarpProduct {
         }
     }
 
-    static __forceinline__ __device__ void add(Accumulators& accumulators, unsigned a, unsigned b)
+    // Loads what loaders were asked for, too. The copies follow the fragments of a step, because reads of shared memory wait behind
+    // them, and precede fragments that this call multiplies, because the compiler moves them to the end otherwise.
+    template <class... Loaders>
+    static __forceinline__ __device__ void add(Accumulators& accumulators, unsigned a, unsigned b, int requested = 0, Loaders&... loaders)
     {
+        constexpr int PASSES = (0 + ... + Loaders::PASSES), PARTS = LATE ? STEPS - 1 : STEPS;
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             load(accumulators, a, b, step);
+            if constexpr (PASSES != 0)
+                if (step < PARTS)
+                    issue_copies(requested, step * PASSES / PARTS, (step + 1) * PASSES / PARTS, loaders...);
             multiply_step(accumulators, LATE ? step + STEPS - 1 : step);
         }
     }
@@ -135,8 +146,8 @@ private:
     // Loads the fragments of a step into its set.
     static __forceinline__ __device__ void load(Accumulators& accumulators, unsigned a, unsigned b, int step)
     {
-        A::load(accumulators.as[step % SETS], SWAPPED ? b : a, first_row(), step * STEP);
-        B::load(accumulators.bs[step % SETS], SWAPPED ? a : b, first_col(), step * STEP);
+        A::load(accumulators.as[step % SETS], (SWAPPED ? b : a) + accumulators.place_a, first_row(), step * STEP);
+        B::load(accumulators.bs[step % SETS], (SWAPPED ? a : b) + accumulators.place_b, first_col(), step * STEP);
     }
 
     static __forceinline__ __device__ void multiply_step(Accumulators& accumulators, int step)

@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 
 FOLDER = Path(__file__).resolve().parent
+_CONDITION = re.compile(r"\{ \.reg \.pred p; setp\.ne\.u32 p, %0, 0; @p ")
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
 _INSTRUCTION = re.compile(r"[\s{]*([\w.:]+)([^;]*);?[\s}]*")
@@ -78,13 +79,15 @@ def _call(statement: str) -> str:
     """The call that replaces an asm statement, whose text between the parentheses is given."""
     template, *operands = _split(statement)
     ptx = "".join(_STRING.findall(template)).replace("\\n", " ").replace("\\t", " ")
+    ptx, is_conditional = _CONDITION.subn("", ptx)
     match = _INSTRUCTION.fullmatch(_LOOP.sub("", ptx))
     name = match[1].replace("::", "_").replace(".", "_") if match else ""
     if match is None or name not in emulated():
         instruction = " ".join(ptx.split())[:40].replace('"', "").replace("\\", "")
         return f'wt::emulator::fail("not emulated: {instruction}", __FILE__, __LINE__)'
     arguments = (operands[int(index)] if index else number for index, number in _OPERAND.findall(match[2]))
-    return f"wt_ptx::{name}({', '.join(arguments)})"
+    call = f"wt_ptx::{name}({', '.join(arguments)})"
+    return f"{operands[0]} ? {call} : void()" if is_conditional else call
 
 
 def _split(statement: str) -> Iterator[str]:

@@ -26,6 +26,10 @@ STATEMENTS = {
     '"@p bra D;\\nbra W;\\nD:\\n}" : : "r"(mbarrier), "r"(parity) : "memory");': (
         "wt_ptx::mbarrier_try_wait_parity_shared_cta_b64(mbarrier, parity);"
     ),
+    'asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p cp.async.cg.shared.global [%1], [%2], 16; }"\n'
+    ': : "r"(condition), "r"(to), "l"(from) : "memory");': (
+        "condition ? wt_ptx::cp_async_cg_shared_global(to, from, 16) : void();"
+    ),
     'asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));': (
         'wt::emulator::fail("not emulated: ex2.approx.f32 %0, %1;", __FILE__, __LINE__);'
     ),

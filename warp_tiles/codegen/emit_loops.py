@@ -244,11 +244,13 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     """Writes a loop that loads into stages.
 
     An iteration loads its tiles into one stage, and multiplies those of an earlier iteration before that, so that
-    tensor cores work while the loads are issued. After the loop the program jumps to the products until no stage is
-    left.
+    tensor cores work while the loads are issued. Products by mma.sync issue the copies themselves
+    (:func:`_is_interleaved`). After the loop the program jumps to the products until no stage is left.
     """
     found, loop = ring.loop, decision.hook
-    name, multiply, drain, memory = (f"wt_{word}_{loop}" for word in ("ring", "multiply", "drain", "memory"))
+    name, multiply, drain, load, memory = (
+        f"wt_{word}_{loop}" for word in ("ring", "multiply", "drain", "load", "memory")
+    )
     begin, products = partial(macros.add, Hook.BEGIN, loop), decision.accumulations
     if found.extra_bytes:
         begin(_reserved(memory, found.extra_bytes))
@@ -259,36 +261,52 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     begin(_begun(kind, name, _first_address(ring.first, memory)))
     if not reads_c:  # zeros come after it: the other order gives loops of wgmma machine code that nobody has timed
         _emit_starts(macros, loop, ring)
+    loaders = {tile: f"wt_loader_{loop}_{tile}" for tile in ring.buffers}
+    interleaved = _is_interleaved(ring)
+    copies = ", ".join(["", f"{name}.requested", *loaders.values()]) if interleaved else ""
     adds = " ".join(
         f"{staged_name(product)}::add({_accumulators(product)}, "
-        f"{', '.join(f'{name}.from + {ring.buffer_of(tile).offset_bytes}' for tile in (product.a, product.b))});"
+        f"{', '.join(f'{name}.from + {ring.buffer_of(tile).offset_bytes}' for tile in (product.a, product.b))}"
+        f"{copies if product is products[0] else ''});"
         for product in products
     )
     groups = " + ".join(f"{staged_name(product)}::GROUPS" for product in products)
     wait, due = f"{name}.wait<({groups})>();", f"if ({name}.due())"
+    after_loop = f"{name}.more = false; {drain}:;"
     multiplied = f"{adds} {name}.multiplied(); if (!{name}.more) goto {drain}; }} "
-    if found.in_flight:  # products in flight keep tensor cores busy while the loads are issued
+    if interleaved:  # a hot iteration has one condition after its products
+        arrays = {tile: buffer.array.name for tile, buffer in ring.buffers.items() if buffer.array}
+        loads = " ".join(f"{loaders[tile]}.load_requested({array});" for tile, array in arrays.items())
+        before_loads = f"{name}.requested = {name}.is_full(); "
+        after_loads = (
+            f"if (!{name}.is_full()) goto {load}; {multiply}:; {adds} {name}.advance(); if (!{name}.requested) {{ "
+            f"if (!{name}.more) goto {drain}; {load}:; {loads} {name}.loaded_alone(); }}"
+        )
+        after_loop = f"{name}.finish_loads(); if (false) {{ {drain}:; --{name}.pending; }}"
+    elif found.in_flight:  # products in flight keep tensor cores busy while the loads are issued
         before_loads = f"{due} {wait} "
-        after_loads = f"{multiply}:; {due} {{ if (!{name}.more) {wait} {multiplied}"
+        after_loads = f"{multiply}:; {due} {{ if (!{name}.more) {wait} {multiplied}{name}.loaded();"
     else:
-        before_loads, after_loads = f"{multiply}:; {due} {{ {wait} {multiplied}", ""
+        before_loads, after_loads = f"{multiply}:; {due} {{ {wait} {multiplied}", f"{name}.loaded();"
     last = max(buffer.load.own_hook for buffer in ring.buffers.values())
     for tile, buffer in ring.buffers.items():
         to = f"{name}.to + {buffer.offset_bytes}"
         template = f"wt_module::{'TransposingBufferLoader' if buffer.transposed else 'BufferLoader'}"
         target = f"wt_module::LoadBufferOnce<{template}> {{{to}}}"
         if buffer.array is not None:
-            kind, loader = f"{template}<decltype({tile})>", f"wt_loader_{loop}_{tile}"
+            kind, loader = f"{template}<decltype({tile})>", loaders[tile]
             begin(_begun(kind, loader, buffer.array.name))
             target = f"wt_module::LoadBuffer<{kind}> {{{loader}, {to}}}"
-        commit = _COMMIT if buffer.load.own_hook == last else ""
+            if interleaved:
+                target = f"wt_module::RequestBuffer<{kind}> {{{loader}, {to}, {name}.requested}}"
+        commit = _COMMIT if buffer.load.own_hook == last and not interleaved else ""
         macros.replace(Hook.AT, buffer.load.own_hook, f"{before_loads}{target} << {STATEMENT}{commit}")
         before_loads = ""
     for product in products:
         _replace_product(macros, product, "")
-    _replace_product(macros, products[-1], f"{after_loads}{name}.loaded();")
+    _replace_product(macros, products[-1], after_loads)
     end = partial(macros.add, Hook.END, loop)
-    end(f"{name}.more = false; {drain}:; if ({name}.pending) goto {multiply};")
+    end(f"{after_loop} if ({name}.pending) goto {multiply};")
     completions = " ".join(
         f"{staged_name(product)}::complete({_accumulators(product)});{_scale(product)}"
         for product in (staged.accumulation for staged in ring.firsts)
@@ -300,6 +318,12 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
         _emit_results(macros, loop, ring)
     for fill in ring.fills:  # the loop overwrites C
         macros.replace(Hook.AT, fill.own_hook, "")
+
+
+def _is_interleaved(ring: Ring) -> bool:
+    """True if products issue the copies of an iteration between their instructions."""
+    uses_mma = ring.products[0].plan.instruction not in ("wgmma", "fma")
+    return uses_mma and ring.loop.per_barrier == 1 and all(buffer.array for buffer in ring.buffers.values())
 
 
 def _emit_starts(macros: Macros, loop: int, ring: Ring) -> None:
