@@ -8,6 +8,10 @@ shared memory, threads and blocks of another architecture's multiprocessor. Its 
 that as many are resident as there. Clocks, caches, bandwidths and rates of instructions are those of this GPU. So the
 result is the share of a bound that the same run measures: the rate of the same instruction from registers alone.
 
+A multiprocessor of an RTX 4090 computes a fifth of the fp16 operations in a clock, and reads shared memory as fast. So
+``share_at_ratio`` is the share of the same loop if it multiplies each pair of tiles ``passes`` times: tensor cores then
+have as much more to do than everything else as there. :data:`FLOPS_PER_CLOCK` has the rates.
+
 Rows are loops over 4096 x 4096 x 4096, and products of tiles that stay in shared memory. Rows marked ``chosen`` have
 the pipelines of the choosers. After them come other pipelines of the loops that fit and differ: 2, 3 or 4 stages, or
 double buffers. Loops are compared with cuBLAS, and other products with NumPy. fp64 rows have the instruction of sm_90,
@@ -46,6 +50,13 @@ Found = dict[str, Any]
 ARCHS, DEFAULT_ARCHS = (80, 86, 89, 120), (80, 89)
 CHOSEN, OTHERS = "mma", ("mma,stages=2", "mma,stages=3", "mma,stages=4", "double_buffered")
 VARIED: tuple[Types, ...] = ("fp16", "tf32", "fp32", "fp64")  # bf16 has the code of fp16, apart from the instruction
+# Operations of tensor cores in a clock of a multiprocessor, with fp32 sums of fp16: of the A100, and of the GeForce RTX
+# 3090, 4090 and 5090. Source: peak rates in NVIDIA's architecture papers, by multiprocessors and boost clocks.
+_GEFORCE: dict[Types, int] = {"fp16": 512, "bf16": 512, "tf32": 256}
+FLOPS_PER_CLOCK: dict[int, dict[Types, int]] = {
+    80: {"fp16": 2048, "bf16": 2048, "tf32": 1024, "fp64": 128}, 86: _GEFORCE, 89: _GEFORCE, 120: _GEFORCE
+}  # fmt: skip
+_HERE: dict[Types, int] = {"fp16": 2464, "bf16": 2464, "tf32": 1234, "fp64": 254}  # by mma.sync, on an H200
 _CHUNK = 64  # kernels that are built before some are measured
 
 _TILES = (
@@ -79,6 +90,16 @@ class Row:
     @property
     def build(self) -> Build[Cell]:
         return Build(self.cell, "tiles", self.arch)
+
+    @property
+    def passes(self) -> int:
+        """How often a loop multiplies, so that the ratio of its work is that of the other architecture."""
+        rate = FLOPS_PER_CLOCK[self.arch].get(self.types) if self.cell.form == "loop" else None
+        return max(1, round(_HERE[self.types] / rate)) if rate else 1
+
+    @property
+    def builds(self) -> list[Build[Cell]]:
+        return [self.build, *([replace(self.build, passes=self.passes)] if self.passes > 1 else [])]
 
     def with_main_loop(self, main_loop: str) -> Row:
         return replace(self, cell=replace(self.cell, main_loop=main_loop))
@@ -150,6 +171,17 @@ class Expected:
         return {"c": calls * self._product[np.newaxis]}
 
 
+class Scaled:
+    """The results of a side, multiplied by a factor."""
+
+    def __init__(self, side: Side, factor: float) -> None:
+        self.cell, self.part, self.rounds_to_half = side.cell, side.part, side.rounds_to_half
+        self._side, self._factor = side, factor
+
+    def results(self, calls: int) -> dict[str, Any]:
+        return {name: self._factor * value for name, value in self._side.results(calls).items()}
+
+
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 
 
@@ -219,10 +251,17 @@ def measure(row: Row, store: BuildStore, rates: Found, torch: Any, device: str) 
     launch = side.command(part.calls, False)
     found["driver_blocks"] = driver_blocks(launch)
     launches = {"tiles": Launch(launch.launch)}
+    others = row.builds[1:] if found["instruction"] else []  # double buffers multiply once
+    again = [Side(store, build, part, device, "bfloat16" in (cell.a, cell.b)) for build in others]
+    for one in again:
+        launches["again"] = Launch(one.command(part.calls, False).launch)
     if cell.form == "loop":
         cublas = Cublas(torch, side)
         launches["cublas"] = Launch(cublas.run)
         found["difference"] = compare(side, cublas)["c"]
+        for one in again:
+            found["passes"] = row.passes
+            compare(Scaled(one, 1 / row.passes), cublas)
     else:
         found["difference"] = compare(side, Expected(side))["c"]
     times = timing.time_alternately(launches, device)
@@ -230,6 +269,10 @@ def measure(row: Row, store: BuildStore, rates: Found, torch: Any, device: str) 
     found["tflops"] = round(flops_of(row) / times["tiles"].median_us / 1e6, 3)
     bound = rates[row.types][instruction_of(row, found["instruction"])]
     found["share"] = round(found["tflops"] / bound["tflops"], 4)
+    if "again" in times:
+        found["share_at_ratio"] = round(
+            found["share"] * row.passes * times["tiles"].median_us / times["again"].median_us, 4
+        )
     if "cublas" in times:
         found["cublas_us"] = times["cublas"].median_us
         found["to_cublas"] = round(times["cublas"].median_us / times["tiles"].median_us, 3)
@@ -243,8 +286,9 @@ def line_of(found: Found) -> str:
     if "share" not in found:
         return str(found["error"][:200])
     beside = f", {found['to_cublas']:.2f} of cuBLAS" if "to_cublas" in found else ""
+    ratio = f", {found['share_at_ratio']:.0%} at its ratio" if "share_at_ratio" in found else ""
     return (
-        f"{found['tflops']:.0f} TFLOP/s, {found['share']:.0%} of the bound{beside}, "
+        f"{found['tflops']:.0f} TFLOP/s, {found['share']:.0%} of the bound{ratio}{beside}, "
         f"{found['driver_blocks']} of {found['blocks']} blocks, {found['registers']} registers, "
         f"{found['stack_bytes']} bytes of stack, {found.get('stages', 0)} stages"
     )
@@ -253,7 +297,7 @@ def line_of(found: Found) -> str:
 def measurable(rows: Sequence[Row], store: BuildStore, workers: int) -> list[Row]:
     """Builds rows, and leaves out other pipelines that do not fit or are those of the chooser."""
     pairs = [(row, row.with_main_loop(CHOSEN)) for row in rows]
-    store.fill([row.build for pair in pairs for row in pair], workers)
+    store.fill([build for pair in pairs for row in pair for build in row.builds], workers)
     found = []
     for row, as_chosen in pairs:
         records = [store.record(one.build) or {"error": "not built"} for one in (row, as_chosen)]
@@ -273,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen, others = (runner.select(rows, options.only) for rows in (every, list(other_rows(every))))
     others = [] if options.chosen else others
     if options.build_only:
-        store.fill([row.build for row in (*chosen, *others)], options.workers, options.again)
+        store.fill([build for row in (*chosen, *others) for build in row.builds], options.workers, options.again)
         return 0
     device = "cuda:0"
     torch, reason = find_torch()

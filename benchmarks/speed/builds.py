@@ -71,16 +71,19 @@ class Build(Generic[C]):
         cell: The cell.
         side: ``tiles`` stands for warp_tiles; other sides are Warp alone.
         limits_of: The architecture with whose limits it is planned and launched (:mod:`benchmarks.speed.occupancy`).
+        passes: How often its loops by mma.sync multiply each pair of tiles.
     """
 
     cell: C
     side: str
     limits_of: int = ARCH
+    passes: int = 1
 
     @property
     def label(self) -> str:
         """Name of its folder."""
-        return self.cell.name + (f"_as_sm_{self.limits_of}" if self.limits_of != ARCH else "")
+        limits = f"_as_sm_{self.limits_of}" if self.limits_of != ARCH else ""
+        return self.cell.name + limits + (f"_passes_{self.passes}" if self.passes > 1 else "")
 
     @property
     def module(self) -> str:
@@ -139,7 +142,8 @@ class BuildStore:
             record = self.record(build)
             if record is None or (again and "error" in record):
                 missing.append(build)
-        kinds = itertools.product(("warp", "scalar", "native", "tiles"), {build.limits_of: None for build in missing})
+        conditions = {(build.limits_of, build.passes): None for build in missing}
+        kinds = itertools.product(("warp", "scalar", "native", "tiles"), conditions)
         batches = [batch for kind in kinds for batch in self._batches(kind, missing, workers)]
         if not batches:
             return
@@ -153,13 +157,15 @@ class BuildStore:
                     print(f"  {build.module} failed, see {self.folder(build) / RECORD}", file=sys.stderr)
                 print(f"  {done} of {len(missing)} in {time.time() - start:.0f} s", file=sys.stderr, flush=True)
 
-    def _batches(self, kind: tuple[str, int], missing: Sequence[Build[Cell]], workers: int) -> list[list[Build[Cell]]]:
-        selected = [build for build in missing if (build.side, build.limits_of) == kind]
+    def _batches(
+        self, kind: tuple[str, tuple[int, int]], missing: Sequence[Build[Cell]], workers: int
+    ) -> list[list[Build[Cell]]]:
+        selected = [build for build in missing if (build.side, (build.limits_of, build.passes)) == kind]
         size = max(1, min(_LARGEST_BATCH, len(selected) // (2 * workers)))
         return [selected[start : start + size] for start in range(0, len(selected), size)]
 
     def _run(self, batch: list[Build[Cell]]) -> list[Build[Cell]]:
-        side, limits_of = batch[0].side, batch[0].limits_of
+        side, limits_of, passes = batch[0].side, batch[0].limits_of, batch[0].passes
         caches = self.root / "caches" / (side if limits_of == ARCH else f"{side}_as_sm_{limits_of}")
         items = [{"module": build.module, "folder": str(self.folder(build))} for build in batch]
         for build in batch:
@@ -174,7 +180,7 @@ class BuildStore:
         )
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.speed.builds"],
-            input=json.dumps({"tiles": side == "tiles", "limits_of": limits_of, "items": items}),
+            input=json.dumps({"tiles": side == "tiles", "limits_of": limits_of, "passes": passes, "items": items}),
             env=environ,
             capture_output=True,
             text=True,
@@ -208,10 +214,10 @@ def _write(folder: Path, record: dict[str, Any]) -> None:
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _build_one(name: str, folder: Path, limits_of: int) -> dict[str, Any]:
+def _build_one(name: str, folder: Path, limits_of: int, passes: int) -> dict[str, Any]:
     module = import_kernels(folder / f"{name}.py", name)
     start = time.perf_counter()
-    with occupancy.limits_of(limits_of, ARCH):
+    with occupancy.limits_of(limits_of, ARCH), occupancy.multiplying(passes):
         (cubin,) = wp.compile_aot_module(module, arch=ARCH, module_dir=folder, strip_hash=True)
     seconds = time.perf_counter() - start
     data, meta = cubin.read_bytes(), folder / f"wp_{name}.meta"
@@ -244,7 +250,7 @@ def main() -> None:
     for item in job["items"]:
         folder = Path(item["folder"])
         try:
-            record = _build_one(item["module"], folder, job["limits_of"])
+            record = _build_one(item["module"], folder, job["limits_of"], job["passes"])
         except Exception as error:
             record = {"error": f"{type(error).__name__}: {error}"[:4000]}
         if job["tiles"]:

@@ -1,7 +1,8 @@
 """Plans and launches kernels on one GPU as another one would: with its limits, and its number of resident blocks.
 
 A block is padded with shared memory until as many blocks are resident as there. Clocks, caches, bandwidths and the
-rates of instructions stay those of the GPU that runs.
+rates of instructions stay those of the GPU that runs. Loops that multiply several times have the ratio of tensor cores
+to everything else that a GPU with slower tensor cores has.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from benchmarks.speed import cubin as elf
+from warp_tiles.codegen import prelude
 from warp_tiles.gemm import hardware
 from warp_tiles.gemm.hardware import LANES, REGISTER_STEP, Multiprocessor
 
@@ -43,6 +45,14 @@ def limits_of(arch: int, here: int) -> Iterator[None]:
     Choosers remember answers, so a process must not plan with several limits.
     """
     with patch.dict(hardware.MULTIPROCESSORS, {here: hardware.multiprocessor(arch)}):
+        yield
+
+
+@contextmanager
+def multiplying(passes: int) -> Iterator[None]:
+    """In this process, loops by mma.sync whose source is generated meanwhile multiply each pair of tiles so often."""
+    flatten = prelude.flatten
+    with patch.object(prelude, "flatten", lambda *given: f"#define WT_PASSES {passes}\n{flatten(*given)}"):
         yield
 
 

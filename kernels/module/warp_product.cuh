@@ -5,6 +5,10 @@
 
 #include "module/fragments.cuh"
 
+#ifndef WT_PASSES
+#define WT_PASSES 1  // over the products of a step. benchmarks/other_gpus.py has more, for the ratios of other GPUs
+#endif
+
 namespace wt_module {
 
 // A warp holds ROWS x COLS accumulators: for each 16 x 8 of them, the four values per lane of an instruction's D. If the operands
@@ -153,10 +157,10 @@ private:
     static __forceinline__ __device__ void multiply_step(Accumulators& accumulators, int step)
     {
 #pragma unroll
-        for (int i = 0; i < ROWS / 16; ++i)
+        for (int i = 0; i < WT_PASSES * (ROWS / 16); ++i)
 #pragma unroll
             for (int j = 0; j < COLS / 8; ++j)
-                multiply<T>(accumulators.values[i][j], accumulators.as[step % SETS][i], accumulators.bs[step % SETS][j]);
+                multiply<T>(accumulators.values[i % (ROWS / 16)][j], accumulators.as[step % SETS][i % (ROWS / 16)], accumulators.bs[step % SETS][j]);
     }
 
     // The warp's first row and column of the instruction's D

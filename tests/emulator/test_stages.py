@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.speed.occupancy import multiplying
 from tests.emulator.generated import EmulatedKernels, build
 from tests.emulator.module import Machine
 from tests.nightly import some
@@ -73,6 +74,14 @@ def test_other_architectures(machine: Machine, tmp_path: Path, arch: int) -> Non
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, 128)
     assert source.count("wt_module::Ring<") == len(cases)
     assert source.count("Product<wt_module::WarpProduct<") == len(cases) + 1  # one form has two factors
+    check(emulated, kernels, cases)
+
+
+def test_loops_of_a_benchmark_multiply_more_than_once(machine: Machine, tmp_path: Path) -> None:
+    cases = {"three times": Case(64, 64, 32, 64, 64, 160, expected=lambda p, e: 3 * p)}
+    with multiplying(3):
+        emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 80, 128)
+    assert source.count("wt_module::Ring<") == 1
     check(emulated, kernels, cases)
 
 
