@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from benchmarks.speed import cubin as elf
 from warp_tiles.codegen import prelude
+from warp_tiles.compile import sources
 from warp_tiles.gemm import hardware
 from warp_tiles.gemm.hardware import LANES, REGISTER_STEP, Multiprocessor
 
@@ -51,7 +52,7 @@ def limits_of(arch: int, here: int) -> Iterator[None]:
 @contextmanager
 def multiplying(passes: int) -> Iterator[None]:
     """In this process, loops by mma.sync whose source is generated meanwhile multiply each pair of tiles so often."""
-    flatten = prelude.flatten
+    flatten = sources.flatten
     with patch.object(prelude, "flatten", lambda *given: f"#define WT_PASSES {passes}\n{flatten(*given)}"):
         yield
 
