@@ -97,6 +97,18 @@ def ranged(*, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, b, c
     return loop("for k in range(0, A.shape[1], 16):", "k", more=more, product=product)
 
 
+def with_transposed_b(text: str) -> str:
+    return text.replace(
+        LOAD_B.format(k="k"), "b = wp.tile_load(B, shape=(32, 16), offset=(j * 32, k), storage='shared')"
+    )
+
+
+def steps(weight: Callable[[int], float], a: Matrix, b: Matrix) -> Matrix:
+    """The sum of the products of all steps, with the weight of each step's number."""
+    columns = [slice(16 * k, 16 * k + 16) for k in range(a.shape[1] // 16)]
+    return np.asarray(sum(weight(k) * (a[:, part] @ b[part]) for k, part in enumerate(columns)))
+
+
 RANGE = ranged()
 FUNCTION = """
 @wp.func
@@ -117,6 +129,9 @@ def add_product(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32)
         wp.tile_matmul(a, b, c)
 """
 ODD = """wp.tile_matmul(a, b, c)"""
+TRANSPOSED = "wp.tile_matmul(a, wp.tile_transpose(b), c)"
+INNER = "".join(f"        {line}\n" for line in (LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD))
+EXTRA = "double buffers of 4096 bytes lie in extra shared memory"
 
 
 def substitution(rows: str, blocks: str, *, view: str = "wp.tile_view(x, shape=(16, 32), offset=({row}, 0))") -> str:
@@ -157,13 +172,7 @@ SPELLINGS: dict[str, Form] = {
     ),
     "exclusive or in an index": Form(kernel(START, loop("for k in range(A.shape[1] // 16):", "(k ^ 1) * 16"), STORE)),
     "B transposed": Form(
-        kernel(
-            START,
-            ranged(product="wp.tile_matmul(a, wp.tile_transpose(b), c)").replace(
-                LOAD_B.format(k="k"), "b = wp.tile_load(B, shape=(32, 16), offset=(j * 32, k), storage='shared')"
-            ),
-            STORE,
-        ),
+        kernel(START, with_transposed_b(ranged(product=TRANSPOSED)), STORE),
         reason="fma multiplies 4 stages of 4096 bytes",
         b_transposed=True,
         stages=4,
@@ -188,21 +197,16 @@ SPELLINGS: dict[str, Form] = {
 MORE: dict[str, Form] = {
     "into a parameter": Form(kernel(START, "add_product(A, B, i, j, c)", STORE, above=INTO_PARAMETER)),
     "into a parameter that holds values": Form(
-        kernel(START.replace("tile_zeros", "tile_ones"), "add_product(A, B, i, j, c)", STORE, above=INTO_PARAMETER),
-        reason="double buffers of 4096 bytes lie in extra shared memory",
+        kernel(ONES, "add_product(A, B, i, j, c)", STORE, above=INTO_PARAMETER),
+        reason=EXTRA,
         expected=lambda a, b: a @ b + 1,
     ),
-    "a start value": Form(
-        kernel(START.replace("tile_zeros", "tile_ones"), RANGE, STORE),
-        reason="double buffers of 4096 bytes lie in extra shared memory",
-        expected=lambda a, b: a @ b + 1,
-    ),
+    "a start value": Form(kernel(ONES, RANGE, STORE), reason=EXTRA, expected=lambda a, b: a @ b + 1),
     "nested": Form(
         kernel(
             START,
             "for part in range(A.shape[0] // 32):\n    for step in range(A.shape[1] // 32):\n"
-            "        k = (part * 10 + step) * 16\n"
-            + "".join(f"        {line}\n" for line in (LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD)),
+            "        k = (part * 10 + step) * 16\n" + INNER,
             STORE,
         ),
         differentiable=False,
@@ -237,12 +241,7 @@ MORE: dict[str, Form] = {
         expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
     ),
     "loads and product under a condition": Form(
-        kernel(
-            START,
-            "for k in range(0, A.shape[1], 16):\n    if k % 32 == 0:\n"
-            + "".join(f"        {line}\n" for line in (LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD)),
-            STORE,
-        ),
+        kernel(START, "for k in range(0, A.shape[1], 16):\n    if k % 32 == 0:\n" + INNER, STORE),
         expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
     ),
     "break before the product": Form(
@@ -261,15 +260,7 @@ MORE: dict[str, Form] = {
         differentiable=False,
     ),
     "a view in a loop whose last iteration multiplies nothing": Form(
-        kernel(
-            START,
-            ranged(
-                more=("if k % 32 == 16:", "    continue"), product="wp.tile_matmul(a, wp.tile_transpose(b), c)"
-            ).replace(
-                LOAD_B.format(k="k"), "b = wp.tile_load(B, shape=(32, 16), offset=(j * 32, k), storage='shared')"
-            ),
-            STORE,
-        ),
+        kernel(START, with_transposed_b(ranged(more=("if k % 32 == 16:", "    continue"), product=TRANSPOSED)), STORE),
         expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
         b_transposed=True,
         differentiable=False,
@@ -292,10 +283,7 @@ MORE: dict[str, Form] = {
         kernel(START, loop("for k in range(20):", "k * 16 + int(A[0, 0] * A[0, 0]) * 0"), STORE)
     ),
     "C is stored in the loop": Form(
-        kernel(START, RANGE + f"\n    {STORE}"),
-        state="as_warp",
-        code="stored",
-        differentiable=False,
+        kernel(START, RANGE + f"\n    {STORE}"), state="as_warp", code="stored", differentiable=False
     ),
     "a copy of C": Form(
         kernel(START, "d = wp.tile_transpose(c)", RANGE, STORE.replace("C, c", "C, d")),
@@ -305,12 +293,11 @@ MORE: dict[str, Form] = {
         differentiable=False,
     ),
     "alpha": Form(
-        kernel(START, ranged(product="wp.tile_matmul(a, b, c, alpha=2.0)"), STORE),
-        expected=lambda a, b: 2 * (a @ b),
+        kernel(START, ranged(product="wp.tile_matmul(a, b, c, alpha=2.0)"), STORE), expected=lambda a, b: 2 * (a @ b)
     ),
     "alpha of -1, with a start value": Form(
         kernel(ONES, ranged(product="wp.tile_matmul(a, b, c, alpha=-1.0)"), STORE),
-        reason="double buffers of 4096 bytes lie in extra shared memory",
+        reason=EXTRA,
         expected=lambda a, b: 1 - a @ b,
     ),
     "alpha of 1 and of -0.5, with a start value": Form(
@@ -328,7 +315,7 @@ MORE: dict[str, Form] = {
         ),
         state="as_warp",
         code="unknown_alpha",
-        expected=lambda a, b: sum((2 + k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20)),
+        expected=lambda a, b: steps(lambda k: 2 + k, a, b),
         differentiable=False,
     ),
     "an alpha that is computed before": Form(
@@ -347,7 +334,7 @@ MORE: dict[str, Form] = {
             ranged(product="wp.tile_matmul(a, b, c, alpha=x)"),
             STORE,
         ),
-        reason="double buffers of 4096 bytes lie in extra shared memory",
+        reason=EXTRA,
         expected=lambda a, b: 1 + (a @ b) * (a.shape[0] / (a.shape[0] + b.shape[1])),
     ),
     "an infinite alpha, and no iteration": Form(
@@ -365,7 +352,7 @@ MORE: dict[str, Form] = {
         kernel(START, ranged(product="x = 1.0 + float(k)\n    wp.tile_matmul(a, b, c, alpha=x)"), STORE),
         state="as_warp",
         code="unknown_alpha",
-        expected=lambda a, b: sum((1 + k) * (a[:, k : k + 16] @ b[k : k + 16]) for k in range(0, a.shape[1], 16)),
+        expected=lambda a, b: steps(lambda k: 1 + 16 * k, a, b),
         differentiable=False,
     ),
     "an alpha that is converted": Form(
@@ -383,9 +370,7 @@ MORE: dict[str, Form] = {
         kernel(START, ranged(product="wp.tile_matmul(a, b, c, beta=-1.0)"), STORE),
         state="as_warp",
         code="beta",
-        expected=lambda a, b: sum(
-            (-1) ** (19 - k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20)
-        ),
+        expected=lambda a, b: steps(lambda k: (-1) ** (19 - k), a, b),
     ),
     "a difference": Form(
         kernel(ONES, ranged(product="c -= wp.tile_matmul(a, b)"), STORE),
@@ -416,9 +401,7 @@ MORE: dict[str, Form] = {
         kernel(ONES, ranged(product="c = wp.tile_matmul(a, b) - c"), STORE),
         state="as_warp",
         code="new_tile",
-        expected=lambda a, b: (
-            1 + sum((-1) ** (19 - k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20))
-        ),
+        expected=lambda a, b: 1 + steps(lambda k: (-1) ** (19 - k), a, b),
     ),
     "a difference that is assigned and leaves the loop early": Form(
         kernel(ONES, ranged(product="c = c - wp.tile_matmul(a, b)\n    if k == 160:\n        break"), STORE),
@@ -442,8 +425,7 @@ MORE: dict[str, Form] = {
         has_half=False,
     ),
     "the return form": Form(
-        kernel(START, ranged(product="c += wp.tile_matmul(a, b)"), STORE),
-        reason="double buffers of 4096 bytes",
+        kernel(START, ranged(product="c += wp.tile_matmul(a, b)"), STORE), reason="double buffers of 4096 bytes"
     ),
     "the return form, added to a view": Form(
         kernel(START, "v = wp.tile_reshape(c, shape=(32, 32))", ranged(product="v += wp.tile_matmul(a, b)"), STORE),
@@ -458,9 +440,7 @@ MORE: dict[str, Form] = {
     ),
     "the return form, with a start value in registers": Form(
         kernel(
-            "c = wp.tile_ones(shape=(32, 32), dtype=wp.float32)",
-            ranged(product="c += wp.tile_matmul(a, b)"),
-            STORE,
+            "c = wp.tile_ones(shape=(32, 32), dtype=wp.float32)", ranged(product="c += wp.tile_matmul(a, b)"), STORE
         ),
         reason="double buffers of 4096 bytes",
         expected=lambda a, b: a @ b + 1,
@@ -563,9 +543,7 @@ MORE: dict[str, Form] = {
         code="writes_array",
     ),
     "a loaded tile is used": Form(
-        kernel(START, RANGE + "\n    s = wp.tile_sum(a)", STORE),
-        state="register_accumulators",
-        code="works_on_tile",
+        kernel(START, RANGE + "\n    s = wp.tile_sum(a)", STORE), state="register_accumulators", code="works_on_tile"
     ),
     "products in two branches": Form(
         kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}\n    else:\n        {ODD}"), STORE),
@@ -578,7 +556,7 @@ MORE: dict[str, Form] = {
         expected=lambda a, b: a[:, :48] @ b[:48],
     ),
     "unrolled, with a start value": Form(
-        kernel(START.replace("tile_zeros", "tile_ones"), loop("for k in range(3):", "k * 16"), STORE),
+        kernel(ONES, loop("for k in range(3):", "k * 16"), STORE),
         reason="Warp unrolls the loop, so that each iteration has tiles of its own",
         expected=lambda a, b: a[:, :48] @ b[:48] + 1,
     ),
@@ -586,7 +564,7 @@ MORE: dict[str, Form] = {
         kernel(
             START,
             "for part in range(A.shape[1] // 32):\n    for step in range(2):\n        k = (part * 2 + step) * 16\n"
-            + "".join(f"        {line}\n" for line in (LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD)),
+            + INNER,
             STORE,
         ),
         reason="Warp unrolls the loop, so that each iteration has tiles of its own",
