@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from benchmarks.solver_errors import exact
-from tests.solver_kernels import REFERENCES, Values, cholesky, complex_steps, kernel_text, solve
+from tests.solver_kernels import REFERENCES, Values, cholesky, complex_steps, inputs, kernel_text, solve
 
 View = Literal["dense", "transposed", "padded"]
 VIEWS: tuple[View, ...] = ("dense", "transposed", "padded")
@@ -214,6 +216,39 @@ def chain_text(dtype: str, shapes: list[tuple[int, int]]) -> str:
     return "".join(kernel_text(index, dtype, shape, body) for index, (shape, body) in enumerate(bodies))
 
 
-def chain_gradients(name: str, a: Values, b: Values, seeds: tuple[Values, Values]) -> tuple[Values, Values]:
-    """Gradients of A and B by complex steps."""
-    return complex_steps(CHAINS[name][1], a, b, seeds)
+@dataclass(frozen=True)
+class Launch:
+    """A kernel of a module, with arrays that hold zeros for each output.
+
+    Attributes:
+        kernel: Its name.
+        arrays: Its arguments: two inputs, then the outputs.
+        seeds: The gradients of the outputs.
+        expected: The gradients of the inputs.
+        title: What it computes.
+    """
+
+    kernel: str
+    arrays: list[Values]
+    seeds: list[Values]
+    expected: tuple[Values, Values]
+    title: str
+
+
+def launches_of(cases: list[GradientCase], seeds: Iterable[int], dtype: str) -> Iterator[Launch]:
+    """The kernels of :func:`text_of`."""
+    for index, (case, seed) in enumerate(zip(cases, seeds)):
+        t, y, gradient = case.inputs(seed, dtype)
+        expected = case.gradients(*(each.astype(float) for each in (t, y, gradient)))
+        yield Launch(f"kernel{index}", [t, y, np.zeros_like(gradient)], [gradient], expected, str(case))
+
+
+def chain_launches(dtype: str, shapes: list[tuple[int, int]]) -> Iterator[Launch]:
+    """The kernels of :func:`chain_text`."""
+    for index, (shape, (name, (_, reference))) in enumerate(itertools.product(shapes, CHAINS.items())):
+        a, b = inputs(*shape, dtype)
+        random_numbers = np.random.default_rng(index)
+        of_l, of_x = (random_numbers.uniform(-1, 1, each.shape).astype(dtype) for each in (a, b))
+        expected = complex_steps(reference, a.astype(float), b.astype(float), (of_l, of_x))
+        arrays = [a, b, np.zeros_like(a), np.zeros_like(b)]
+        yield Launch(f"kernel{index}", arrays, [of_l, of_x], expected, f"{name} {shape}")

@@ -6,16 +6,16 @@ replaces them, and several solvers in a row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.emulator.generated import build
-from tests.emulator.module import Machine, Outcome
+from tests.emulator.generated import Kernels, build
+from tests.emulator.module import Machine
 from tests.nightly import some
-from tests.solver_gradients import CHAINS, GradientCase, chain_gradients, chain_text, draw, text_of
-from tests.solver_kernels import inputs
+from tests.solver_gradients import Launch, chain_launches, chain_text, draw, launches_of, text_of
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 49]
 COLUMNS = [0, 0, 1, 2, 3, 5, 8, 16, 33]
@@ -25,13 +25,16 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-12}  # of the largest element
 CHAIN_SHAPES = [(5, 0), (17, 3), (32, 33)]
 
 
-def check(outcome: Outcome, expected: dict[str, np.ndarray], dtype: str, name: str) -> None:  # type: ignore[type-arg]
-    assert outcome.error == "", name
-    for array, values in expected.items():
-        largest = max(np.max(np.abs(values)), 1e-3)
-        np.testing.assert_allclose(
-            outcome.arrays[array], values, rtol=0, atol=TOLERANCES[dtype] * largest, err_msg=f"{array} of {name}"
-        )
+def check(built: Kernels, launches: Iterable[Launch], dtype: str) -> None:
+    for launch in launches:
+        gradients = [*map(np.zeros_like, launch.arrays[:2]), *launch.seeds]
+        kernel = getattr(built.module, launch.kernel)
+        outcome = built.emulated.backward(kernel, (1,), launch.arrays, gradients)
+        assert outcome.error == "", launch.title
+        found = [values for name, values in outcome.arrays.items() if name.startswith("adj_")]
+        for expected, values in zip(launch.expected, found):
+            atol = TOLERANCES[dtype] * max(np.max(np.abs(expected)), 1e-3)
+            np.testing.assert_allclose(values, expected, rtol=0, atol=atol, err_msg=launch.title)
 
 
 @pytest.mark.slow
@@ -39,18 +42,9 @@ def check(outcome: Outcome, expected: dict[str, np.ndarray], dtype: str, name: s
 def test_drawn_kernels(machine: Machine, tmp_path: Path, number: int) -> None:
     dtype, threads = MODULES[number]
     seeds = range(number * CASES, (number + 1) * CASES)
-    cases: list[GradientCase] = [draw(seed, SIZES, COLUMNS) for seed in seeds]
+    cases = [draw(seed, SIZES, COLUMNS) for seed in seeds]
     built = build(machine, tmp_path / "generated", text_of(cases, dtype), threads, solver_gradients="own")
-    for index, (case, seed) in enumerate(zip(cases, seeds)):
-        t, y, gradient = case.inputs(seed, dtype)
-        outcome = built.emulated.backward(
-            getattr(built.module, f"kernel{index}"),
-            (1,),
-            [t, y, np.zeros_like(gradient)],
-            [np.zeros_like(t), np.zeros_like(y), gradient],
-        )
-        of_t, of_y = case.gradients(*(each.astype(float) for each in (t, y, gradient)))
-        check(outcome, {"adj_T": of_t, "adj_Y": of_y}, dtype, str(case))
+    check(built, launches_of(cases, seeds, dtype), dtype)
 
 
 @pytest.mark.slow
@@ -59,15 +53,4 @@ def test_operands_that_are_used_before_and_after_a_solver_in_place(
     machine: Machine, tmp_path: Path, dtype: str
 ) -> None:
     built = build(machine, tmp_path / "generated", chain_text(dtype, CHAIN_SHAPES), solver_gradients="own")
-    for index, (shape, name) in enumerate((shape, name) for shape in CHAIN_SHAPES for name in CHAINS):
-        a, b = inputs(*shape, dtype)
-        random_numbers = np.random.default_rng(index)
-        seeds = tuple(random_numbers.uniform(-1, 1, each.shape).astype(dtype) for each in (a, b))
-        outcome = built.emulated.backward(
-            getattr(built.module, f"kernel{index}"),
-            (1,),
-            [a, b, np.zeros_like(a), np.zeros_like(b)],
-            [np.zeros_like(a), np.zeros_like(b), *seeds],
-        )
-        of_a, of_b = chain_gradients(name, a.astype(float), b.astype(float), seeds)
-        check(outcome, {"adj_A": of_a, "adj_B": of_b}, dtype, f"{name} {shape}")
+    check(built, chain_launches(dtype, CHAIN_SHAPES), dtype)

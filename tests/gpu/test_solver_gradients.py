@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +11,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import load
-from tests.solver_gradients import CALLS, CHAINS, chain_gradients, chain_text, draw, text_of
-from tests.solver_kernels import Values, inputs
+from tests.solver_gradients import CALLS, Launch, chain_launches, chain_text, draw, launches_of, text_of
 
 pytestmark = pytest.mark.gpu
 
@@ -29,18 +28,17 @@ def number(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def backward(gpu: str, kernel: Any, threads: int, values: list[Values], gradients: dict[int, Values]) -> list[Values]:
-    """The gradients of all arrays, given those of some."""
-    arrays = [wp.array(value, device=gpu, requires_grad=True) for value in values]
-    with wp.Tape() as tape:
-        wp.launch_tiled(kernel, dim=1, inputs=arrays, block_dim=threads, device=gpu)
-    tape.backward(grads={arrays[index]: wp.array(value, device=gpu) for index, value in gradients.items()})
-    return [array.grad.numpy() for array in arrays]
-
-
-def check(found: Values, expected: Values, dtype: str, name: str) -> None:
-    largest = max(np.max(np.abs(expected)), 1e-3)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCES[dtype] * largest, err_msg=name)
+def check(gpu: str, module: ModuleType, threads: int, launches: Iterable[Launch], dtype: str) -> None:
+    """Launch kernels on a tape and compare the gradients of their inputs."""
+    for launch in launches:
+        arrays = [wp.array(value, device=gpu, requires_grad=True) for value in launch.arrays]
+        with wp.Tape() as tape:
+            kernel = getattr(module, launch.kernel)
+            wp.launch_tiled(kernel, dim=1, inputs=arrays, block_dim=threads, device=gpu)
+        tape.backward(grads={array: wp.array(seed, device=gpu) for array, seed in zip(arrays[2:], launch.seeds)})
+        for array, expected in zip(arrays, launch.expected):
+            atol = TOLERANCES[dtype] * max(np.max(np.abs(expected)), 1e-3)
+            np.testing.assert_allclose(array.grad.numpy(), expected, rtol=0, atol=atol, err_msg=launch.title)
 
 
 def test_every_builtin(gpu: str, number: int) -> None:
@@ -48,29 +46,15 @@ def test_every_builtin(gpu: str, number: int) -> None:
     seeds = range(1000 + number * CASES, 1000 + (number + 1) * CASES)
     cases = [draw(seed, SIZES, COLUMNS) for seed in seeds]
     with warp_tiles.enabled(), warp_tiles.override(solver_gradients="own"):
-        module: ModuleType = load(text_of(cases, dtype), block_dim=threads)
-        for index, (case, seed) in enumerate(zip(cases, seeds)):
-            t, y, gradient = case.inputs(seed, dtype)
-            kernel = getattr(module, f"kernel{index}")
-            found = backward(gpu, kernel, threads, [t, y, np.zeros_like(gradient)], {2: gradient})
-            for expected, values in zip(case.gradients(*(each.astype(float) for each in (t, y, gradient))), found):
-                check(values, expected, dtype, str(case))
+        module = load(text_of(cases, dtype), block_dim=threads)
+        check(gpu, module, threads, launches_of(cases, seeds, dtype), dtype)
 
 
 def test_operands_that_are_used_before_and_after_a_solver_in_place(gpu: str, number: int) -> None:
     dtype, threads = MODULES[number]
     with warp_tiles.enabled(), warp_tiles.override(solver_gradients="own"):
-        module: ModuleType = load(chain_text(dtype, CHAIN_SHAPES), block_dim=threads)
-        for index, (shape, name) in enumerate((shape, name) for shape in CHAIN_SHAPES for name in CHAINS):
-            a, b = inputs(*shape, dtype)
-            random_numbers = np.random.default_rng(index)
-            seeds = tuple(random_numbers.uniform(-1, 1, each.shape).astype(dtype) for each in (a, b))
-            kernel = getattr(module, f"kernel{index}")
-            found = backward(
-                gpu, kernel, threads, [a, b, np.zeros_like(a), np.zeros_like(b)], {2: seeds[0], 3: seeds[1]}
-            )
-            for expected, values in zip(chain_gradients(name, a.astype(float), b.astype(float), seeds), found):
-                check(values, expected, dtype, f"{name} {shape}")
+        module = load(chain_text(dtype, CHAIN_SHAPES), block_dim=threads)
+        check(gpu, module, threads, chain_launches(dtype, CHAIN_SHAPES), dtype)
 
 
 def test_a_tape_warns_of_a_gradient_that_warp_lacks(gpu: str) -> None:
