@@ -276,9 +276,6 @@ BROAD = {
         ("store/remote.py", "Client.remove"),
         ("util/threads.py", "_call"),
     },
-    "hands the error to a function that asks": {
-        ("tuning/store.py", "RecordStore.records"),
-    },
     "waits for nothing": {("build/executor.py", "ExecutorPool._pass_on")},
     "raises the interrupt afterwards": {("tuning/search.py", "_Search.run")},
 }

@@ -15,7 +15,7 @@ from warp_tiles.store.sealed import read_bounded
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import FutureSchemaError, Record, decode_record, encode_record
 from warp_tiles.util.files import read_whole
-from warp_tiles.util.threads import raise_if_signalled, suppressed, unless_signalled
+from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -118,7 +118,6 @@ class RecordFolder:
 
     def warn_of(self, error: OSError) -> None:
         """Warn once that the folder is not used."""
-        raise_if_signalled(error)
         reason = reason_of(error)
         if isinstance(error, RefusedFolderError):
             reason = f"{error.path}: {error.reason}; chmod 700 it, or set WARP_TILES_CACHE_SHARED=1"

@@ -179,7 +179,7 @@ class RecordStore:
                     record_there = folder.read(path)
                     if record_there is not None:
                         found.append(StoredRecord(path, record_there, folder.read_only))
-            except OSError as error:
+            except unless_signalled(OSError) as error:
                 folder.warn_of(error)
         return [stored for stored in found if stored.record.key.subject.startswith(subject_prefix)]
 
