@@ -94,8 +94,10 @@ class _Decider:
                 reasons.append(Rejected("others_keep_accumulators"))
             elif accumulations:
                 ahead = self._ahead(loop, accumulations)
-                loads, buffers = ((), ()) if isinstance(ahead, Rejected) else ahead
-                reasons += [ahead] if isinstance(ahead, Rejected) else []
+                if isinstance(ahead, Rejected):
+                    reasons.append(ahead)
+                else:
+                    loads, buffers = ahead
             # without a function, the reason against accumulators in registers already is the reason
             has_functions = all(product.site in target.variants for product in products)
             if loop.kind != "unrolled" and staged and (loads or (has_functions and staged not in reasons)):
