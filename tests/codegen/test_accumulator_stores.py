@@ -86,6 +86,15 @@ def test_a_loop_with_several_sums() -> None:
     assert outcome(decided(*nodes, tiles=(C, other, A, B))) == Rejected("several_cs")
 
 
+@pytest.mark.parametrize(
+    ("start", "alphas", "code"), [(ZEROS, (1.0, 2.0), "several_factors"), (t.load(C), (2.0,), "added_to_start")]
+)
+def test_factors_of_products(start: Node, alphas: tuple[float, ...], code: str) -> None:
+    products = (t.product(A, B, C, site, alpha=alpha) for site, alpha in enumerate(alphas))
+    found = decided(start, t.loop(t.load(A), t.load(B), *products), t.store(C), tiles=(C, A, B))
+    assert outcome(found) == Rejected(code)
+
+
 def test_an_addition_after_each_product() -> None:
     s = t.tile("s", M, N)
     nodes = t.zeros(s), t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(s, C)), t.store(s)
@@ -120,6 +129,10 @@ def of(
     result: DType = "float64" if dtype == "float64" else "float32"
     k = 16 if DTYPE_BYTES[dtype] > 2 and precision == "default" else 32
     return of_variant(variant_of(128, 64, k, 128, 90, dtype, result, layout, precision), stored)
+
+
+def test_columns_of_a_leave_a_thread_no_neighbours() -> None:
+    assert of("float64", "cr") == Rejected("no_neighbours")
 
 
 def test_wide_elements() -> None:

@@ -63,6 +63,7 @@ def test_a_start_value_keeps_its_gradient() -> None:
 # ---- reasons for none
 
 VIEW = t.tile("v", memory=frozenset({"a"}))
+SQUARE = t.tile("square", K, M, "float16", memory=frozenset({"a"}))
 RESHAPED = t.alias(t.tile("v", K, M, "float16", memory=frozenset({"a"})), A, name="tile_reshape")
 
 
@@ -86,6 +87,10 @@ REASONS = {
         loop(load(A, "A"), t.product(A, t.alias(VIEW, A).results[0], C, reverses=True)),  # type: ignore[arg-type]
         "operand_not_loaded_whole",
     ),
+    "one tile and its transpose": (
+        loop(load(A, "A"), t.alias(SQUARE, A, reverses=True), t.product(A, SQUARE, C, reverses=True)), "other_loads"
+    ),
+    "a loop without accumulators in registers": (loop(*body(beta=2.0)), "as_forward"),
     "two products": (loop(*body(), t.product(A, B, C, reverses=True)), "several_products"),
     "a view other than the transpose": (
         loop(load(A, "A"), RESHAPED, load(B, "B"), t.product(A, B, C, reverses=True)), "view"

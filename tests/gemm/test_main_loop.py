@@ -443,6 +443,17 @@ def test_a_block_with_large_tiles_stays_alone() -> None:
     assert (alone.stages, alone.blocks) == (4, 1)
 
 
+def test_double_buffers_that_are_asked_for_are_a_reason() -> None:
+    found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, choice=PipelineOverrides("double_buffered"))
+    assert found == Rejected("double_buffers_asked")
+
+
+def test_products_by_different_instructions_have_no_stages() -> None:
+    products = variant_of(64, 64, 32, 128), fp32(64, 64, 32, 128, "rr")
+    question = LoopQuestion((products,), (0, 1), ("wgmma",), SMALL)
+    assert question.answer() == Rejected("several_instructions")
+
+
 def test_mma_has_no_products_in_flight() -> None:
     found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, ("mma",), choice=PipelineOverrides(in_flight=1))
     assert found == Rejected("none_in_flight", ("mma_m16n8k16", 2))
