@@ -12,6 +12,7 @@ no more. The last line has the same speed for factors against loops.
 
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
 import sys
@@ -122,7 +123,9 @@ def preferred(sample: Sequence[Measured], factor: float) -> float:
     return geometric_mean(shares) or 0.0
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args(arguments)
     found = measured(FILE.read_bytes())
     for name in dict.fromkeys(one.rates_name for one in found):
         group = [one for one in found if one.rates_name == name]

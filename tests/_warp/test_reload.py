@@ -33,7 +33,9 @@ class FakeModule:
     name = "module"
 
     def __init__(self, choices: str | None) -> None:
-        self.hashers = {} if choices is None else {BLOCK_DIM: SimpleNamespace(warp_tiles_choices=choices)}
+        self.hashers = (
+            {} if choices is None else {BLOCK_DIM: SimpleNamespace(get_hash=SimpleNamespace(choices=choices))}
+        )
         self.modified = False
 
     def mark_modified(self) -> None:
