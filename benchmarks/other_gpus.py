@@ -14,7 +14,9 @@ have as much more to do than everything else as there. :data:`FLOPS_PER_CLOCK` h
 
 Rows are loops over 4096 x 4096 x 4096, and products of tiles that stay in shared memory. Rows marked ``chosen`` have
 the pipelines of the choosers. After them come other pipelines of the loops that fit and differ: 2, 3 or 4 stages, or
-double buffers. Loops are compared with cuBLAS, and other products with NumPy. fp64 rows have the instruction of sm_90,
+double buffers. Loops are compared with cuBLAS, and other products with NumPy. The last rows are factorizations and
+solves in blocks. No rate of an instruction bounds those, so their bound is the same kernel with the limits of sm_90,
+whose results they must equal. fp64 rows have the instruction of sm_90,
 m16n8k8, and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64. sm_120 has the limits of sm_89,
 so its rows repeat those of sm_89.
 
@@ -24,6 +26,7 @@ so its rows repeat those of sm_89.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -34,7 +37,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import runner
+from benchmarks import runner, solvers
 from benchmarks.machine import ROOT, find_torch, gpu_record, torch_versions
 from benchmarks.speed import rates, timing
 from benchmarks.speed.arrays import to_host
@@ -114,6 +117,31 @@ class Row:
         return f"sm_{self.arch} {cell.form} {self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}, {cell.main_loop}"
 
 
+@dataclass(frozen=True)
+class SolverRow:
+    """A factorization or solve in blocks, with the limits of an architecture and with those of this GPU."""
+
+    arch: int
+    cell: solvers.Cell
+
+    @property
+    def name(self) -> str:
+        return f"sm_{self.arch} {self.cell.label}"
+
+    @property
+    def builds(self) -> list[Build[solvers.Cell]]:
+        return [Build(self.cell, "tiles", arch) for arch in (self.arch, ARCH)]
+
+
+def solver_rows(archs: Sequence[int]) -> Iterator[SolverRow]:
+    """Blocks of 16, 32 and 64 rows in matrices of 256."""
+    for arch, types, block in itertools.product(archs, solvers.DTYPES, (16, 32, 64)):
+        for function, columns, threads in (("blocked_cholesky", 0, 128), ("blocked_solve", 1, 64)):
+            tiles_bytes = 4 * block**2 * BYTES[solvers.DTYPES[types]]
+            if tiles_bytes <= shared_limit(arch, threads):
+                yield SolverRow(arch, solvers.Cell(function, types, 256, columns, threads, block=block))
+
+
 def fits(cell: Cell, arch: int) -> bool:
     """True if the tiles of a kernel fit the shared memory of a block."""
     sizes = ((cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c))
@@ -123,7 +151,8 @@ def fits(cell: Cell, arch: int) -> bool:
 def chosen_rows(archs: Sequence[int] = DEFAULT_ARCHS) -> Iterator[Row]:
     """The rows with the pipelines of the chooser."""
     for arch in archs:
-        for types, (ab, c) in DTYPES.items():
+        for types in VARIED:
+            ab, c = DTYPES[types]
             loops = [Cell("loop", ab, ab, c, *tile, types == "tf32") for tile in TILES[types]]
             resident = [entry.ours for entry in PARTS["resident"].entries if entry.types == types]
             if types != "fp64" or arch == 80:
@@ -279,12 +308,29 @@ def measure(row: Row, store: BuildStore, rates: Found, torch: Any, device: str) 
     return found
 
 
+def measure_solver(row: SolverRow, store: BuildStore, device: str) -> Found:
+    """The time of a factorization or solve in blocks, and its share of the speed with the limits of this GPU."""
+    found: Found = {"arch": row.arch, **asdict(row.cell)}
+    records = [store.record(build) or {"error": "not built"} for build in row.builds]
+    if error := next((record["error"] for record in records if "error" in record), ""):
+        return found | {"error": error[:300]}
+    sides = [solvers.Loaded(store, build, device) for build in row.builds]
+    results = [side.results()["x"] for side in sides]
+    allowed = solvers.LARGEST_DIFFERENCE[solvers.DTYPES[row.cell.types]] * row.cell.n / max(solvers.SIZES)
+    found["difference"] = runner.require_close(runner.difference(*results), allowed, "the same with other limits")
+    times = timing.time_alternately({str(number): Launch(side.run) for number, side in enumerate(sides)}, device)
+    found |= asdict(times["0"])
+    return found | {"share": round(times["1"].median_us / times["0"].median_us, 4)}
+
+
 # ---- a run
 
 
 def line_of(found: Found) -> str:
-    if "share" not in found:
-        return str(found["error"][:200])
+    if "tflops" not in found:
+        return str(
+            found.get("error") or f"{found['median_us']} us, {found['share']:.0%} of the speed with sm_90's limits"
+        )
     beside = f", {found['to_cublas']:.2f} of cuBLAS" if "to_cublas" in found else ""
     ratio = f", {found['share_at_ratio']:.0%} at its ratio" if "share_at_ratio" in found else ""
     return (
@@ -316,8 +362,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     store, every = BuildStore(options.builds, "auto"), list(chosen_rows(options.archs))
     chosen, others = (runner.select(rows, options.only) for rows in (every, list(other_rows(every))))
     others = [] if options.chosen else others
+    solves = runner.select(solver_rows(options.archs), options.only)
     if options.build_only:
         store.fill([build for row in (*chosen, *others) for build in row.builds], options.workers, options.again)
+        store.fill([build for row in solves for build in row.builds], options.workers, options.again)
         return 0
     device = "cuda:0"
     torch, reason = find_torch()
@@ -329,7 +377,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run["bounds"] = rates.measured(device)
     for types, of_types in run["bounds"].items():
         print(types, *(f"{name}: {rate['tflops']:.1f} TFLOP/s" for name, rate in of_types.items()), flush=True)
-    record = runner.Record(options.json, run, [row.name for row in (*every, *other_rows(every))])
+    names = [row.name for row in (*every, *other_rows(every))] + [row.name for row in solver_rows(options.archs)]
+    record = runner.Record(options.json, run, names)
     status = 0
     for rows in (*runner.chunks(chosen, _CHUNK), *runner.chunks(others, _CHUNK)):
         if time.monotonic() < end and status < 2:
@@ -339,6 +388,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 wanted, record, options, lambda row: measure(row, store, run["bounds"], torch, device), line_of,
                 lambda: timing.is_usable(device),
             )  # fmt: skip
+    if solves and time.monotonic() < end and status < 2:
+        options.seconds = end - time.monotonic()
+        store.fill([build for row in solves for build in row.builds], options.workers)
+        status |= runner.measure(solves, record, options, lambda row: measure_solver(row, store, device), line_of)
     return status
 
 

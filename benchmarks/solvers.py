@@ -258,12 +258,12 @@ def cells() -> list[Cell]:
     return found
 
 
-_kernels: dict[tuple[str, str], Any] = {}  # by side and text: cells of one kernel differ in sizes alone
+_kernels: dict[tuple[str, int, str], Any] = {}  # cells of one text differ in sizes alone
 
 
 def _kernel_of(store: BuildStore, build: Build[Cell], device: str) -> Any:
     """The kernel of a finished build, loaded at the first call."""
-    key = (build.side, build.text)
+    key = (build.side, build.limits_of, build.text)
     if key not in _kernels:
         _kernels[key] = load_module(store, build, device).run
     return _kernels[key]

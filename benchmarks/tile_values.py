@@ -89,7 +89,8 @@ def shares(rows: list[dict[str, Any]]) -> str:
     for kind in dict.fromkeys((row["arch"], row["types"]) for row in timed):
         ours, other = best(kind, chosen=True), best(kind, chosen=False)
         beside = "the same" if other is ours else f"{tile(other)}, `{other['main_loop']}`: {other['share']:.2f}"
-        numbers = (f"{ours[name]:.2f}" for name in ("share", "to_cublas"))
+        ratio = f", {ours['share_at_ratio']:.2f} at its ratio" if "share_at_ratio" in ours else ""
+        numbers = (f"{ours['share']:.2f}{ratio}", f"{ours['to_cublas']:.2f}")
         lines.append([f"sm_{kind[0]}, {kind[1]}", tile(ours), *numbers, beside])
     head = ["limits, operands", "best tile, step, threads", "share of the bound", "of cuBLAS of this GPU"]
     return table([*head, "best of all pipelines"], lines)

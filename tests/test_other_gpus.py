@@ -112,7 +112,8 @@ def test_measured_shares_are_shown_by_architecture_and_type() -> None:
         return {"arch": arch, "types": "fp16", "chosen": main_loop == CHOSEN, **cell, **numbers}
 
     failed = {"name": "", "arch": 80, "types": "fp16", "wrong": "c"}
-    rows = [row(CHOSEN, 0.5), row("mma,stages=2", 0.75, m=128), row(CHOSEN, 0.25), row(CHOSEN, 0.5, 89), failed]
+    at_ratio = row(CHOSEN, 0.5, 89) | {"share_at_ratio": 0.875}
+    rows = [row(CHOSEN, 0.5), row("mma,stages=2", 0.75, m=128), row(CHOSEN, 0.25), at_ratio, failed]
     first, second = tile_values.shares(rows).strip().splitlines()[2:]
     assert first == "| sm_80, fp16 | 64x64, 32, 128 | 0.50 | 0.25 | 128x64, 32, 128, `mma,stages=2`: 0.75 |"
-    assert second == "| sm_89, fp16 | 64x64, 32, 128 | 0.50 | 0.25 | the same |"
+    assert second == "| sm_89, fp16 | 64x64, 32, 128 | 0.50, 0.88 at its ratio | 0.25 | the same |"

@@ -66,18 +66,19 @@ template <class P> struct WarpProduct {
         }
     }
 
-    // Loads what loaders were asked for, too. The copies follow the fragments of a step, because reads of shared memory wait behind
-    // them, and precede fragments that this call multiplies, because the compiler moves them to the end otherwise.
+    // If `requested`, issues the copies of the tiles that loaders were asked for. Reads of shared memory wait behind them, so they come
+    // after all fragments. Loops of fp64 have few copies for their products, and are faster with some after the fragments of each step.
     template <class... Loaders>
     static __forceinline__ __device__ void add(Accumulators& accumulators, unsigned a, unsigned b, int requested = 0, Loaders&... loaders)
     {
-        constexpr int PASSES = (0 + ... + Loaders::PASSES), PARTS = LATE ? STEPS - 1 : STEPS;
+        constexpr int PASSES = (0 + ... + Loaders::PASSES), FIRST = sizeof(T) == 8 ? 0 : STEPS - 1;
+        constexpr int END = LATE && FIRST == 0 ? STEPS - 1 : STEPS, PARTS = END - FIRST;
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             load(accumulators, a, b, step);
             if constexpr (PASSES != 0)
-                if (step < PARTS)
-                    issue_copies(requested, step * PASSES / PARTS, (step + 1) * PASSES / PARTS, loaders...);
+                if (step >= FIRST && step < END)
+                    issue_copies(requested, (step - FIRST) * PASSES / PARTS, (step - FIRST + 1) * PASSES / PARTS, loaders...);
             multiply_step(accumulators, LATE ? step + STEPS - 1 : step);
         }
     }
