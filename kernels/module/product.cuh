@@ -12,6 +12,8 @@
 //     start(accumulators, c)      before the loop: the values of a row-major C in shared memory
 //     add(accumulators, a, b)     adds the product of two stage buffers, given by their shared addresses. It may leave work to the next
 //                                 add() or to complete(); in the loop, Ring::wait() keeps its buffers until GROUPS groups are done
+//     add(accumulators, a, b, requested, loaders...)
+//                                 the same, and copies tiles between its instructions (BufferLoader::copy_pass); only of mma.sync
 //     complete(accumulators)      after the last add(): does what is left, and waits for it
 //     scale(accumulators, factor) before the loop or after complete(): multiplies the accumulators by a Sum or RuntimeFactor
 //     finish<ADD>(accumulators, c) writes the accumulators to a row-major C in shared memory, or adds them to it
