@@ -28,6 +28,8 @@ def instruction_of(record: dict[str, Any], folder: Path) -> str:
     (loop,) = record["loops"]
     assert ("Product<wt_module::WarpgroupProduct<" in source) is (loop["instruction"] == "wgmma")
     assert ("Product<wt_module::WarpProduct<" in source) is (loop["instruction"] == "mma_m16n8k16")
+    # the products issue the copies
+    assert ("RequestBuffer<wt_module::BufferLoader<decltype" in source) is (loop["instruction"] == "mma_m16n8k16")
     return str(loop["instruction"])
 
 
