@@ -152,21 +152,20 @@ template <typename Tile> struct BufferLoader {
     static constexpr bool ADDS_PASS_BYTES = sizeof(T) < 8;
     static constexpr unsigned LARGEST_STRIDE = 0x7fffffffu / PASS_ROWS;  // a negative stride is larger, and takes the general case
 
-    char* data;                // of the array
     const char* thread_start;  // the thread's vector of the tile at the array's start
     int stride;                // bytes between rows
     bool vectors;              // true if async copies of vectors can read the array
     int rows, columns;         // offsets below these are inside such an array; else zeros
     unsigned to[PERIOD];       // the thread's offsets in a stage buffer
 
-    int y, x;            // of the tile that copy_pass() or load_requested() loads
+    char* data;          // of the array, which the tile that copy_pass() or load_requested() loads has
+    int y, x;            // offsets of this tile
     unsigned buffer;     // to which it is loaded
     const char* vector;  // that copy_pass() copies next
 
     template <typename Array> inline __device__ void begin(const Array& array)
     {
         const char* const first = reinterpret_cast<const char*>(array.data);
-        data = const_cast<char*>(first);
         stride = array.strides[0];
         vectors = WHOLE_PASSES && __isGlobal(first) && array.strides[1] == sizeof(T) && stride % VECTOR_BYTES == 0
             && reinterpret_cast<uint64_t>(first) % VECTOR_BYTES == 0 && unsigned(stride) <= LARGEST_STRIDE;
@@ -195,6 +194,7 @@ template <typename Tile> struct BufferLoader {
     // Remembers a tile. Returns true if copy_pass() can load it: it lies inside the array. Else load_requested() loads it.
     template <typename Global> inline __device__ bool request(unsigned to_buffer, const Global& source)
     {
+        data = reinterpret_cast<char*>(source.data.data);
         y = source.offset[0], x = source.offset[1], buffer = to_buffer;
         return WHOLE_PASSES & (unsigned(y) < unsigned(rows)) & (unsigned(x) < unsigned(columns)) & (x % PER_VECTOR == 0);
     }
@@ -207,8 +207,11 @@ template <typename Tile> struct BufferLoader {
     // Issues the copies of a pass, if `requested`. All passes are called in order.
     inline __device__ void copy_pass(int requested, int pass)
     {
-        if (pass == 0) {  // opaque, so that the address is computed between products
-            const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x)), row = thread / PER_ROW, first = thread % PER_ROW;
+        if (pass == 0) {
+            int thread = static_cast<int>(threadIdx.x);
+            if constexpr (sizeof(T) == 8)
+                thread = wt::arch::opaque(thread);  // otherwise parts of the address take registers from the loop
+            const int row = thread / PER_ROW, first = thread % PER_ROW;
             vector = wt::arch::mad_wide(stride, y + row, data + unsigned(x * static_cast<int>(sizeof(T)) + first * VECTOR_BYTES));
         }
         wt::arch::copy_async_16_if(requested, buffer + to[pass % PERIOD] + pass / PERIOD * PERIOD_BYTES, vector);

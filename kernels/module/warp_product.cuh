@@ -148,11 +148,15 @@ private:
                 }
     }
 
-    // Loads the fragments of a step into its set.
+    // Loads the fragments of a step into its set. The first products need all of B and one fragment of A.
     static __forceinline__ __device__ void load(Accumulators& accumulators, unsigned a, unsigned b, int step)
     {
+        const auto load_b = [&] { B::load(accumulators.bs[step % SETS], (SWAPPED ? a : b) + accumulators.place_b, first_col(), step * STEP); };
+        if constexpr (sizeof(T) < 8)
+            load_b();
         A::load(accumulators.as[step % SETS], (SWAPPED ? b : a) + accumulators.place_a, first_row(), step * STEP);
-        B::load(accumulators.bs[step % SETS], (SWAPPED ? a : b) + accumulators.place_b, first_col(), step * STEP);
+        if constexpr (sizeof(T) == 8)  // not measured in the other order
+            load_b();
     }
 
     static __forceinline__ __device__ void multiply_step(Accumulators& accumulators, int step)
