@@ -392,7 +392,7 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
         from = next(from);
     }
 
-    // After the loads of a K-iteration that were not left to the products
+    // After the loads of a K-iteration that were not left to the products. If it is multiplied next, nothing else waits for it.
     inline __device__ void loaded_alone()
     {
         wt::arch::commit_copies();
@@ -400,6 +400,8 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
             to = next(to);
             if (++pending == PREFETCH_DISTANCE)
                 wait_for_next();
+        } else if constexpr (PREFETCH_DISTANCE == 1) {
+            wait_for_next();
         }
     }
 

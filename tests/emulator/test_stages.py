@@ -47,6 +47,7 @@ def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str
             (90, 128, "mma", "Warp"),
             (90, 128, "blocks=1", "Warpgroup"),
             (90, 128, "mma,stages=4,per_barrier=2", "Warp"),
+            (90, 128, "mma,stages=2", "Warp"),
         ],
         2,
     ),
