@@ -119,7 +119,8 @@ _RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-_PREFERENCE = 2.0  # for the kernel with tensor copies (benchmarks/fit_matmul.py)
+# for the kernel with tensor copies (benchmarks/fit_matmul.py), and beside a loop with more slices (docs/experiments.md)
+_PREFERENCE, _PREFERENCE_OVER_SLICES = 2.0, 1.5
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 
@@ -229,8 +230,8 @@ def kernel_of(
         _, kernel, slices = min(launches, key=lambda launch: _distance(config, *launch[1:]))
         return kernel, slices
     time_us, kernel, slices = launches[0]
-    loop_us = cost_us(problem, config, arch, multiprocessors)
-    refuse(_PREFERENCE * loop_us < time_us, "loop_faster", _PREFERENCE)
+    factor = _PREFERENCE if config.split_k <= slices.count else _PREFERENCE_OVER_SLICES
+    refuse(factor * cost_us(problem, config, arch, multiprocessors) < time_us, "loop_faster", factor)
     return kernel, slices
 
 
