@@ -14,11 +14,12 @@ have as much more to do than everything else as there. :data:`FLOPS_PER_CLOCK` h
 
 Rows are loops over 4096 x 4096 x 4096, and products of tiles that stay in shared memory. Rows marked ``chosen`` have
 the pipelines of the choosers. After them come other pipelines of the loops that fit and differ: 2, 3 or 4 stages, or
-double buffers. Loops are compared with cuBLAS, and other products with NumPy. The last rows are factorizations and
-solves in blocks. No rate of an instruction bounds those, so their bound is the same kernel with the limits of sm_90,
-whose results they must equal. fp64 rows have the instruction of sm_90,
+double buffers. Loops are compared with cuBLAS, and other products with NumPy. fp64 rows have the instruction of sm_90,
 m16n8k8, and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64. sm_120 has the limits of sm_89,
 so its rows repeat those of sm_89.
+
+The last rows are factorizations and solves in blocks. No rate of an instruction bounds those, so their bound is the
+same kernel with the limits of sm_90, whose results they must equal.
 
 ``--build-only`` fills the folder of builds and needs no GPU.
 """
