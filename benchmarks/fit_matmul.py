@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import ROOT
 from benchmarks.runner import geometric_mean
 from benchmarks.tune_matmul import problems
-from warp_tiles.array_products.answers import BUCKET
+from warp_tiles.array_products.choice import BUCKET
 from warp_tiles.gemm import matmul
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_launches
 from warp_tiles.tuning.record import decode_records

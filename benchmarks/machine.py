@@ -67,8 +67,8 @@ def cpu_record() -> dict[str, Any]:
     import warp as wp
 
     import warp_tiles
-    from warp_tiles.compile.search import dotted, find_toolchain
-    from warp_tiles.tuning.key import processor
+    from warp_tiles.compile.find import dotted, find_toolchain
+    from warp_tiles.tuning.tuning_key import processor
 
     toolchain = find_toolchain()
     return {
@@ -88,7 +88,7 @@ def cpu_record() -> dict[str, Any]:
 def gpu_record(provider: str = "auto") -> dict[str, Any]:
     import warp as wp
 
-    from warp_tiles.compile.search import dotted
+    from warp_tiles.compile.find import dotted
 
     device = wp.get_device("cuda:0")
     return {

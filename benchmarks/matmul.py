@@ -127,7 +127,7 @@ class Sides:
 
 def config_of(a: Any, b: Any, out: Any, **options: Any) -> dict[str, int]:
     """The configuration of the loop or kernel that computes a product of Warp arrays."""
-    from warp_tiles.array_products.arguments import checked
+    from warp_tiles.array_products.checks import checked
     from warp_tiles.array_products.prepared import prepared
 
     return prepared(checked(a, b, out, **options).call, out.device).answer.launched.to_json()

@@ -89,8 +89,8 @@ for number, text in enumerate(job["modules"]):
         module.options |= {"enable_mathdx_gemm": False, "enable_mathdx_solver": False}
     modules.append(module)
 if not job["compiler"]:
-    from warp_tiles.compile import search
-    search._LibraryFile.paths = lambda file: iter(())
+    from warp_tiles.compile import find
+    find._LibraryFile.paths = lambda file: iter(())
 if job["imported"]:
     import warp_tiles
 start = time.perf_counter()

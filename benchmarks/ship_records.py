@@ -32,14 +32,14 @@ from benchmarks.speed.occupancy import limits_of
 from benchmarks.tune_matmul import shipped
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import current
-from warp_tiles.tuning.answers import Place, digest_of
 from warp_tiles.tuning.contribution import Contribution, contribute, contributed_places, read_contribution
 from warp_tiles.tuning.corpus import PRODUCTS
 from warp_tiles.tuning.in_place import PlacedLaunch, Tuner
-from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.questions import Place, digest_of
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, decode_records, encode_records, identity
 from warp_tiles.tuning.shipped import shipped_file, shipped_records
 from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.tuning_key import Environment
 from warp_tiles.util.files import write_output
 
 LEAST_SPEED = 0.98  # of the package's choice

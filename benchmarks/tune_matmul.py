@@ -36,11 +36,11 @@ from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_
 from warp_tiles.gemm.problem import DType
 from warp_tiles.gemm.tensor_kernel import TensorKernel
 from warp_tiles.settings import current
-from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records
 from warp_tiles.tuning.search import Question, SearchDevice, by_identity
 from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.tuning_key import TuningKey, environment_of
 
 MEASURED = 12  # candidates of a bucket
 DEFAULT = DEFAULTS["matmul"]  # the chooser's choice
@@ -100,7 +100,7 @@ class Bench:
     def __init__(self, torch: Any, problem: MatmulProblem) -> None:
         import warp as wp
 
-        from warp_tiles.array_products.arguments import checked
+        from warp_tiles.array_products.checks import checked
 
         dtype = getattr(torch, problem.a)
         batch = (problem.batch,) if problem.batch > 1 else ()
@@ -134,7 +134,7 @@ class Bench:
         from warp_tiles._warp import installed
         from warp_tiles.array_products.kernels import tile_kernel
         from warp_tiles.array_products.prepared import answered, kernel_of
-        from warp_tiles.build.kernels import cubin_of
+        from warp_tiles.build.tensor_kernels import cubin_of
 
         kernels = set()
         for config in map(self._config, configs):
@@ -220,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     import warp as wp
 
     import warp_tiles
-    from warp_tiles.array_products.answers import key_of
+    from warp_tiles.array_products.choice import key_of
 
     torch = importlib.import_module("torch")
     wp.config.log_level = wp.LOG_WARNING

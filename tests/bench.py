@@ -15,7 +15,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.session import Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest
-from warp_tiles.compile.search import Toolchain
+from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.dispatch import Target, Tile, products

@@ -38,7 +38,7 @@ hypothesis.settings.load_profile("tests")
 @pytest.fixture(scope="session")
 def toolchain() -> None:
     """The toolchain of this environment. Without one, the test is skipped."""
-    from warp_tiles.compile.search import find_toolchain
+    from warp_tiles.compile.find import find_toolchain
     from warp_tiles.errors import ToolchainError
 
     try:

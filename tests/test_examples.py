@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.commands import command
 from tests.interpreter import python
-from warp_tiles.reports.functions import functions, module_title
+from warp_tiles.reports.descriptions import functions, module_title
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -91,7 +91,7 @@ def test_code_is_written_from_answers_alone() -> None:
     reached = {"codegen.emit_loops", "codegen.emit_stores", "codegen.prelude"}
     while added := {target for module in reached for target in imports()[module]} - reached:
         reached |= added
-    assert "codegen.answers" in reached
+    assert "codegen.module_code" in reached
     decides = {"codegen.trace", "codegen.loops", "codegen.stages"}
     assert not {module for module in reached if module in decides or folder_of(module) in ("settings", "plan")}
 

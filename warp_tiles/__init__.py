@@ -41,7 +41,7 @@ from warp_tiles.settings import Settings, configure, override
 from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
-    from warp_tiles.array_products.matmul import matmul
+    from warp_tiles.array_products.product import matmul
     from warp_tiles.array_products.solves import cholesky, solve
     from warp_tiles.gemm.problem import GemmProblem, Operand, Role
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
@@ -66,7 +66,7 @@ _LAZY_NAMES = {
     "TunedKernel": "tuning.kernel",
     "autotune": "tuning.kernel",
     "cholesky": "array_products.solves",
-    "matmul": "array_products.matmul",
+    "matmul": "array_products.product",
     "record": "launch.recorded",
     "solve": "array_products.solves",
 }

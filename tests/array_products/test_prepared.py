@@ -10,8 +10,8 @@ import pytest
 import warp as wp
 
 from tests.array_products.cases import CPU, LAYOUTS, integers, on, square, transposed, values_of
-from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.call import MatmulCall, View, aligned_view, contiguous, view_of
+from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.prepared import padded_copy, prepare
 from warp_tiles.gemm.matmul_question import MatmulConfig
 

@@ -22,7 +22,7 @@ from warp_tiles.array_products.kernels import function_kernel
 from warp_tiles.array_products.tensor_matmul import TensorMap, TensorMatmul
 from warp_tiles.array_products.workspace import Workspace
 from warp_tiles.build.engine import Engine
-from warp_tiles.build.kernels import cubin_of
+from warp_tiles.build.tensor_kernels import cubin_of
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.matmul import answer_of
 from warp_tiles.gemm.matmul_question import MatmulConfig

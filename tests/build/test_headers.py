@@ -16,7 +16,7 @@ from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.headers import ModuleHeaders
 from warp_tiles.compile.compiler import Compiled, CompileRequest, HeaderFile
-from warp_tiles.compile.search import Toolchain
+from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.toolchain import FileDigests
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.store.kinds import HEADERS

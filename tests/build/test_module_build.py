@@ -20,8 +20,8 @@ from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.codegen.session import FunctionUse, Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.module import ModuleSource
-from warp_tiles.compile.search import Toolchain
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planner import plan_module

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.codegen import traces as t
 from tests.gemm.test_main_loop import fp32
-from warp_tiles.codegen.answers import LoopAccumulators, LoopDecision
 from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.module_code import LoopAccumulators, LoopDecision
 from warp_tiles.codegen.operations import Operation
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import FunctionTrace, Node

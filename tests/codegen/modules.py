@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from warp_tiles.codegen.answers import DeviceFunction
+from warp_tiles.codegen.module_code import DeviceFunction
 from warp_tiles.codegen.prelude import PLACEHOLDER, finished_source
 from warp_tiles.codegen.session import Session
 from warp_tiles.codegen.trace import ModuleTrace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.hooks import Macros
+from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.trace import FunctionTrace
 
 A, B, C = t.tile("a", 16, 8), t.tile("b", 8, 16), t.tile("c")

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.answers import Loads
 from warp_tiles.codegen.loads import is_asynchronous, plan_loads
+from warp_tiles.codegen.module_code import Loads
 from warp_tiles.codegen.operations import Effect, Operation
 from warp_tiles.codegen.trace import Node
 

@@ -19,10 +19,10 @@ from tests.codegen.decisions import (
     decide_loops,
     outcome,
 )
-from warp_tiles.codegen.answers import Addition, LoopAccumulators, LoopDecision
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
-from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.macros import Hook
+from warp_tiles.codegen.module_code import Addition, LoopAccumulators, LoopDecision
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.rejected import Rejected

@@ -19,9 +19,9 @@ from tests.codegen.decisions import (
     outcome,
 )
 from tests.gemm.test_main_loop import fp32
-from warp_tiles.codegen.answers import LoopDecision
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
-from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.macros import Hook
+from warp_tiles.codegen.module_code import LoopDecision
 from warp_tiles.codegen.operations import Effect, Operation, Scalar
 from warp_tiles.codegen.pipelines import fill_before, holds_zeros
 from warp_tiles.codegen.stages import LoopTarget

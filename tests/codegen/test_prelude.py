@@ -10,8 +10,8 @@ import pytest
 import warp_tiles
 from tests.codegen.modules import BIG
 from tests.solver.test_variant import L
-from warp_tiles.codegen.answers import FunctionCall, ModuleCode
-from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.macros import Hook
+from warp_tiles.codegen.module_code import FunctionCall, ModuleCode
 from warp_tiles.codegen.prelude import PLACEHOLDER, finished_source
 from warp_tiles.gemm.problem import Role
 from warp_tiles.solver.variant import SolverVariant
@@ -57,7 +57,7 @@ EXCEPTIONS = {
     # a line of a compiler's log
     ("build/chain.py", "line.strip()"),
     # drops the space after a macro without a body; the text is the package's own
-    ("codegen/hooks.py", "f\"#define {name} {' '.join(self._texts.get(name, ()))}\".rstrip()"),
+    ("codegen/macros.py", "f\"#define {name} {' '.join(self._texts.get(name, ()))}\".rstrip()"),
 }
 MODULES = sorted(path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py"))
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.gemm.test_main_loop import variant_of
-from warp_tiles.codegen.answers import LoopDecision, ReverseRing
 from warp_tiles.codegen.emit_loops import emit_reverse
-from warp_tiles.codegen.hooks import Macros
 from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.macros import Macros
+from warp_tiles.codegen.module_code import LoopDecision, ReverseRing
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Node

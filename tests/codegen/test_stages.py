@@ -8,8 +8,8 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.gemm.test_main_loop import variant_of
-from warp_tiles.codegen.answers import LoopDecision, Ring
 from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.module_code import LoopDecision, Ring
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget, constant_arrays
 from warp_tiles.codegen.trace import FunctionTrace, Node

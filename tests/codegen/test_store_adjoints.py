@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.answers import ReversedStore
+from warp_tiles.codegen.module_code import ReversedStore
 from warp_tiles.codegen.operations import Array, Effect, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import reversed_stores
 from warp_tiles.codegen.trace import FunctionTrace, Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.answers import ComputedStore
+from warp_tiles.codegen.module_code import ComputedStore
 from warp_tiles.codegen.operations import OPERATORS, Affine, Array, Effect, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import computed_stores
 from warp_tiles.codegen.trace import Node

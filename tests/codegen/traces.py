@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from warp_tiles.codegen.answers import LoopAccumulators
 from warp_tiles.codegen.loops import AccumulatorsOf
+from warp_tiles.codegen.module_code import LoopAccumulators
 from warp_tiles.codegen.operations import Effect, Operation, Product, Scalar, Tile, Value
 from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, ModuleTrace, Node
 from warp_tiles.gemm.rejected import Rejected

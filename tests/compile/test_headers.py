@@ -23,7 +23,7 @@ PROBE = """
 import json, sys
 from warp_tiles.compile import compiler
 from warp_tiles.compile.libraries import open_nvjitlink, open_nvrtc
-from warp_tiles.compile.search import find_toolchain
+from warp_tiles.compile.find import find_toolchain
 paths = [str(path) for path in find_toolchain().paths]
 nvrtc = open_nvrtc(paths[0])
 for step in sys.argv[1:]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest, LinkRequest
+from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.module import (
     KNOWN_KEYWORDS,
     ModuleSource,
@@ -22,7 +23,6 @@ from warp_tiles.compile.module import (
     reason_without_key,
     warp_link_reason,
 )
-from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.worker import run
 from warp_tiles.errors import LinkError
 

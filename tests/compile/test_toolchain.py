@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.compile.test_search import PLAIN
+from tests.compile.test_find import PLAIN
 from tests.compile.test_sources import tree
 from warp_tiles.compile import toolchain as module
-from warp_tiles.compile.search import Toolchain
+from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError

@@ -21,7 +21,7 @@ import warp_tiles
 from benchmarks.loops import Row
 from benchmarks.speed.cubin import registers
 from tests.integration.helpers import compile_module, load
-from warp_tiles.compile.search import dotted, find_toolchain
+from warp_tiles.compile.find import dotted, find_toolchain
 from warp_tiles.plan import planning
 
 TABLE = Path(__file__).with_suffix(".json")

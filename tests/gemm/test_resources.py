@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import warp_tiles
 from benchmarks.result_values import result
 from tests.gemm.loop_registers import BELOW, TABLE, measured, rows
+from warp_tiles.compile.find import find_toolchain
 from warp_tiles.compile.libraries import open_nvrtc
-from warp_tiles.compile.search import find_toolchain
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.hardware import (

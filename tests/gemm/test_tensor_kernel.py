@@ -11,7 +11,7 @@ import pytest
 
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
-from warp_tiles.build.kernels import cubin_of
+from warp_tiles.build.tensor_kernels import cubin_of
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor

@@ -20,7 +20,7 @@ from tests.golden.corpus import Case
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen import prelude
 from warp_tiles.compile import sources
-from warp_tiles.compile.search import dotted, find_toolchain
+from warp_tiles.compile.find import dotted, find_toolchain
 from warp_tiles.compile.sources import flatten
 
 Entry = dict[str, Any]  # "source": digest, "lines": decisions

@@ -12,8 +12,8 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, Values, integers, on, square, values_of
-from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.call import canonicalize
+from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.prepared import answered, prepare
 from warp_tiles.gemm.matmul import candidates
 from warp_tiles.gemm.matmul_question import MatmulConfig

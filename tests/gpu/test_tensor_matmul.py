@@ -13,7 +13,7 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, integers, on, values_of
-from warp_tiles.array_products.arguments import checked
+from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.prepared import answered, prepare, prepared
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError

@@ -72,7 +72,7 @@ import warp_tiles
 sys.path.append(sys.argv[1])
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.compile.search import find_toolchain
+from warp_tiles.compile.find import find_toolchain
 
 found = find_toolchain()
 with CompilerPool(1, libraries=found.paths) as pool:

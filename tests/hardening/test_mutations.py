@@ -21,7 +21,7 @@ from tests.nightly import some
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.store import report
-from warp_tiles.tuning import folder as record_folder
+from warp_tiles.tuning import record_folder
 from warp_tiles.util import files
 from warp_tiles.util.processes import described, this_process
 from warp_tiles.util.warn import WarnedTexts

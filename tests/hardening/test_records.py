@@ -26,10 +26,10 @@ from warp_tiles.store.envelope import pack
 from warp_tiles.store.kinds import MEASUREMENTS
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.sealed import dump_json
-from warp_tiles.tuning.answers import FUNCTION, Answers, digest_of, values_of
-from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.questions import FUNCTION, Answers, digest_of, values_of
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_record, encode_record
 from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
+from warp_tiles.tuning.tuning_key import TuningKey
 
 
 @pytest.fixture

@@ -25,18 +25,18 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.array_products import prepared
 from warp_tiles.build.executor import ExecutorPool
-from warp_tiles.compile import search
+from warp_tiles.compile import find
 from warp_tiles.compile.compiler import LinkRequest
+from warp_tiles.compile.find import find_toolchain
 from warp_tiles.compile.pool import result_of
-from warp_tiles.compile.search import find_toolchain
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.remote import RemoteStore
 from warp_tiles.store.sealed import Documents
 from warp_tiles.tuning.factory import KernelFactory
-from warp_tiles.tuning.folder import RecordFolder
 from warp_tiles.tuning.launches import Reference
 from warp_tiles.tuning.measure import Effort, Runner, race
+from warp_tiles.tuning.record_folder import RecordFolder
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.threads import DaemonThreads, side_by_side, wait_result
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -126,7 +126,7 @@ def with_an_epilogue(tmp_path: Path) -> None:
 
 def for_a_library(slow: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, slow, lambda path: sleep())
+        patch.setattr(find, slow, lambda path: sleep())
         find_toolchain()
 
 

@@ -13,7 +13,7 @@ from tests.integration.commands import command, json_of, usage_error
 from tests.integration.helpers import run_python
 from warp_tiles import __version__
 from warp_tiles.cli import doctor
-from warp_tiles.compile.search import find_toolchain
+from warp_tiles.compile.find import find_toolchain
 from warp_tiles.gemm.hardware import MULTIPROCESSORS
 
 
@@ -69,9 +69,9 @@ def test_the_doctor_names_architectures_that_the_table_lacks(monkeypatch: pytest
 
 # the search finds no header, as in an environment without the wheels
 NO_HEADERS = """
-from warp_tiles.compile import search
+from warp_tiles.compile import find
 
-search._header_folders = lambda: iter(())
+find._header_folders = lambda: iter(())
 """
 
 
@@ -87,9 +87,9 @@ def test_doctor_without_headers(tmp_path: Path) -> None:
 
 # the search finds no library, as in an environment without the compiler
 NO_COMPILER = """
-from warp_tiles.compile import search
+from warp_tiles.compile import find
 
-search._LibraryFile.paths = lambda file: iter(())
+find._LibraryFile.paths = lambda file: iter(())
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.commands import COMPILE_FIELDS, MAIN, PLAN_FIELDS, WITHOUT_GUARD, command, json_of, usage_error
 from tests.integration.helpers import FORWARD_ONLY, cubin_symbols, gemm
 from tests.integration.solvers import solver
-from warp_tiles.cli.ahead import _print_rows
+from warp_tiles.cli.planning import _print_rows
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.launch.script import PLANNED
 

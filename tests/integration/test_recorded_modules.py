@@ -23,7 +23,7 @@ from tests.integration.helpers import gemm, load
 from tests.store.test_start_record import MODULE
 from tests.waiting import until
 from warp_tiles._warp import installed
-from warp_tiles._warp.ahead import RecordedModules
+from warp_tiles._warp.generate_ahead import RecordedModules
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import hash_again
 from warp_tiles.build import ahead
@@ -242,7 +242,7 @@ def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
 @pytest.fixture
 def loading(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """This thread loads a module for the fake GPU."""
-    monkeypatch.setattr("warp_tiles._warp.ahead.loaded_here", lambda: {"device": device, "output_arch": 90})
+    monkeypatch.setattr("warp_tiles._warp.generate_ahead.loaded_here", lambda: {"device": device, "output_arch": 90})
 
 
 def generate(*modules: ModuleType) -> str:

@@ -21,9 +21,9 @@ from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import copied_kernel, forget_modules, hash_all_again
 from warp_tiles.cli.tune import tune_script
 from warp_tiles.launch.script import Script
-from warp_tiles.tuning import answers, in_place
-from warp_tiles.tuning.answers import Place, pipeline_of, source_of
+from warp_tiles.tuning import in_place, questions
 from warp_tiles.tuning.in_place import PlacedLaunch, copy_of, places_of, search_devices
+from warp_tiles.tuning.questions import Place, pipeline_of, source_of
 from warp_tiles.tuning.record import DEFAULTS, identity
 from warp_tiles.tuning.store import open_store
 
@@ -34,7 +34,7 @@ GPU = SimpleNamespace(get_cuda_compile_arch=lambda: 90)
 
 @pytest.fixture(autouse=True)
 def enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(answers, "present_environments", lambda: (H200,))
+    monkeypatch.setattr(questions, "present_environments", lambda: (H200,))
     with settings.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
         yield
         require_hooks("the test").engine.records_changed()

@@ -25,7 +25,7 @@ from warp_tiles.array_products.backward import Backward, gemm_gradients
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.whole_product import LEAST_WORK
 from warp_tiles.plan.planner import DETERMINISTIC_GRADIENTS, WHOLE_GRADIENTS
-from warp_tiles.reports.functions import loop_rows
+from warp_tiles.reports.descriptions import loop_rows
 
 pytestmark = pytest.mark.usefixtures("enabled")
 M, N, K = 70, 50, 144

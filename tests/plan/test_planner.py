@@ -27,8 +27,8 @@ from tests.codegen.modules import (
     with_settings,
     written,
 )
-from warp_tiles.codegen.answers import DeviceFunction, LoopAccumulators, LoopDecision
 from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.module_code import DeviceFunction, LoopAccumulators, LoopDecision
 from warp_tiles.codegen.prelude import PLACEHOLDER, SCALAR_FUNCTION, declaration, loop_declarations, waiting_function
 from warp_tiles.codegen.session import Session
 from warp_tiles.codegen.stages import LoopTarget

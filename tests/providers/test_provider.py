@@ -15,7 +15,7 @@ from tests.solver import test_variant as solver
 from warp_tiles.compile import sources
 from warp_tiles.compile import toolchain as store_module
 from warp_tiles.compile.compiler import Compiled
-from warp_tiles.compile.search import Toolchain
+from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.choose import choose

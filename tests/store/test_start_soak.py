@@ -28,9 +28,9 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles.build.start_record import StartModule, read_record
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.find import dotted
 from warp_tiles.compile.module import WarpCompileRequest
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.compile.search import dotted
 from warp_tiles.compile.toolchain import ToolchainStore
 
 STARTS = 50

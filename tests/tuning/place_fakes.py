@@ -13,12 +13,12 @@ import warp as wp
 from warp_tiles.gemm.main_loop import LoopQuestion
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import DType, GemmProblem, Operand
-from warp_tiles.tuning.answers import Place
 from warp_tiles.tuning.in_place import PlacedLaunch
-from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.measure import Candidate
+from warp_tiles.tuning.questions import Place
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search import SearchDevice
+from warp_tiles.tuning.tuning_key import Environment
 from warp_tiles.util.version import __version__
 
 H200 = Environment("NVIDIA H200", 90, 132, wp.__version__, "13.0", __version__)

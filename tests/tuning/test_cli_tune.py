@@ -21,8 +21,8 @@ from warp_tiles.cli import commands
 from warp_tiles.cli.tune import label, microseconds
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.launch.script import Discovery, Script
-from warp_tiles.tuning.answers import Place
 from warp_tiles.tuning.in_place import TunedPlace
+from warp_tiles.tuning.questions import Place
 from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.tuning.store import RecordStore, open_store
 

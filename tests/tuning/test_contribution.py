@@ -31,9 +31,9 @@ from warp_tiles.store.envelope import pack
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.tuning import contribution as module
 from warp_tiles.tuning import in_place, shipped
-from warp_tiles.tuning.answers import Place, loop_place, snapshot
 from warp_tiles.tuning.contribution import Contribution, contribute, read_contribution
 from warp_tiles.tuning.corpus import PRODUCTS, Product
+from warp_tiles.tuning.questions import Place, loop_place, snapshot
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_records, encode_records, identity
 from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
 
@@ -421,7 +421,7 @@ def contributed(*changes: tuple[int, float], unfinished: bool = False) -> Contri
 def shipped_now(environment: Any = H200, **changes: Any) -> Any:
     """The answers of a process without records of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("warp_tiles.tuning.answers.present_environments", lambda: (environment,) if environment else ())
+        patch.setattr("warp_tiles.tuning.questions.present_environments", lambda: (environment,) if environment else ())
         store = RecordStore(Path("nowhere"))
         return snapshot(store, None, replace(settings.current(), **changes))  # type: ignore[arg-type]
 
@@ -482,8 +482,8 @@ class TestShipping:
         asked = places()
         ship_records.ship(contributed((2, 80.0), (0, 100.0), (3, 70.0)), asked)
         shipped.shipped_records.cache_clear()
-        monkeypatch.setattr("warp_tiles.tuning.answers.source_of", lambda toolchain: "5" * 64)
-        monkeypatch.setattr("warp_tiles.tuning.answers.present_environments", lambda: (H200,))
+        monkeypatch.setattr("warp_tiles.tuning.questions.source_of", lambda toolchain: "5" * 64)
+        monkeypatch.setattr("warp_tiles.tuning.questions.present_environments", lambda: (H200,))
         place = next(iter(asked.values()))
         store = RecordStore(tmp_path / "own")
         store.merge(place.key("5" * 64, H200), [place_timing(config, 100.0) for config in place.configs])
@@ -541,7 +541,7 @@ def test_each_shipped_record_is_valid_now() -> None:
         assert records
         subject = records[0].key.subject
         assert {shipped.shipped_file(subject, record.key.environment.device) for record in records} == {path}
-        if subject != "matmul":  # tests/array_products/test_answers.py looks at those
+        if subject != "matmul":  # tests/array_products/test_choice.py looks at those
             arch = int(records[0].key.environment.arch or 0)
             asked = ship_records.places(require_hooks("the test").engine, arch)
             assert len(ship_records.known(records, asked)) == len(records)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.tuning.place_fakes import H200, Machine, placed, question, timing, variant
 from warp_tiles.errors import ToolchainError, TuningError
-from warp_tiles.tuning.answers import loop_place
 from warp_tiles.tuning.in_place import Tuner
+from warp_tiles.tuning.questions import loop_place
 from warp_tiles.tuning.record import DEFAULTS, Record, identity
 from warp_tiles.tuning.store import RecordStore
 

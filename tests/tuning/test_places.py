@@ -17,7 +17,7 @@ from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import fits
-from warp_tiles.tuning.answers import (
+from warp_tiles.tuning.questions import (
     FUNCTIONS,
     digest_of,
     function_config,

@@ -15,7 +15,7 @@ import pytest
 
 from tests.tuning.tuning_records import CONFIGS, key, merge_many, read_damaged, timing, tune
 from tests.waiting import in_threads, until
-from warp_tiles.tuning.folder import slug
+from warp_tiles.tuning.record_folder import slug
 from warp_tiles.tuning.store import RecordStore
 
 SPAWN = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from warp_tiles._warp.ahead import NotCompiled, RecordedModules
+from warp_tiles._warp.generate_ahead import NotCompiled, RecordedModules
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
     LTO_DOT,

@@ -21,7 +21,7 @@ from warp_tiles._warp.trace_builder import (
     is_reference,
     is_tile,
 )
-from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import (
     ASSIGN,
     ASTYPE,

@@ -11,7 +11,6 @@ from typing import Any
 
 import warp as wp
 
-from warp_tiles.array_products.arguments import check_overlap, checked
 from warp_tiles.array_products.call import (
     MatmulCall,
     View,
@@ -21,6 +20,7 @@ from warp_tiles.array_products.call import (
     right_sides,
     view_of,
 )
+from warp_tiles.array_products.checks import check_overlap, checked
 from warp_tiles.array_products.elementwise import (
     CHUNK,
     column_sums_kernel,

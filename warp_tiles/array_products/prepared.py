@@ -11,8 +11,8 @@ import warp as wp
 
 from warp_tiles._warp.intercept import is_planning, note_product
 from warp_tiles._warp.launch import pack_launch
-from warp_tiles.array_products.answers import answer, is_deterministic
 from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous
+from warp_tiles.array_products.choice import answer, is_deterministic
 from warp_tiles.array_products.elementwise import padding_kernel
 from warp_tiles.array_products.kernels import (
     Epilogue,

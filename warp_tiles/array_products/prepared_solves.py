@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles._warp.intercept import is_planning
-from warp_tiles.array_products.answers import PLANNED_GPU
 from warp_tiles.array_products.call import MatmulCall, View, contiguous
+from warp_tiles.array_products.choice import PLANNED_GPU
 from warp_tiles.array_products.elementwise import scale_kernel
 from warp_tiles.array_products.prepared import Layout, elementwise, kept, layout, packed, prepared
 from warp_tiles.array_products.solve_kernels import (

@@ -9,7 +9,8 @@ import warp as wp
 
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles._warp.launch import runtime
-from warp_tiles.array_products.arguments import (
+from warp_tiles.array_products.call import lower_view, right_sides
+from warp_tiles.array_products.checks import (
     check_alike,
     check_distinct,
     check_overlap,
@@ -17,7 +18,6 @@ from warp_tiles.array_products.arguments import (
     described,
     flag,
 )
-from warp_tiles.array_products.call import lower_view, right_sides
 from warp_tiles.array_products.prepared import remember
 from warp_tiles.array_products.prepared_solves import PreparedSolve, SolveCall, prepared_solve
 from warp_tiles.errors import MatmulError

@@ -24,7 +24,7 @@ from warp_tiles.util import driver
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
-    from warp_tiles.build.kernels import FunctionSource
+    from warp_tiles.build.tensor_kernels import FunctionSource
 
 _MOST_MAPS = 64  # of the arrays of one product
 _MAP_ALIGNMENT = 64
@@ -148,7 +148,7 @@ def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
         Exception: See :func:`warp_tiles._warp.generation.module_source`.
     """
     from warp_tiles._warp.generation import module_source
-    from warp_tiles.build.kernels import FunctionSource
+    from warp_tiles.build.tensor_kernels import FunctionSource
 
     kernel, name = function_kernel(function)
     module, code = module_source(kernel, WGMMA_ARCH, ARCH_SUFFIX, _FUNCTION_THREADS)
@@ -160,9 +160,9 @@ def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | N
     """The kernel on the device with an alias, where it is built and loaded once.
 
     Raises:
-        WarpTilesError: See :func:`warp_tiles.build.kernels.cubin_of` and :class:`NativeKernel`.
+        WarpTilesError: See :func:`warp_tiles.build.tensor_kernels.cubin_of` and :class:`NativeKernel`.
     """
-    from warp_tiles.build.kernels import cubin_of
+    from warp_tiles.build.tensor_kernels import cubin_of
 
     hooks = installed()
     assert hooks is not None  # else the answer has no kernel

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases, now_s
-from warp_tiles.compile.search import Toolchain, Version, dotted, unlinkable_reason
+from warp_tiles.compile.find import Toolchain, Version, dotted, unlinkable_reason
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
 from warp_tiles.settings import OF_MODULE, Settings, current

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.compile.search import Toolchain
+from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BundleError, LockedError, SettingError, ToolchainError

@@ -15,7 +15,7 @@ from warp_tiles.build.chain import Chain, variant_text
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder, now_s
-from warp_tiles.compile.search import Version, dotted
+from warp_tiles.compile.find import Version, dotted
 from warp_tiles.compile.sources import code_files
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.find import Toolchain, Version, dotted, package_version
 from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
-from warp_tiles.compile.search import Toolchain, Version, dotted, package_version
 from warp_tiles.compile.sources import code_modules, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError

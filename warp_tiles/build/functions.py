@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from warp_tiles.build.records import Artifact
-from warp_tiles.codegen.answers import DeviceFunction, LoopAccumulators
+from warp_tiles.codegen.module_code import DeviceFunction, LoopAccumulators
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import Choose

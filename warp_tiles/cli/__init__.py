@@ -14,7 +14,7 @@ from types import TracebackType
 
 import click
 
-from warp_tiles.cli import ahead, cache, doctor, keys, run, tune, warm
+from warp_tiles.cli import cache_commands, doctor, key_commands, planning, run, tune, warm
 from warp_tiles.cli.output import (
     VERBOSITY,
     StandardOutputError,
@@ -118,8 +118,8 @@ def every_command(command: click.Command = commands, path: str = "") -> Iterator
             yield from every_command(inner, f"{path} {name}".strip())
 
 
-groups = (cache.cache, keys.keys, tune.tune, ahead.bundle)
-for command in (run.run, ahead.plan, ahead.compile_, warm.warm, *groups, settings, doctor.doctor):
+groups = (cache_commands.cache, key_commands.keys, tune.tune, planning.bundle)
+for command in (run.run, planning.plan, planning.compile_, warm.warm, *groups, settings, doctor.doctor):
     commands.add_command(command)
 for path, command in every_command():
     command.epilog = f"\b\nExample:\n  {EXAMPLES[path]}"

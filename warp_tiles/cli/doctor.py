@@ -12,7 +12,7 @@ import click
 from rich.filesize import decimal
 
 from warp_tiles.cli.output import bundle_option, json_option, print_rows, script_output_to_stderr, warp_remedy
-from warp_tiles.compile.search import dotted, find_headers, find_toolchain
+from warp_tiles.compile.find import dotted, find_headers, find_toolchain
 from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.settings import current
 

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from warp_tiles.errors import OutputError, ScriptError
 from warp_tiles.launch.script import Script
-from warp_tiles.reports.functions import filled
+from warp_tiles.reports.descriptions import filled
 from warp_tiles.settings import POLICIES, configure_by_option, configured, current
 from warp_tiles.util.files import write_output
 from warp_tiles.util.version import __version__

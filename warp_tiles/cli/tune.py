@@ -36,14 +36,14 @@ from warp_tiles.launch.script import Discovery, Script, discover
 from warp_tiles.settings import current
 from warp_tiles.settings.values import seconds
 from warp_tiles.store.keys import signer_if_any, trusted_by
-from warp_tiles.tuning.key import sharing_gpus
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
+from warp_tiles.tuning.tuning_key import sharing_gpus
 
 if TYPE_CHECKING:
-    from warp_tiles.tuning.answers import Place
     from warp_tiles.tuning.corpus import Product
     from warp_tiles.tuning.in_place import Progress, TunedPlace
+    from warp_tiles.tuning.questions import Place
 
 KEY_DIGITS = 12
 

@@ -18,7 +18,7 @@ from warp_tiles import api
 from warp_tiles._warp import require_hooks
 from warp_tiles.build.ahead import FAILURES, AheadModule, build_ahead, compiled
 from warp_tiles.build.start_record import StartModule, read_record
-from warp_tiles.cli.cache import counted, require_push, sign_and_write
+from warp_tiles.cli.cache_commands import counted, require_push, sign_and_write
 from warp_tiles.cli.output import FILE, interrupted_by_signals, json_option, note, print_result, script_output_to_stderr
 from warp_tiles.cli.scripts import GRAMMAR, arch_option, incomplete_option, require_complete, takes_script
 from warp_tiles.errors import PlanError, RecordError, SettingError
@@ -227,7 +227,7 @@ class LaunchedModules:
 
     def at_launch(self, module: Any, device: Any, threads: int) -> None:
         """Generate a module, and queue its build, if it was not launched as it is now."""
-        from warp_tiles._warp.ahead import generate_launched, kernels_of, packages_of
+        from warp_tiles._warp.generate_ahead import generate_launched, kernels_of, packages_of
 
         if self._has_gpus and device.is_cpu:  # elsewhere, the CPU stands for the GPU
             return

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Sequence
 
-from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
+from warp_tiles.codegen.module_code import Accumulation, ReverseRing, TileGradient
 from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, body_of, memory_of
 from warp_tiles.codegen.stages import (

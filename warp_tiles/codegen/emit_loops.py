@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from warp_tiles.codegen.answers import (
+from warp_tiles.codegen.macros import STATEMENT, Hook, Macros
+from warp_tiles.codegen.module_code import (
     Accumulation,
     AccumulatorStore,
     Loads,
@@ -36,7 +37,6 @@ from warp_tiles.codegen.answers import (
     Ring,
     TileGradient,
 )
-from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros
 from warp_tiles.codegen.operations import Tile
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import MmaPlan

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from warp_tiles.codegen.answers import AccumulatorStore, ComputedStore, ReversedStore
 from warp_tiles.codegen.emit_loops import staged_name
-from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, local_function
+from warp_tiles.codegen.macros import STATEMENT, Hook, Macros, local_function
+from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore
 from warp_tiles.codegen.operations import Tile
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from warp_tiles.codegen.answers import Loads
+from warp_tiles.codegen.module_code import Loads
 from warp_tiles.codegen.operations import JUMPS, LOAD, Effect, Operation
 from warp_tiles.codegen.trace import FunctionTrace, Loop, Node, operations
 

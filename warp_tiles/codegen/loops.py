@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import plan_reverse
-from warp_tiles.codegen.answers import (
+from warp_tiles.codegen.module_code import (
     Accumulation,
     AccumulatorStore,
     Addition,

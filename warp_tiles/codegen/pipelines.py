@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from warp_tiles.codegen.answers import Accumulation, Buffer, aligned
+from warp_tiles.codegen.module_code import Accumulation, Buffer, aligned
 from warp_tiles.codegen.operations import JUMPS, LOAD, TUPLE, ZEROS, Effect, Operation, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, Node, loops, operations, path_to
 from warp_tiles.gemm.main_loop import reason_for_no_buffers

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 
-from warp_tiles.codegen.answers import AccumulatorStore, LoopAccumulators, ModuleCode
 from warp_tiles.codegen.emit_loops import SYNC, emit_loads, emit_loops, emit_reverse, reversed_types, staged_types
 from warp_tiles.codegen.emit_stores import emit_accumulator_store, emit_computed_stores, emit_store_adjoint
-from warp_tiles.codegen.hooks import Hook, Macros
+from warp_tiles.codegen.macros import Hook, Macros
+from warp_tiles.codegen.module_code import AccumulatorStore, LoopAccumulators, ModuleCode
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import flatten
 from warp_tiles.gemm.problem import DTYPES, GemmProblem

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer, StagedProduct
+from warp_tiles.codegen.module_code import Accumulation, Ring, StageBuffer, StagedProduct
 from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros, memory_of
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from warp_tiles.codegen.answers import AccumulatorStore, ComputedStore, ReversedStore, Ring
+from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore, Ring
 from warp_tiles.codegen.operations import (
     JUMPS,
     LOAD,

@@ -1,7 +1,7 @@
 """The trace of a kernel or function, recorded while Warp generates its code.
 
 A :class:`FunctionTrace` is a tree of operations, loops and branches in the order of the user's program. Decisions about
-code are pure functions of traces. Their code is written at hooks (:mod:`warp_tiles.codegen.hooks`). A trace contains
+code are pure functions of traces. Their code is written at hooks (:mod:`warp_tiles.codegen.macros`). A trace contains
 the numbers of the hooks. Two nodes are equal only if they are the same object.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import ELEMENTWISE, UNKNOWN_MEMORY, UNREAD_ASSIGN, Effect, Operation, Tile, Value
 from warp_tiles.solver.variant import SOLVERS
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from warp_tiles.compile.find import dotted
 from warp_tiles.compile.libraries import NvJitLink, Nvrtc
-from warp_tiles.compile.search import dotted
 from warp_tiles.errors import BuildError, LinkError
 
 #: First version of NVRTC with precompiled headers.

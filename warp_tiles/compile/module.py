@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from warp_tiles.compile.compiler import Compiled
-from warp_tiles.compile.search import Toolchain, Version, dotted
+from warp_tiles.compile.find import Toolchain, Version, dotted
 from warp_tiles.errors import LinkError
 from warp_tiles.gemm.hardware import TEXTURE_WORKAROUND_ARCH
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.search import import_path
+from warp_tiles.compile.find import import_path
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
 from warp_tiles.util.processes import free_memory_bytes, host

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.compile.search import Toolchain, Version, find_toolchain, search_path
+from warp_tiles.compile.find import Toolchain, Version, find_toolchain, search_path
 from warp_tiles.compile.sources import DeviceSource, include_closure
 from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.paths import absolute, is_digest

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warp_tiles.codegen.answers import AccumulatorStore, LoopDecision, ReverseRing, Ring, extra_bytes
+from warp_tiles.codegen.module_code import AccumulatorStore, LoopDecision, ReverseRing, Ring, extra_bytes
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.rejected import Rejected, code_of
 

@@ -10,7 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
-from warp_tiles.codegen.answers import (
+from warp_tiles.codegen.lanes import stuck_lines
+from warp_tiles.codegen.loads import plan_loads
+from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.module_code import (
     AccumulatorStore,
     DeviceFunction,
     FunctionCall,
@@ -19,9 +22,6 @@ from warp_tiles.codegen.answers import (
     ModuleCode,
     aligned,
 )
-from warp_tiles.codegen.lanes import stuck_lines
-from warp_tiles.codegen.loads import plan_loads
-from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import UNREAD_ASSIGN
 from warp_tiles.codegen.session import FunctionUse, Session, Site
 from warp_tiles.codegen.stages import LoopTarget

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from warp_tiles.codegen.answers import DeviceFunction, ModuleCode
+from warp_tiles.codegen.module_code import DeviceFunction, ModuleCode
 from warp_tiles.codegen.session import FunctionUse, Session, Site
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.gemm.hardware import (

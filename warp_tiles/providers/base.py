@@ -15,7 +15,7 @@ from warp_tiles.solver.variant import Config, Variant
 
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled, CompileRequest
-    from warp_tiles.compile.search import Toolchain
+    from warp_tiles.compile.find import Toolchain
     from warp_tiles.store.key import CacheKey
 
 

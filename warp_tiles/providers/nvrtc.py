@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from warp_tiles.compile import sources
-from warp_tiles.compile.search import require_arch
+from warp_tiles.compile.find import require_arch
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import UnsupportedVariant

@@ -30,7 +30,7 @@ from warp_tiles.solver.variant import (
 )
 
 if TYPE_CHECKING:
-    from warp_tiles.codegen.answers import LoopAccumulators
+    from warp_tiles.codegen.module_code import LoopAccumulators
 
 _SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 
@@ -97,7 +97,7 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 
 def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | Rejected:
     """The accumulators that a loop keeps in registers, or the reason why there are none."""
-    from warp_tiles.codegen.answers import LoopAccumulators
+    from warp_tiles.codegen.module_code import LoopAccumulators
 
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return Rejected("rounded_products", (variant.c.dtype,))

@@ -11,7 +11,7 @@ import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from warp_tiles.reports.functions import filled
+from warp_tiles.reports.descriptions import filled
 from warp_tiles.util.warn import printable
 
 _VOID = frozenset(("meta", "br", "rect", "line"))

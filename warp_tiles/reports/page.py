@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from warp_tiles.reports.functions import (
+from warp_tiles.reports.descriptions import (
     LOOP_HEADINGS,
     PRODUCT_HEADINGS,
     SKIPPED,

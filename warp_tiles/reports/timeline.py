@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.reports.functions import Json, functions, module_title
+from warp_tiles.reports.descriptions import Json, functions, module_title
 
 COMPILE, LINK, WAIT, SHARED, CACHED = "compile", "link", "wait", "shared", "cache"
 _LOOKUPS = {  # steps of a build that fetch the linked module

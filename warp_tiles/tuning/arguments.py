@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from warp_tiles.errors import TuningError
-from warp_tiles.tuning.key import Scalar
+from warp_tiles.tuning.tuning_key import Scalar
 
 Key = tuple[str, ...] | Callable[[SimpleNamespace], Mapping[str, Scalar]]
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch
-from warp_tiles.compile.search import dotted
+from warp_tiles.compile.find import dotted
 from warp_tiles.errors import RecordError, TuningError
 from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.settings import SETTINGS, Settings, override
-from warp_tiles.tuning.answers import FUNCTION, LOOP
 from warp_tiles.tuning.corpus import PRODUCTS, Product
 from warp_tiles.tuning.in_place import PlacedLaunch, Progress, TunedPlace, Tuner, places_of
-from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.questions import FUNCTION, LOOP
 from warp_tiles.tuning.record import Record, Timing, decode_records
 from warp_tiles.tuning.store import RecordStore, read_export
+from warp_tiles.tuning.tuning_key import Environment
 from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import shown
 
@@ -58,7 +58,7 @@ class Contribution:
 
     Attributes:
         environment: The machine of all measurements.
-        source: See :func:`warp_tiles.tuning.answers.source_of`.
+        source: See :func:`warp_tiles.tuning.questions.source_of`.
         facts: Versions, driver, clocks and the number of products, by name.
         records: One for each question that was reached.
     """

@@ -1,6 +1,6 @@
 """Tunes the answers of kernels in place: on the launches that a program makes.
 
-A place of a kernel (:mod:`warp_tiles.tuning.answers`) is a question, such as the pipeline of a loop. For each answer
+A place of a kernel (:mod:`warp_tiles.tuning.questions`) is a question, such as the pipeline of a loop. For each answer
 the kernel is copied to a module of its own, in which that question has that answer, and launched with copies of the
 launch's arguments. So the time is that of the whole kernel as the program runs it.
 """
@@ -28,13 +28,13 @@ from warp_tiles.gemm.main_loop import LoopQuestion
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.settings import Settings
 from warp_tiles.settings.layers import ANSWERS
-from warp_tiles.tuning.answers import Answers, Place, function_place, loop_place, source_of
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.key import Environment, environment_of
 from warp_tiles.tuning.launches import KernelLaunches, Measurement
+from warp_tiles.tuning.questions import Answers, Place, function_place, loop_place, source_of
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.search import Question, SearchDevice, by_identity
 from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.tuning.tuning_key import Environment, environment_of
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Tuner:
 
     Attributes:
         environment: The GPU of the measurements.
-        source: See :func:`warp_tiles.tuning.answers.source_of`.
+        source: See :func:`warp_tiles.tuning.questions.source_of`.
         devices: Enters a block with that GPU, and others like it, as devices of a search; see :func:`search_devices`.
         reuse_stale: True if timings of another driver or Warp patch release count.
         changed: Called after each place whose record has changed, so that the next place is built with its answer.

@@ -27,7 +27,6 @@ from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change, project_file
 from warp_tiles.tuning.arguments import checked_key, hashable, in_order, key_values, namespace, refuse_unknown
 from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
-from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement, dimensions
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, Record, Timing
@@ -35,6 +34,7 @@ from warp_tiles.tuning.search import Counters, Question, by_identity
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import Limits, Random, Space, checked_configs
 from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.tuning.tuning_key import TuningKey, environment_of
 
 Arguments = Sequence[Any] | Mapping[str, Any] | SimpleNamespace  # in order or by name
 log = logging.getLogger("warp_tiles")

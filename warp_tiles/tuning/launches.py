@@ -20,10 +20,10 @@ from warp_tiles._warp.launch import check_arguments, own_gradient, pack_launch
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.key import alike
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, clock_for, describe_error, is_transient
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.search import SearchDevice
+from warp_tiles.tuning.tuning_key import alike
 from warp_tiles.util.threads import held, unless_signalled
 
 Dim = Callable[[Config, SimpleNamespace], int | Sequence[int]]

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, NoReturn
 
 from warp_tiles.store.sealed import dump_json
-from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.tuning_key import TuningKey
 from warp_tiles.util.warn import shown
 
 SCHEMA_VERSION = 1  # of the file; files of a later version are left alone

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.progress import is_enabled, new_bar
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
-from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
 from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.tuning_key import TuningKey
 from warp_tiles.util.threads import DaemonThreads, available_cores, held, side_by_side, wait_all, wait_result
 from warp_tiles.util.warn import warn
 

@@ -72,7 +72,7 @@ def _has_records(root: Path) -> bool:
 
 
 def _read(now: Settings, store: ToolchainStore) -> Tuned | None:
-    from warp_tiles.tuning.answers import snapshot
+    from warp_tiles.tuning.questions import snapshot
     from warp_tiles.tuning.store import open_store
 
     return snapshot(open_store(now), store, now)

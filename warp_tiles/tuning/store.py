@@ -27,9 +27,9 @@ from warp_tiles.store import ANY_TOOLCHAIN, RECORDS, SIGNED_BY
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root
-from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
-from warp_tiles.tuning.key import Environment, Scalar, TuningKey
 from warp_tiles.tuning.record import Record, Timing, decode_records, encode_record, encode_records
+from warp_tiles.tuning.record_folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
+from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey
 from warp_tiles.util.threads import suppressed, unless_signalled
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from warp_tiles.cli.output import (
 from warp_tiles.cli.scripts import GRAMMAR, arch_option, incomplete_option, require_complete, takes_script
 from warp_tiles.errors import BuildError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery, Script, Target, discover
-from warp_tiles.reports.functions import (
+from warp_tiles.reports.descriptions import (
     LOOP_HEADINGS,
     PRODUCT_HEADINGS,
     SKIPPED,
@@ -404,7 +404,7 @@ def bundle(wanted: _Wanted, output: Path | None, wheel: str | None, client: str 
     "warm", and the wheel holds what all launch. Installed, it is found without an option.
     """
     if wheel is not None:
-        from warp_tiles.cli.wheel import bundle_wheel
+        from warp_tiles.cli.bundle_wheel import bundle_wheel
 
         if wanted.block_dim is not None:
             raise click.UsageError("--block-dim does not go with --wheel")

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from warp_tiles.compile import search
-from warp_tiles.compile.libraries import Nvrtc
-from warp_tiles.compile.search import (
+from warp_tiles.compile import find
+from warp_tiles.compile.find import (
     MIN_NVRTC,
     Toolchain,
     choose_libraries,
@@ -28,6 +27,7 @@ from warp_tiles.compile.search import (
     require_arch,
     unlinkable_reason,
 )
+from warp_tiles.compile.libraries import Nvrtc
 from warp_tiles.errors import ToolchainError
 
 # ---- values
@@ -174,8 +174,8 @@ def test_the_toolchain_of_this_environment() -> None:
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Hides the files of some libraries."""
-    paths = search._LibraryFile.paths
-    monkeypatch.setattr(search._LibraryFile, "paths", lambda file: iter(() if file.name in names else paths(file)))
+    paths = find._LibraryFile.paths
+    monkeypatch.setattr(find._LibraryFile, "paths", lambda file: iter(() if file.name in names else paths(file)))
 
 
 def test_missing_nvrtc_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_libraries_of_wheels_come_before_those_of_toolkits(
     places: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toolkit = tmp_path / "toolkit"
-    monkeypatch.setattr(search, "_DEFAULT_ROOT", tmp_path / "none")
+    monkeypatch.setattr(find, "_DEFAULT_ROOT", tmp_path / "none")
     for variable in ("CONDA_PREFIX", "CUDA_PATH", "LD_LIBRARY_PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
@@ -214,15 +214,15 @@ def test_libraries_of_wheels_come_before_those_of_toolkits(
     for path in wanted:
         path.parent.mkdir(parents=True)
         path.touch()
-    assert list(search._NVRTC.paths()) == wanted
+    assert list(find._NVRTC.paths()) == wanted
 
 
 def test_a_file_that_is_no_library_is_passed_over_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, broken = find_toolchain().nvrtc, tmp_path / "libnvrtc.so.12"
     broken.write_text("not a library")
-    monkeypatch.setattr(search._LibraryFile, "paths", lambda file: iter([broken, real]))
+    monkeypatch.setattr(find._LibraryFile, "paths", lambda file: iter([broken, real]))
     assert find_toolchain().passed_over[0].startswith(f"{broken} cannot be loaded")
-    monkeypatch.setattr(search._LibraryFile, "paths", lambda file: iter([broken]))
+    monkeypatch.setattr(find._LibraryFile, "paths", lambda file: iter([broken]))
     with pytest.raises(ToolchainError, match=r"libnvrtc\.so\.12 cannot be loaded") as caught:
         find_toolchain()
     assert "install the package of NVRTC" in caught.value.remedy
@@ -239,8 +239,8 @@ def test_a_library_of_another_kind_is_no_compiler(tmp_path: Path) -> None:
 @pytest.fixture
 def header_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in place of the package ``nvidia``, and no toolkit."""
-    monkeypatch.setattr(search, "package_folders", lambda: (tmp_path,))
-    monkeypatch.setattr(search, "_roots", list)
+    monkeypatch.setattr(find, "package_folders", lambda: (tmp_path,))
+    monkeypatch.setattr(find, "_roots", list)
     return tmp_path
 
 
@@ -264,10 +264,10 @@ CU13 = ("cu13/include", "cu13/include", "cu13/include/cccl")
 def test_headers_of_one_place_are_used_together(header_tree: Path) -> None:
     add_headers(header_tree, *CU13, cuda=13000, cccl_version=3_000_001)
     (header_tree / "cuda_runtime/include").mkdir(parents=True)  # torch of CUDA 12 has this package alone
-    found = search._find_cuda_headers((13, 4))
+    found = find._find_cuda_headers((13, 4))
     assert found == (header_tree / "cu13/include", header_tree / "cu13/include/cccl")
     add_headers(header_tree, *CU12)
-    assert search._find_cuda_headers((13, 4)) == tuple(header_tree / name for name in CU12)
+    assert find._find_cuda_headers((13, 4)) == tuple(header_tree / name for name in CU12)
 
 
 @pytest.mark.parametrize(
@@ -286,22 +286,22 @@ def test_headers_that_do_not_fit_are_named(
 ) -> None:
     add_headers(header_tree, *CU13, **facts)
     with pytest.raises(ToolchainError, match=re.escape(reason)) as caught:
-        search._find_cuda_headers(nvrtc)
+        find._find_cuda_headers(nvrtc)
     assert "pip install nvidia-cuda-nvcc-cu12 nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12" in caught.value.remedy
 
 
 @pytest.mark.parametrize("missing", ["crt/host_config.h", "cuda_runtime_api.h", "cuda/std/version"])
 def test_missing_headers_are_named(missing: str, header_tree: Path) -> None:
     with pytest.raises(ToolchainError, match="none were found"):
-        search._find_cuda_headers(None)
+        find._find_cuda_headers(None)
     add_headers(header_tree, *CU12)
     next(header_tree.rglob(missing)).unlink()
     with pytest.raises(ToolchainError, match=f"{missing} is missing"):
-        search._find_cuda_headers(None)
+        find._find_cuda_headers(None)
 
 
 def test_own_templates_need_no_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_header_folders", lambda: iter(()))
+    monkeypatch.setattr(find, "_header_folders", lambda: iter(()))
     found = find_toolchain()
     assert found.nvrtc.is_file()
     assert (found.include_dirs, found.mathdx_version) == ((), "none")
@@ -310,11 +310,11 @@ def test_own_templates_need_no_headers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_missing_cublasdx_headers_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "package_folders", tuple)
+    monkeypatch.setattr(find, "package_folders", tuple)
     monkeypatch.delenv("MATHDX_HOME", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     with pytest.raises(ToolchainError, match=r"cublasdx\.hpp") as caught:
-        search._find_mathdx()
+        find._find_mathdx()
     assert "pip install nvidia-mathdx" in caught.value.remedy
     assert "MATHDX_HOME" in caught.value.message
 
@@ -326,10 +326,10 @@ def test_mathdx_home_and_the_conda_environment_are_fallbacks(
     (tmp_path / "include").mkdir()
     (tmp_path / "include/cublasdx.hpp").touch()
     (tmp_path / "external/cutlass/include").mkdir(parents=True)
-    monkeypatch.setattr(search, "package_folders", tuple)
+    monkeypatch.setattr(find, "package_folders", tuple)
     monkeypatch.delenv("MATHDX_HOME", raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
-    folders, _ = search._find_mathdx()
+    folders, _ = find._find_mathdx()
     assert folders == (tmp_path / "include", tmp_path / "external/cutlass/include")
 
 
@@ -337,10 +337,10 @@ def test_mathdx_home_and_the_conda_environment_are_fallbacks(
 def test_a_cuda_13_toolkit_keeps_cccl_one_level_down(
     include: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "package_folders", tuple)
-    monkeypatch.setattr(search, "_roots", lambda: [tmp_path])
+    monkeypatch.setattr(find, "package_folders", tuple)
+    monkeypatch.setattr(find, "_roots", lambda: [tmp_path])
     add_headers(tmp_path, include, include, f"{include}/cccl", cuda=13000, cccl_version=3_000_001)
-    assert search._find_cuda_headers((13, 0)) == (tmp_path / include, tmp_path / include / "cccl")
+    assert find._find_cuda_headers((13, 0)) == (tmp_path / include, tmp_path / include / "cccl")
 
 
 # ---- wheels, wherever Python imports from

@@ -15,8 +15,8 @@ from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.choose import ranked
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.tuning import answers as module
-from warp_tiles.tuning.answers import Answers, Place, function_config, function_place, loop_place, snapshot
+from warp_tiles.tuning import questions as module
+from warp_tiles.tuning.questions import Answers, Place, function_config, function_place, loop_place, snapshot
 from warp_tiles.tuning.record import DEFAULTS, Record, Timing
 from warp_tiles.tuning.snapshots import TunedSnapshots
 from warp_tiles.tuning.store import RecordStore

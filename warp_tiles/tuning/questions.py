@@ -27,10 +27,10 @@ from warp_tiles.providers.base import TunedChoice
 from warp_tiles.providers.cublasdx import CublasdxProvider, require_served
 from warp_tiles.providers.own import OwnProvider
 from warp_tiles.store.key import CacheKey
-from warp_tiles.tuning.folder import warn_once
-from warp_tiles.tuning.key import Environment, Scalar, TuningKey, environment_of
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, Timing
+from warp_tiles.tuning.record_folder import warn_once
 from warp_tiles.tuning.shipped import shipped_records
+from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey, environment_of
 from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:

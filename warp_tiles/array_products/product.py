@@ -10,7 +10,7 @@ import warp as wp
 
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles._warp.launch import runtime
-from warp_tiles.array_products import arguments
+from warp_tiles.array_products import checks
 from warp_tiles.array_products.prepared import prepared, remember
 from warp_tiles.gemm.matmul_question import ALIGNED
 
@@ -29,10 +29,10 @@ class _Repeat(NamedTuple):
     arrays: tuple[Any, Any, Any]
     states: tuple[tuple[Any, ...], ...]
     options: tuple[bool, bool, Any, str]
-    known: arguments.CheckedCall
+    known: checks.CheckedCall
 
 
-_known: dict[Any, arguments.CheckedCall] = {}
+_known: dict[Any, checks.CheckedCall] = {}
 _repeats: dict[tuple[int, int, int], _Repeat] = {}  # by the identities of a, b and out
 
 
@@ -78,9 +78,9 @@ def matmul(
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
     if alpha.__class__ is not float:
-        alpha = arguments.factor("alpha", alpha)
+        alpha = checks.factor("alpha", alpha)
     if beta.__class__ is not float:
-        beta = arguments.factor("beta", beta)
+        beta = checks.factor("beta", beta)
     options = (alpha != 1.0, beta != 0.0, epilogue, precision)
     tape = runtime().tape
     is_kept = not is_planning()  # what is prepared for a plan launches nothing
@@ -98,7 +98,7 @@ def matmul(
     key = _key(a, b, out, bias, options) if is_kept else None
     known = None if key is None else _known.get(key)
     if known is None:
-        known = arguments.checked(a, b, out, alpha, beta, bias, epilogue, precision)
+        known = checks.checked(a, b, out, alpha, beta, bias, epilogue, precision)
     call = known.call
     is_new = out is None
     if out is None:
@@ -157,7 +157,7 @@ def _check_memory(spans: tuple[tuple[int, int], ...], a: Any, b: Any, bias: Any,
     for name, array, (first, last) in zip(("a", "b", "bias"), (a, b, bias), others):
         pointer = array.ptr
         if pointer and pointer + first < high and low < pointer + last:
-            arguments.check_overlap(name, array, out)
+            checks.check_overlap(name, array, out)
 
 
 def _backward(call: Any, a: Any, b: Any, out: Any, bias: Any, alpha: float, beta: float) -> Any:

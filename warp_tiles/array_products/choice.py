@@ -24,8 +24,8 @@ from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import DEFAULT, current
 
 if TYPE_CHECKING:
-    from warp_tiles.tuning.key import Environment, TuningKey
     from warp_tiles.tuning.record import Record
+    from warp_tiles.tuning.tuning_key import Environment, TuningKey
 
 # the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name if the setting
 # target_gpu is empty
@@ -75,7 +75,7 @@ def _pipeline() -> PipelineOverrides | Rejected | None:
 
 def key_of(problem: MatmulProblem, source: str, environment: Environment) -> TuningKey:
     """The key of the tuning record of a product's shape bucket."""
-    from warp_tiles.tuning.key import TuningKey
+    from warp_tiles.tuning.tuning_key import TuningKey
 
     return TuningKey.of("matmul", dict(zip(BUCKET, problem.bucket)), source, environment)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.gemm.pipeline import MmaPlan, PipelineConfig
 from warp_tiles.gemm.problem import GemmProblem

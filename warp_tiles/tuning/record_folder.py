@@ -12,8 +12,8 @@ from pathlib import Path
 from warp_tiles.store.kinds import MEASUREMENTS
 from warp_tiles.store.paths import is_digest
 from warp_tiles.store.sealed import read_bounded
-from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import FutureSchemaError, Record, decode_record, encode_record
+from warp_tiles.tuning.tuning_key import TuningKey
 from warp_tiles.util.files import read_whole
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock

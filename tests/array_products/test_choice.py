@@ -15,9 +15,9 @@ import warp_tiles
 from tests.array_products.cases import integers, on
 from warp_tiles import settings
 from warp_tiles._warp.intercept import collected_products, intercepted, note_product
-from warp_tiles.array_products import answers
-from warp_tiles.array_products.arguments import checked
+from warp_tiles.array_products import choice
 from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
+from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.kernels import tile_kernel
 from warp_tiles.array_products.prepared import answered, kept, kernel_of
 from warp_tiles.gemm.main_loop import LoopAnswer
@@ -48,9 +48,9 @@ def test_an_answer_says_whether_it_was_measured() -> None:
 
 @pytest.mark.parametrize("problem", [PROBLEM, MatmulProblem(1, 1, 1), replace(PROBLEM, a_alignment=2, batch=3)])
 def test_the_cpu_has_one_tile(problem: MatmulProblem) -> None:
-    found = answers.answer(problem, wp.get_device("cpu"))
+    found = choice.answer(problem, wp.get_device("cpu"))
     assert (found.config, found.decided_by) == (MatmulConfig(32, 32, 32, 1), "heuristic")
-    forced = answers.answer(problem, wp.get_device("cpu"), CONFIG)
+    forced = choice.answer(problem, wp.get_device("cpu"), CONFIG)
     assert forced == MatmulAnswer(problem, CONFIG, "search")
     assert forced.main_loop.text == "auto"
 
@@ -185,7 +185,7 @@ def test_a_product_is_computed_after_its_plan_and_planned_after_its_computation(
     arrays = on(a), on(b), out
     for _ in range(2):
         (product,) = planned(*arrays)
-        assert product.gpu == answers.PLANNED_NAME
+        assert product.gpu == choice.PLANNED_NAME
         assert not out.numpy().any()
         warp_tiles.matmul(*arrays)
         assert np.array_equal(out.numpy(), a @ b)
@@ -211,14 +211,14 @@ def test_what_is_kept_depends_on_the_deterministic_mode(monkeypatch: pytest.Monk
 
 def test_gpus_with_equal_multiprocessors_have_records_of_their_own() -> None:
     names = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "new")
-    h100, h200, other = (answers.records_for(90, 132, name) for name in names)
+    h100, h200, other = (choice.records_for(90, 132, name) for name in names)
     assert h100 == other != h200
-    assert answers.records_for(None, 1, "") == answers.records_for(80, 108, "NVIDIA A100") == {}
+    assert choice.records_for(None, 1, "") == choice.records_for(80, 108, "NVIDIA A100") == {}
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
 def test_a_product_with_a_shipped_record_is_computed_as_it_says(name: str) -> None:
-    records = answers.records_for(90, 132, name)
+    records = choice.records_for(90, 132, name)
     for (a, b, out, layout, *sizes), known in records.items():
         dtype: Any = a if a != "tf32" else "float32"
         m, n, k, batch = (2**size for size in sizes)
@@ -239,7 +239,7 @@ def test_a_configuration_is_that_of_the_gpus_name(name: str, monkeypatch: pytest
         asked.append(gpu)
         return {}
 
-    monkeypatch.setattr(answers, "records_for", recorded)
+    monkeypatch.setattr(choice, "records_for", recorded)
     a, b, c = (wp.zeros((64, 64), dtype=wp.float16, device="cpu") for _ in range(3))
     device: Any = SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name=name)
     answered(checked(a, b, c).call, device)
