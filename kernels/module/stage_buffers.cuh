@@ -325,13 +325,12 @@ template <template <typename> class Loader> struct LoadBufferOnce {
 };
 
 // The stages of a loop, as a ring. The tiles of a K-iteration are multiplied PREFETCH_DISTANCE K-iterations after they were
-// loaded, while the products of IN_FLIGHT earlier ones may be in progress. The block waits once for PER_BARRIER K-iterations.
-// After the last iteration of the loop, the program jumps to the products until none is pending.
-template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ring {
-    static constexpr int PREFETCH_DISTANCE = STAGES - PER_BARRIER - IN_FLIGHT;
+// loaded, while the products of IN_FLIGHT earlier ones may be in progress. After the last iteration of the loop, the program jumps
+// to the products until none is pending.
+template <int STAGES, int IN_FLIGHT, int STAGE_BYTES> struct Ring {
+    static constexpr int PREFETCH_DISTANCE = STAGES - 1 - IN_FLIGHT;
 
-    static_assert(PREFETCH_DISTANCE >= PER_BARRIER, "what a barrier waits for is loaded before it");
-    static_assert(PER_BARRIER == 1 || (PER_BARRIER == 2 && STAGES % 2 == 0), "the first of two K-iterations has an even stage");
+    static_assert(PREFETCH_DISTANCE >= 1, "what a barrier waits for is loaded before it");
 
     unsigned start, to, from;  // addresses of the first stage, of the next load, and of the next products
     int pending;               // number of K-iterations that are loaded and not yet multiplied
@@ -354,14 +353,12 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
     // Returns true if a K-iteration is to be multiplied now.
     inline __device__ bool due() const { return pending == PREFETCH_DISTANCE || !more; }
 
-    // Waits until the next PER_BARRIER K-iterations have arrived, and until all threads have multiplied the stages that are
-    // loaded meanwhile. GROUPS: of asynchronous products in a K-iteration
+    // Waits until the next K-iteration has arrived, and until all threads have multiplied the stage that is loaded meanwhile.
+    // GROUPS: of asynchronous products in a K-iteration
     template <int GROUPS> inline __device__ void wait()
     {
-        if (PER_BARRIER == 2 && more && (from - start) / STAGE_BYTES % 2 != 0)
-            return;
         if (more)
-            wt::arch::wait_for_copy_groups<PREFETCH_DISTANCE - PER_BARRIER>();
+            wt::arch::wait_for_copy_groups<PREFETCH_DISTANCE - 1>();
         else
             wt::arch::wait_for_copies();
         if constexpr (GROUPS != 0) {

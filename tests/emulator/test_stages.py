@@ -40,13 +40,12 @@ def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str
     ("arch", "threads", "main_loop", "instruction"),
     some(
         [
-            (90, 128, "stages=6,in_flight=1,per_barrier=2", "Warpgroup"),
+            (90, 128, "stages=3,in_flight=1", "Warpgroup"),
             (90, 256, "auto", "Warpgroup"),
             (80, 64, "auto", "Warp"),  # and those of LINEAR with a reverse pass in test_reverse_loops.py
             (90, 128, "auto", "Warpgroup"),  # and with a reverse pass in test_reverse_loops.py
             (90, 128, "mma", "Warp"),
             (90, 128, "blocks=1", "Warpgroup"),
-            (90, 128, "mma,stages=4,per_barrier=2", "Warp"),
             (90, 128, "mma,stages=2", "Warp"),
         ],
         2,
@@ -164,7 +163,7 @@ def test_other_types(machine: Machine, tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("seed", some(range(5), 1))
 def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
     cases = {f"{seed}.{number}": drawn(100 * seed + number) for number in range(8)}
-    target = [(90, 128, "auto"), (90, 256, "auto"), (80, 128, "auto"), (90, 128, "mma"), (90, 128, "per_barrier=2")]
+    target = [(90, 128, "auto"), (90, 256, "auto"), (80, 128, "auto"), (90, 128, "mma"), (90, 128, "stages=6")]
     arch, threads, main_loop = target[seed]
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, threads, main_loop)
     assert source.count("wt_module::Ring<") >= len(cases) - 1
@@ -179,10 +178,7 @@ def test_fma_with_eight_lanes_along_n(machine: Machine, tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "pairs: a load comes too early": (
-        "PREFETCH_DISTANCE = STAGES - PER_BARRIER - IN_FLIGHT",
-        "PREFETCH_DISTANCE = STAGES - 1 - IN_FLIGHT",
-    ),
+    "a load comes too early": ("PREFETCH_DISTANCE = STAGES - 1 - IN_FLIGHT", "PREFETCH_DISTANCE = STAGES - IN_FLIGHT"),
     "stages overwrite the start value": ("more = true;\n        WP_TILE_SYNC();", "more = true;"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
     "products are not complete": ("complete_products(s.accumulators);", ""),
@@ -226,11 +222,7 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
     cases = {"common": FORMS["common"], "start value": FORMS["start value"]}
     if "tf32" in fault:
         cases = with_type({"eight steps": Case(128, 128, 64, 128, 128, 128)}, "float32", "tf32")
-    main_loop = "auto"
-    if "pairs" in fault:
-        main_loop = "stages=6,in_flight=1,per_barrier=2"
-        cases = {"eleven K-iterations": Case(64, 64, 16, 64, 64, 176)}
-    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, main_loop, edit=edit)
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, edit=edit)
     errors = []
     for name, case in cases.items():
         a, b, e, _ = case.arrays(1)

@@ -65,7 +65,7 @@ def test_tf32(machine: Machine, tmp_path: Path, threads: int, swapped: int) -> N
 
 @pytest.mark.parametrize(
     ("threads", "main_loop"),
-    some([(128, "stages=6,in_flight=1,per_barrier=2"), (256, "warps_m=2"), (128, "auto"), (256, "auto")], 2),
+    some([(128, "stages=3,in_flight=1"), (256, "warps_m=2"), (128, "auto"), (256, "auto")], 2),
 )
 def test_forms(machine: Machine, tmp_path: Path, threads: int, main_loop: str) -> None:
     forms = {name: case for name, case in FORMS.items() if "transposed" not in name}

@@ -114,10 +114,3 @@ def test_a_tile_that_is_the_left_and_the_right_operand(machine: Machine, tmp_pat
         c = np.zeros((64, 64), dtype=np.float32)
         arrays = built.emulated.run(getattr(built.module, name), (1, 1), [a, b, d, c])
         assert np.array_equal(arrays["C"], expected), name
-
-
-def test_one_barrier_for_two_iterations(machine: Machine, tmp_path: Path) -> None:
-    cases = with_type({"case": Case(64, 64, 16, 70, 64, 90)}, "float32")
-    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 128, "stages=4,per_barrier=2")
-    assert ", 2, " in source.partition("wt_module::Ring<")[2].partition(">")[0]
-    check(emulated, kernels, cases)

@@ -243,12 +243,12 @@ def test_wgmma_only_if_it_may_be_used() -> None:
     [
         (256, 64, 256, 4, 1, 1),  # a block that is alone keeps products in flight
         (128, 64, 128, 3, 0, 2),  # two blocks come before a fourth stage
-        (128, 32, 128, 4, 1, 2),  # an iteration of two steps stays in flight
+        (128, 32, 128, 5, 1, 2),  # a fifth stage leaves as many blocks
     ],
 )
 def test_stages_and_products_in_flight(n: int, k: int, threads: int, stages: int, in_flight: int, blocks: int) -> None:
     loop = loop_of(128, n, k, threads)
-    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (stages, in_flight, 1, blocks)
+    assert (loop.stages, loop.in_flight, loop.blocks) == (stages, in_flight, blocks)
     beyond_tiles = stages * loop.stage_bytes + STAGE_ALIGNMENT - (loop.stage_bytes + 4 * 128 * n)
     assert loop.extra_bytes == max(0, beyond_tiles)
 
@@ -325,7 +325,7 @@ def test_sums_of_all_products_decide_about_resident_blocks() -> None:
 
 def test_mma_has_nothing_in_flight() -> None:
     loop = loop_of(128, 128, 32, 128, 80)
-    assert (loop.in_flight, loop.per_barrier) == (0, 1)
+    assert not loop.in_flight
 
 
 def test_stages_that_leave_few_warps_are_refused() -> None:
@@ -350,7 +350,7 @@ def test_stages_apart_from_idle_tiles() -> None:
         ("auto", PipelineOverrides()),
         ("mma", PipelineOverrides("mma")),
         ("wgmma, stages=3", PipelineOverrides("wgmma", 3)),
-        ("stages=8,in_flight=0,per_barrier=2,warps_m=2", PipelineOverrides(None, 8, 0, 2, 2)),
+        ("stages=8,in_flight=0,warps_m=2", PipelineOverrides(None, 8, 0, 2)),
     ],
 )
 def test_a_choice_is_read_from_text_and_back(text: str, expected: PipelineOverrides) -> None:
@@ -368,7 +368,7 @@ def test_a_choice_is_read_from_text_and_back(text: str, expected: PipelineOverri
         ("blocks=0", "'blocks=0' is unknown"),
         ("stages=", "'stages=' is unknown"),
         ("warps_m=-1", "'warps_m=-1' is unknown"),
-        ("per_barrier=3", "'per_barrier=3' is unknown"),
+        ("per_barrier=2", "'per_barrier=2' is unknown"),
         ("mma,wgmma", "family is given twice"),
         ("double_buffered,stages=3", "double buffers have no other fields"),
     ],
@@ -404,25 +404,6 @@ def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
         assert (found.stages, found.in_flight) == (stages, in_flight)
 
 
-@pytest.mark.parametrize("stages", [None, *range(2, 9)])
-@pytest.mark.parametrize("in_flight", [None, 0, 1])
-def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int | None) -> None:
-    choice = PipelineOverrides(stages=stages, in_flight=in_flight, per_barrier=2)
-    found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, choice=choice)
-    if stages is not None and stages < 6 and in_flight:
-        assert found == Rejected("none_in_flight_in_pairs", ("wgmma", stages))
-    elif stages is not None and (stages == 2 or stages % 2):
-        code = "unpaired_stages" if not in_flight else "none_in_flight_in_pairs"
-        assert isinstance(found, Rejected)
-        assert found.code == code
-    else:
-        assert isinstance(found, PipelineConfig)
-        assert found.stages == (stages or 6)
-        assert found.in_flight == (int(found.stages >= 6) if in_flight is None else in_flight)
-        assert found.per_barrier == 2
-        assert found.stages - 2 - found.in_flight >= 2
-
-
 def test_products_in_flight_take_the_stages_that_they_need() -> None:
     found = loop_of(64, 64, 64, 128, choice=PipelineOverrides(in_flight=1))
     assert (found.in_flight, found.stages) == (1, 4)
@@ -430,7 +411,7 @@ def test_products_in_flight_take_the_stages_that_they_need() -> None:
 
 @pytest.mark.parametrize(
     ("blocks", "stages", "in_flight", "resident"),
-    [(1, 12, 1, 1), (2, 6, 1, 2), (3, 4, 0, 3), (4, 3, 0, 4)],
+    [(1, 12, 1, 1), (2, 6, 1, 2), (3, 4, 1, 3), (4, 3, 0, 4)],
 )
 def test_known_resident_blocks_share_all_memory(blocks: int, stages: int, in_flight: int, resident: int) -> None:
     found = loop_of(64, 64, 64, 128, choice=PipelineOverrides(blocks=blocks))

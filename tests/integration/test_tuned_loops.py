@@ -123,7 +123,7 @@ def test_copies_are_forgotten_after_a_search(module: Any) -> None:
 
 
 def test_a_tuned_script_has_records_that_the_next_plan_uses(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    best = {"pipeline": "mma,stages=3,in_flight=0,per_barrier=1"}
+    best = {"pipeline": "mma,stages=3,in_flight=0"}
     machine = Machine({identity(best): 80.0})
     found = SimpleNamespace(launches=[launch_of(module.gemm)], stopped="")
     monkeypatch.setattr("warp_tiles.cli.tune.sharing_gpus", lambda names: [GPU])

@@ -59,7 +59,6 @@ class TestLoops:
         assert {loop.instruction for loop in loops} == {"wgmma", "mma_m16n8k16"}
         assert {loop.stages for loop in loops} >= {2, 3, 4, 5, 6}
         assert {loop.in_flight for loop in loops} == {0, 1}
-        assert {loop.per_barrier for loop in loops} == {1, 2}
         grids = {answer.products[0].warps_m for answer in answers if isinstance(answer, LoopAnswer)}
         assert len(grids) > 2
 

@@ -257,7 +257,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     reads_c = any(product.has_start for product in ring.products) and not ring.adds_starts
     if reads_c:  # before the barrier in begin(), because the stages may lie in C's memory
         _emit_starts(macros, loop, ring)
-    kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.per_barrier}, {found.stage_bytes}>"
+    kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.stage_bytes}>"
     begin(_begun(kind, name, _first_address(ring.first, memory)))
     if not reads_c:  # zeros come after it: the other order gives loops of wgmma machine code that nobody has timed
         _emit_starts(macros, loop, ring)
@@ -323,7 +323,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
 def _is_interleaved(ring: Ring) -> bool:
     """True if products issue the copies of an iteration between their instructions."""
     uses_mma = ring.products[0].plan.instruction not in ("wgmma", "fma")
-    return uses_mma and ring.loop.per_barrier == 1 and all(buffer.array for buffer in ring.buffers.values())
+    return uses_mma and all(buffer.array for buffer in ring.buffers.values())
 
 
 def _emit_starts(macros: Macros, loop: int, ring: Ring) -> None:

@@ -31,7 +31,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
     products_registers,
 )
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, counted, refuse, rejectable
 
 _LARGE_SIDE = 128  # of a tile of C
@@ -142,11 +142,10 @@ class LoopQuestion:
         """The pipeline. It is refused if shared memory does not suffice.
 
         The order of pipelines by mma.sync and fma is that of :func:`_preference`. With wgmma and beside solvers, two
-        resident blocks come before more stages, because they cover the time in which one of them waits. A block that is
-        alone keeps the products of one iteration in flight instead, which takes one stage. So does a loop with few
-        products in an iteration. If ``choice`` has a number of resident blocks, so many share all memory for their
-        stages. On an H200, 128x64x32 tiles of fp32 were 1.11 times as fast with double buffers with 128 threads, and
-        1.43 times with 64 threads (docs/experiments.md).
+        resident blocks come before more stages, because they cover the time in which one of them waits. With wgmma, a
+        ring of four stages or more keeps the products of one iteration in flight. If ``choice`` has a number of
+        resident blocks, so many share all memory for their stages. On an H200, 128x64x32 tiles of fp32 were 1.11 times
+        as fast with double buffers with 128 threads, and 1.43 times with 64 threads (docs/experiments.md).
 
         Args:
             accumulators: Registers of a thread that hold accumulators of all products.
@@ -158,14 +157,10 @@ class LoopQuestion:
         allowed = self.registers or max_registers(arch, threads) or multiprocessor(arch).thread_registers
         used = min(needed, allowed)
         limit = shared_limit(arch, threads)
-        per_barrier = choice.per_barrier or 1
-        most = MOST_STAGES if choice.blocks else _USEFUL_STAGES + 2 * (per_barrier - 1)
+        most = MOST_STAGES if choice.blocks else _useful_stages(product, blocks=1)
         counts = range(LEAST_STAGES, most + 1) if choice.stages is None else (choice.stages,)
-        possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
-        in_pairs = per_barrier > 1
-        refuse(not possible and in_pairs and not choice.in_flight, "unpaired_stages", choice.stages)
-        code = "none_in_flight_in_pairs" if in_pairs else "none_in_flight"
-        refuse(not possible, code, product.instruction, counts[0])
+        possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0)]
+        refuse(not possible, "none_in_flight", product.instruction, counts[0])
         found = []
         for stages in possible:
             ring = stages * memory.stage_bytes
@@ -173,20 +168,14 @@ class LoopQuestion:
             if total > limit:
                 continue
             blocks = max(1, resident_blocks(arch, threads, shared_bytes=total, registers=used))
-            is_overlapped = (
-                blocks == 1
-                or max(v.k * DTYPE_BYTES[v.a.dtype] for v, _ in products) <= _SHORT_BYTES
-                or (choice.blocks is not None and stages >= _OVERLAPPED_STAGES)
-            )
             in_flight = choice.in_flight
             if in_flight is None:
-                in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
+                in_flight = int(stages >= _OVERLAPPED_STAGES and _is_possible(product, stages, 1))
             found.append(
                 PipelineConfig(
                     product.instruction,
                     stages,
                     in_flight,
-                    per_barrier,
                     memory.stage_bytes,
                     memory.extra_bytes(ring),
                     blocks,
@@ -202,7 +191,12 @@ class LoopQuestion:
         least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else least_warps
         if choice.blocks or product.instruction == "wgmma" or memory.beside_solvers:
             wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, least_warps * LANES // threads))
-            best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
+            is_given = bool(choice.blocks or choice.stages)
+            useful = [loop for loop in found if is_given or loop.stages <= _useful_stages(product, loop.blocks)]
+            first = most if is_given else _USEFUL_STAGES
+            best = max(
+                useful, key=lambda loop: (min(loop.blocks, wanted), min(loop.stages, first), loop.blocks, loop.stages)
+            )
         else:
             is_float64 = variant.a.dtype == "float64"
             best = max(found, key=partial(_preference, threads=threads, needs_warps=is_slow, needs_blocks=is_float64))
@@ -307,7 +301,7 @@ def _plans(
 
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
 _LOADS_IN_FLIGHT = 8  # stages of a multiprocessor that are being loaded; more hide no more latency
-_OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leaves enough for loads
+_OVERLAPPED_STAGES = 4  # with so many, loads have enough beside the one of products in flight
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _LEAST_MMA_WARPS = 4  # for 16-bit types and tf32, one for each scheduler; in fp64, two blocks of 4 warps were faster
 # beside solvers: with 8 resident warps, five of six blocked factorizations in fp64 took 1.13 to 1.56 times as long with
@@ -322,7 +316,6 @@ _LEAST_BUFFERED_ACCUMULATORS, _LEAST_BUFFERED_WARPS = 8, 20
 _LEAST_ACCUMULATORS_BESIDE_SOLVERS = 4
 # with so many accumulators of a thread, two blocks were slower than double buffers
 _MANY_FMA_ACCUMULATORS, _LEAST_FMA_BLOCKS = 64, 3
-_SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
 
 
 def _rivals_double_buffers(variant: GemmProblem) -> bool:
@@ -356,6 +349,15 @@ def _ordinal(number: int) -> str:
     return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
+def _useful_stages(product: MmaPlan, blocks: int) -> int:
+    """Stages beyond which a loop gains nothing. With ``wgmma``, one or two resident blocks gain from more.
+
+    On an H200, a fifth stage made loops of two blocks 1.04 to 1.06 times as fast, and those of one block 1.09 to 1.26
+    times; a sixth made the latter up to 1.10 times as fast again (docs/experiments.md).
+    """
+    return _USEFUL_STAGES + max(0, 3 - blocks) if product.instruction == "wgmma" else _USEFUL_STAGES
+
+
 def _preference(loop: PipelineConfig, threads: int, needs_warps: bool, needs_blocks: bool) -> tuple[int, ...]:
     """The order of pipelines by mma.sync or fma, the best one last.
 
@@ -378,7 +380,7 @@ def _reason_for_no_more(
     fuller = next((loop for loop in found if loop.stages > best.stages), None)
     if fuller is not None:
         values = _ordinal(fuller.stages), counted(fuller.blocks, "resident block"), best.blocks
-        return Rejected("next_stage_leaves_fewer_blocks", values)
+        return Rejected("next_stage_leaves_fewer_blocks", values) if fuller.blocks < best.blocks else None
     more = next((stages for stages in possible if stages > best.stages), 0)
     return Rejected("next_stage_does_not_fit", (_ordinal(more),)) if more else None
 
@@ -414,7 +416,7 @@ def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, e
     refuse(are_few, "few_blocks_with_buffers", counted(blocks, "resident block"), threads, without)
 
 
-def _is_possible(product: MmaPlan, stages: int, in_flight: int, per_barrier: int) -> bool:
+def _is_possible(product: MmaPlan, stages: int, in_flight: int) -> bool:
     """True if a ring can have so many stages: each iteration that the block waits for is loaded before (``Ring``)."""
     may_be_in_flight = not in_flight or product.instruction == "wgmma"
-    return may_be_in_flight and stages % per_barrier == 0 and stages - in_flight >= 2 * per_barrier
+    return may_be_in_flight and stages - in_flight >= 2

@@ -21,7 +21,6 @@ LEAST_STAGES, MOST_STAGES = 2, 12
 _FIELDS = {
     "stages": range(LEAST_STAGES, MOST_STAGES + 1),
     "in_flight": range(2),
-    "per_barrier": range(1, 3),
     "warps_m": range(1, 33),
     "blocks": range(1, 5),
 }
@@ -33,7 +32,7 @@ class PipelineOverrides:
 
     Attributes:
         family: The instructions of staged products, or ``double_buffered`` for double buffers in place of stages.
-        stages, in_flight, per_barrier: Those of :class:`PipelineConfig`. Only ``wgmma`` has products in flight.
+        stages, in_flight: Those of :class:`PipelineConfig`. Only ``wgmma`` has products in flight.
         warps_m: That of :class:`MmaPlan`.
         blocks: Resident blocks of a multiprocessor for which the stages leave room, if they fit. A launch with few
             blocks wants a small number, because more stages hide the latency of loads that no other block hides.
@@ -42,7 +41,6 @@ class PipelineOverrides:
     family: Literal["wgmma", "mma", "double_buffered"] | None = None
     stages: int | None = None
     in_flight: int | None = None
-    per_barrier: int | None = None
     warps_m: int | None = None
     blocks: int | None = None
 
@@ -155,7 +153,6 @@ class PipelineConfig:
 
     Attributes:
         in_flight: Iterations whose products may be in progress while the next ones are issued: 0 or 1.
-        per_barrier: Iterations for which the block waits once: 1 or 2. With 2, the number of stages is even.
         extra_bytes: Bytes of shared memory that the kernel needs beyond its tiles.
         blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide,
             within the limit of the module.
@@ -167,7 +164,6 @@ class PipelineConfig:
     instruction: LoopInstruction
     stages: int
     in_flight: int
-    per_barrier: int
     stage_bytes: int
     extra_bytes: int
     blocks: int

@@ -58,9 +58,7 @@ REASONS = {
     # ---- the pipeline of a loop
     "double_buffers_asked": "double buffers are asked for",
     "family": "{} cannot be used here: change main_loop",
-    "unpaired_stages": "{} stages cannot be waited for in pairs: change main_loop",
     "none_in_flight": "{} with {} stages has no products in flight: change main_loop",
-    "none_in_flight_in_pairs": "{} with {} stages in pairs has no products in flight: change main_loop",
     "stages_do_not_fit": ("{} stages of {} bytes need {} bytes of shared memory, and a block has {}: " + _SMALLER),
     "few_accumulators": (
         "with {} of a thread, stages are not known to be faster; stages gain from {} on: use larger tiles or fewer "

@@ -116,8 +116,8 @@ def _pipelines() -> Iterator[PipelineOverrides]:
     """All stages for the first grid of warps, then the other grids: of the fastest instructions, then of mma.sync."""
     families: tuple[Literal["mma"] | None, ...] = (None, "mma")
     for family in families:
-        for stages, in_flight, per_barrier in product(range(LEAST_STAGES, _MOST_STAGES + 1), range(2), (1, 2)):
-            yield PipelineOverrides(family, stages, in_flight, per_barrier)
+        for stages, in_flight in product(range(LEAST_STAGES, _MOST_STAGES + 1), range(2)):
+            yield PipelineOverrides(family, stages, in_flight)
         for warps_m in (1, 2, 4, 8, 16):
             yield PipelineOverrides(family, warps_m=warps_m)
 
