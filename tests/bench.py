@@ -20,7 +20,8 @@ from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
-from warp_tiles.plan.planning import ModulePlan, resolve
+from warp_tiles.plan.planner import resolve
+from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.store.cache import Cache

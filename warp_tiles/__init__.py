@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from warp_tiles.array_products.solves import cholesky, solve
     from warp_tiles.gemm.problem import GemmProblem, Operand, Role
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
-    from warp_tiles.plan.planned_loop import PlannedLoop
-    from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+    from warp_tiles.plan.planning import ModulePlan, PlannedLoop, PlannedVariant
     from warp_tiles.tuning.kernel import TunedKernel, autotune
     from warp_tiles.tuning.measure import Effort
     from warp_tiles.tuning.space import Random, Space
@@ -56,7 +55,7 @@ _LAZY_NAMES = {
     "GemmProblem": "gemm.problem",
     "ModulePlan": "plan.planning",
     "Operand": "gemm.problem",
-    "PlannedLoop": "plan.planned_loop",
+    "PlannedLoop": "plan.planning",
     "PlannedVariant": "plan.planning",
     "Random": "tuning.space",
     "RecordedLaunch": "launch.recorded",

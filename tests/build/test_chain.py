@@ -20,7 +20,8 @@ from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant, resolve
+from warp_tiles.plan.planner import resolve
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers.fallbacks import COSTS, IN_SOURCE_TITLE, LIBMATHDX_TITLE
 from warp_tiles.providers.own import OwnProvider, SolverProvider
 from warp_tiles.settings import PROVIDER_ORDER, Settings, current

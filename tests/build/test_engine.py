@@ -24,7 +24,7 @@ from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.plan.planning import resolve
+from warp_tiles.plan.planner import resolve
 from warp_tiles.settings import Settings, current
 
 # ---- builds and hits

@@ -31,7 +31,8 @@ from warp_tiles.compile.compiler import Compiled
 from warp_tiles.errors import BuildError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.plan.planning import ModulePlan, resolve
+from warp_tiles.plan.planner import resolve
+from warp_tiles.plan.planning import ModulePlan
 
 BUILT = Artifact(BIG[Role.FORWARD], "f", b"x" * 100, "cublasdx", "ab" * 32, False, 1.23456)
 HIT = Artifact(BIG[Role.ADJOINT_A], "a", b"y" * 50, "cublasdx", "cd" * 32, True, 0.001)

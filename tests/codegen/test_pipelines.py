@@ -27,7 +27,7 @@ from warp_tiles.codegen.pipelines import fill_before, holds_zeros
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Loop, Node
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.plan.planned_loop import PlannedLoop
+from warp_tiles.plan.planning import PlannedLoop
 
 # ---- loops that load ahead
 

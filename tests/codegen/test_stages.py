@@ -15,7 +15,7 @@ from warp_tiles.codegen.stages import LoopTarget, constant_arrays
 from warp_tiles.codegen.trace import FunctionTrace, Node
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.plan.planned_loop import PlannedLoop
+from warp_tiles.plan.planning import PlannedLoop
 
 M, N, K = 64, 64, 32
 A, B = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16")

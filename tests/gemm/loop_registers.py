@@ -22,7 +22,7 @@ from benchmarks.loops import Row
 from benchmarks.speed.cubin import registers
 from tests.integration.helpers import compile_module, load
 from warp_tiles.compile.find import dotted, find_toolchain
-from warp_tiles.plan import planning
+from warp_tiles.plan import planner
 
 TABLE = Path(__file__).with_suffix(".json")
 ARCHS = (80, 89, 90, 100, 120)  # of each class of estimates, and of each size of shared memory
@@ -45,13 +45,13 @@ def rows() -> Iterator[tuple[Row, int]]:
 
 def measured(row: Row, arch: int) -> dict[str, Any] | None:
     """The estimate for one loop, and the registers that ptxas takes; None if the loop has no stages."""
-    unlimited = planning.with_register_limit
+    unlimited = planner.with_register_limit
 
-    def without_limit(plan: planning.ModulePlan) -> planning.ModulePlan:
+    def without_limit(plan: planner.ModulePlan) -> planner.ModulePlan:
         return replace(unlimited(plan), register_limit=None, register_limit_reason="")
 
     with (
-        patch.object(planning, "with_register_limit", without_limit),
+        patch.object(planner, "with_register_limit", without_limit),
         warp_tiles.override(main_loop=row.main_loop),
         tempfile.TemporaryDirectory() as folder,
     ):

@@ -9,7 +9,7 @@ import pytest
 import warp_tiles
 from tests.integration.helpers import load
 from tests.staged_cases import FORMS, Case, with_type
-from warp_tiles.plan.planned_loop import PlannedLoop
+from warp_tiles.plan.planning import PlannedLoop
 
 pytestmark = pytest.mark.usefixtures("enabled")
 

@@ -36,9 +36,8 @@ from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan import planner
-from warp_tiles.plan.planned_loop import PlannedLoop
-from warp_tiles.plan.planner import GeneratedModule
-from warp_tiles.plan.planning import STAGES, resolve
+from warp_tiles.plan.planner import GeneratedModule, resolve
+from warp_tiles.plan.planning import STAGES, PlannedLoop
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
 SCALAR = [SCALAR_FUNCTION] * 3

@@ -9,20 +9,12 @@ import pytest
 
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles import settings
+from warp_tiles.codegen.session import FunctionUse, Session, Site
 from warp_tiles.gemm.problem import PRODUCT_ROLES, DType, GemmProblem, Operand, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, registers
-from warp_tiles.plan.planning import (
-    FunctionUse,
-    KernelMemory,
-    ModulePlan,
-    PlannedLoop,
-    PlannedVariant,
-    Session,
-    Site,
-    resolve,
-    with_register_limit,
-)
+from warp_tiles.plan.planner import resolve, with_register_limit
+from warp_tiles.plan.planning import KernelMemory, ModulePlan, PlannedLoop, PlannedVariant
 from warp_tiles.solver.variant import SolverVariant, Variant, register_limit, registers_of_indexed
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD

@@ -25,7 +25,8 @@ from warp_tiles.gemm.matmul import answer_of
 from warp_tiles.gemm.matmul_question import DecidedBy, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.plan.planning import ModulePlan, PlannedLoop, resolve
+from warp_tiles.plan.planner import resolve
+from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 from warp_tiles.solver.variant import Variant
 
 HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"

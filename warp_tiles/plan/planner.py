@@ -6,7 +6,7 @@ fails, it makes a new plan from what was built; nothing else decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
@@ -28,23 +28,40 @@ from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
-from warp_tiles.gemm.hardware import MIN_ARCH, allows_pair, has_wgmma, pair_limit
+from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
+from warp_tiles.gemm.hardware import (
+    MIN_ARCH,
+    WGMMA_ARCH,
+    allows_pair,
+    has_wgmma,
+    least_registers,
+    max_registers,
+    multiprocessor,
+    pair_limit,
+    resident_blocks,
+    static_shared_bytes,
+)
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
-from warp_tiles.gemm.whole_product import WholeProduct
-from warp_tiles.plan.planned_loop import PlannedLoop
-from warp_tiles.plan.planning import (
-    STAGES,
-    KernelMemory,
-    ModulePlan,
-    PlannedVariant,
-    resolve,
-    with_register_limit,
+from warp_tiles.gemm.rejected import Rejected, accepted, code_of, refuse, rejectable
+from warp_tiles.gemm.tile_config import (
+    AHEAD_REGISTERS,
+    TileConfig,
+    computes_in_double,
+    registers,
+    registers_with_accumulators,
 )
+from warp_tiles.gemm.whole_product import WholeProduct
+from warp_tiles.plan.planning import STAGES, KernelMemory, ModulePlan, PlannedLoop, PlannedVariant
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import SolverVariant, Variant
+from warp_tiles.solver.variant import (
+    SolverVariant,
+    Variant,
+    register_limit,
+    registers_of_indexed,
+    registers_of_rows,
+)
 
 _RACE = (
     "Warp's two adjoints may add to one gradient at the same time, and lose parts of it: load the operands as two tiles"
@@ -426,3 +443,152 @@ class _Planner:
             if isinstance(adjoint, SolverVariant) and self.function_of(adjoint) is not None:
                 reserve(site.function, 0, aligned(adjoint.scratch_bytes))
         return reserved
+
+
+# ---- the variants of a module
+
+
+def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[FunctionUse]) -> PlannedVariant:
+    adjoint = role is not Role.FORWARD
+    needed = not adjoint or site.index in called
+    uses = [use for use in uses if use.function == site.function]
+    differentiating = [use for use in uses if use.backward and adjoint and needed]
+    kernels = tuple(dict.fromkeys(use.kernel for use in differentiating or uses))
+    reasons = dict.fromkeys(use.reason for use in uses if use.backward == needed)
+    reason = "needed" if needed else "not needed"
+    if adjoint:
+        reason += f": {'; '.join(reasons) or ('its adjoint is called' if needed else 'no kernel calls its adjoint')}"
+    scalar = site.scalar_reason if needed else None
+    if scalar:
+        where = f"built by {site.provider}" if site.provider else "on Warp's scalar path"
+        reason += f"; {where}, because {scalar}"
+    lost = site.no_gradient if site.index in called else None
+    reason += f"; no gradient: {lost}" if lost else ""
+    variant = site.variants.get(role)
+    provider = site.provider or ("scalar" if variant is None else "") if needed else ""
+    return PlannedVariant(
+        variant,
+        role,
+        site.call,
+        site.function,
+        kernels,
+        needed,
+        reason,
+        provider,
+        no_gradient=lost,
+        code=code_of(scalar),
+    )
+
+
+def _merge(planned: Sequence[PlannedVariant]) -> tuple[PlannedVariant, ...]:
+    """Merge equal variants. A needed variant absorbs its skipped equals of the same role."""
+    merged: dict[object, PlannedVariant] = {}
+    for item in sorted(planned, key=lambda v: not v.needed):
+        identity: tuple[object, ...] = (item.role, item.function, item.call, item.reason)
+        if item.variant:
+            identity = item.variant, item.role, item.no_gradient
+        known = merged.get(identity)
+        if known is None:
+            merged[identity] = item
+        else:
+            kernels = known.kernels if known.needed and not item.needed else (*known.kernels, *item.kernels)
+            merged[identity] = replace(known, kernels=tuple(dict.fromkeys(kernels)))
+    return tuple(merged.values())
+
+
+def resolve(
+    session: Session, called: Collection[int], kernels: Sequence[str], uses: Sequence[FunctionUse]
+) -> ModulePlan:
+    """Decide about every product of a module.
+
+    Args:
+        called: Numbers of the sites in functions whose adjoint was generated.
+        uses: The functions that each kernel uses, forward and backward.
+
+    Raises:
+        TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
+    """
+    planned: list[PlannedVariant] = []
+    for site in session.sites:
+        if site.bfloat16_operands and not site.variants and site.index in called:
+            raise TypeError(f"In '{site.function}': {BFLOAT16_ADJOINT_ERROR} Here {site.scalar_reason}.")
+        roles = site.roles[:1] if site.no_gradient else site.roles
+        planned.extend(_decide(site, role, called, uses) for role in roles)
+    return ModulePlan(
+        session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned), session.settings
+    )
+
+
+# ---- registers
+
+
+def with_register_limit(plan: ModulePlan) -> ModulePlan:
+    """The plan, whose needed variants have providers, with its register limit and the reason."""
+    if plan.arch is None or not plan.has_own_code or plan.linker_reason:
+        return replace(plan, register_limit=None, register_limit_reason="")
+    limits: dict[int, str] = {}
+    own = [v for v in plan.needed if v.provider == "own"]
+    if (paired := _pair(plan)) is not None:
+        limits[paired[0]] = paired[1]
+    elif (alone := max_registers(plan.arch, plan.block_dim)) is not None:
+        limits[alone] = f"a block of {plan.block_dim} threads cannot launch with more"
+    solvers = [(v.variant, v.kernels) for v in own if isinstance(v.variant, SolverVariant)]
+    if solvers and set(plan.kernels) == {kernel for _, kernels in solvers for kernel in kernels}:
+        reason = "every kernel calls a solver function, which gains more from resident blocks than from registers"
+        wanted = max(register_limit(variant) for variant, _ in solvers)
+        if (indexed := registers_of_indexed(plan.indexed_elements)) > wanted:
+            wanted, reason = indexed, f"an indexed load or store has {plan.indexed_elements} elements for each thread"
+        least, needs = max(_needs(plan), default=(0, ""))
+        if least > wanted:
+            wanted, reason = least, needs
+        limits.setdefault(min(wanted, multiprocessor(plan.arch).thread_registers), reason)
+    least_limit = min(limits, default=None)
+    return replace(
+        plan,
+        register_limit=least_limit,
+        register_limit_reason="" if least_limit is None else limits[least_limit],
+    )
+
+
+def _pair(plan: ModulePlan) -> tuple[int, str] | None:
+    """The register limit for two resident blocks, and the reason; None if they do not fit or would spill too much."""
+    assert plan.arch is not None
+    limit = pair_limit(plan.arch, plan.block_dim)
+    functions = [(v.variant, v.tile_config) for v in plan.needed if v.provider == "own"]
+    staged = [loop for loop in plan.loops if loop.instruction or loop.reverse_instructions]
+    if limit is None or not (functions or staged):
+        return None
+    static = static_shared_bytes(plan.block_dim)
+    dynamic = [memory.needed_bytes - static for memory in plan.memory]
+    if all(resident_blocks(plan.arch, plan.block_dim, shared_bytes=size) < 2 for size in dynamic):
+        return None
+    if not all(allows_pair(plan.arch, limit, one.registers, alone=one.resident_blocks == 1) for one in staged):
+        return None
+    states = {loop.state for loop in plan.loops if not loop.instruction}
+    in_loop, ahead = bool(states - {"as_warp"}), AHEAD_REGISTERS * ("pipelined" in states)
+    taken = [
+        ahead + (registers_with_accumulators if in_loop else registers)(variant, config)
+        for variant, config in functions
+        if isinstance(variant, GemmProblem) and isinstance(config, TileConfig)
+    ]
+    if plan.arch != WGMMA_ARCH and any(each > limit for each in taken):
+        return None
+    reason = "2 resident blocks hide latency"
+    if max([loop.registers for loop in staged] + taken, default=0) > limit:
+        reason += "; a few registers may spill, which costs less than losing the second block"
+    return limit, reason
+
+
+def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
+    """Registers of a thread that a kernel needs, and the reasons: with fewer it spills, or cannot be assembled."""
+    assert plan.arch is not None
+    for planned in plan.needed:
+        if isinstance(planned.variant, GemmProblem) and isinstance(planned.tile_config, TileConfig):
+            instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
+            yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
+        elif isinstance(planned.variant, SolverVariant) and planned.provider == "own" and plan.loops:
+            row = f"{planned.variant.size} is slower with fewer beside a loop of products"
+            yield registers_of_rows(planned.variant), row
+    for loop in plan.loops:
+        if loop.accumulators:
+            yield loop.registers, f"the loop of {loop.file}:{loop.line} needs as many"

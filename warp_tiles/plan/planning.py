@@ -1,50 +1,32 @@
-"""The plan of a module: the variants that its generated code needs, their kernels, and the reasons.
+"""The plan of a module, as values: the functions and loops that its generated code needs, their kernels, the reasons.
 
-Warp decides late whether it generates a function's adjoint (module option, kernel option, ``wp.grad()``, a helper
-shared between kernels, a custom gradient). A site's adjoints are needed if the adjoint of its function was generated.
+:mod:`warp_tiles.plan.planner` makes it. Reports print it.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from warp_tiles.codegen.module_code import DeviceFunction, ModuleCode
-from warp_tiles.codegen.session import FunctionUse, Session, Site
-from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
-from warp_tiles.gemm.hardware import (
-    WGMMA_ARCH,
-    allows_pair,
-    least_registers,
-    max_registers,
-    multiprocessor,
-    pair_limit,
-    resident_blocks,
-    static_shared_bytes,
+from warp_tiles.codegen.module_code import (
+    AccumulatorStore,
+    DeviceFunction,
+    LoopDecision,
+    ModuleCode,
+    ReverseRing,
+    Ring,
+    extra_bytes,
 )
-from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.gemm.hardware import multiprocessor, static_shared_bytes
+from warp_tiles.gemm.problem import DTYPE_BYTES, Role
 from warp_tiles.gemm.rejected import Rejected, code_of
-from warp_tiles.gemm.tile_config import (
-    AHEAD_REGISTERS,
-    TileConfig,
-    computes_in_double,
-    registers,
-    registers_with_accumulators,
-)
 from warp_tiles.gemm.whole_product import WholeProduct
-from warp_tiles.plan.planned_loop import PlannedLoop
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import (
-    Config,
-    SolverVariant,
-    Variant,
-    register_limit,
-    registers_of_indexed,
-    registers_of_rows,
-)
+from warp_tiles.solver.variant import Config, Variant
 
+_SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 STAGES = "stages"  # in place of a provider, for products that loops compute
 
 
@@ -156,6 +138,118 @@ class KernelMemory:
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
         return {**vars(self), "problem": self.problem}
+
+
+@dataclass(frozen=True)
+class PlannedLoop:
+    """The treatment of one loop that contains products.
+
+    Attributes:
+        kernel: Key of a kernel that runs it.
+        file, line: Its place in the user's source.
+        products: The number of its products, without those of inner loops.
+        state: ``pipelined``: tiles are loaded ahead and accumulators stay in registers; ``register_accumulators``: no
+            tile is loaded ahead; ``as_warp``: the loop is unchanged.
+        stages: Number of buffers of each tile that the loop loads.
+        reason: The reason for this state.
+        codes: The codes of the rejections in ``reason``. ``gradients_code``, ``reverse_code`` and ``store_code`` belong
+            to the texts of these names; they are empty without a rejection.
+        instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k16``, or ``fma`` if it multiplies tiles in stages,
+            else empty.
+        accumulators: Registers of a thread that hold accumulators of such products.
+        gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
+        reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
+        reverse_instructions: The instructions of these products.
+        store: How the accumulators of a loop with stages reach an array, and why; empty without stages.
+        operands: Registers of a thread that hold operands of ``fma``.
+        loads: How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages.
+        cost: What a setting that forbids stages costs the loop, and the remedy; empty if none does.
+        shared_bytes: Dynamic shared memory of a block with stages, with the tiles around the loop; 0 without stages.
+        registers: Registers of a thread that products from stages take, by estimate, in both directions; 0 without any.
+        resident_blocks: Blocks that a multiprocessor runs at a time with its shared bytes and the registers that the
+            module allows; 0 without stages.
+    """
+
+    kernel: str
+    file: str
+    line: int
+    products: int
+    state: str
+    stages: int
+    reason: str
+    instruction: str = ""
+    accumulators: int = 0
+    codes: tuple[str, ...] = ()
+    gradients: str = ""
+    gradients_code: str = ""
+    reverse: str = ""
+    reverse_code: str = ""
+    reverse_instructions: tuple[str, ...] = ()
+    store: str = ""
+    store_code: str = ""
+    operands: int = 0
+    loads: str = ""
+    cost: str = ""
+    shared_bytes: int = 0
+    registers: int = 0
+    resident_blocks: int = 0
+
+    @classmethod
+    def of(cls, decision: LoopDecision, kernel: str, gradients: str, gradients_code: str) -> PlannedLoop:
+        """The decision about a loop in a kernel that runs it."""
+        ring, reverse = decision.ring, decision.reverse_ring
+        reasons = list(_reasons(decision))
+        found = cls(
+            kernel,
+            decision.file,
+            decision.line,
+            decision.products,
+            decision.state,
+            2 if decision.loads else 1,
+            "; ".join(dict.fromkeys(map(str, reasons))),
+            accumulators=decision.accumulators,
+            codes=tuple(dict.fromkeys(one.code for one in reasons if isinstance(one, Rejected))),
+            gradients=gradients,
+            gradients_code=gradients_code,
+            reverse=_reverse_reason(decision.reverse),
+            reverse_code=code_of(decision.reverse),
+            reverse_instructions=reverse.answer.instructions if reverse else (),
+            store=_store_reason(decision.accumulator_store),
+            store_code=code_of(decision.accumulator_store),
+            cost=str(decision.cost or ""),
+            registers=decision.registers,
+        )
+        if ring is None:
+            return found
+        return replace(
+            found,
+            stages=ring.loop.stages,
+            instruction=ring.loop.instruction,
+            operands=max(product.plan.operands for product in ring.products),
+            loads=_load_reason(ring),
+            shared_bytes=ring.loop.shared_bytes,
+            resident_blocks=ring.loop.blocks,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that ``warp-tiles plan --json`` prints."""
+        lists = {name: list(getattr(self, name)) for name in ("codes", "reverse_instructions")}
+        return {**vars(self), **lists, "treatment": self.describe()}
+
+    def describe(self) -> str:
+        """The decision in words."""
+        words = {"pipelined": f"pipelined, {self.stages} stages", "register_accumulators": "accumulators in registers"}
+        return words.get(self.state, "as Warp does it")
+
+    @property
+    def explanation(self) -> str:
+        """The reasons in words."""
+        return "; ".join(filter(None, (self.reason, self.store, self.cost)))
+
+    def summary(self) -> str:
+        """One line for the log."""
+        products = f"{self.products} product{'s' * (self.products > 1)}"
+        return f"kernel {self.kernel}, {self.file}:{self.line}: {products}, {self.describe()}: {self.explanation}"
 
 
 @dataclass(frozen=True)
@@ -289,147 +383,61 @@ class ModulePlan:
         }
 
 
-def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[FunctionUse]) -> PlannedVariant:
-    adjoint = role is not Role.FORWARD
-    needed = not adjoint or site.index in called
-    uses = [use for use in uses if use.function == site.function]
-    differentiating = [use for use in uses if use.backward and adjoint and needed]
-    kernels = tuple(dict.fromkeys(use.kernel for use in differentiating or uses))
-    reasons = dict.fromkeys(use.reason for use in uses if use.backward == needed)
-    reason = "needed" if needed else "not needed"
-    if adjoint:
-        reason += f": {'; '.join(reasons) or ('its adjoint is called' if needed else 'no kernel calls its adjoint')}"
-    scalar = site.scalar_reason if needed else None
-    if scalar:
-        where = f"built by {site.provider}" if site.provider else "on Warp's scalar path"
-        reason += f"; {where}, because {scalar}"
-    lost = site.no_gradient if site.index in called else None
-    reason += f"; no gradient: {lost}" if lost else ""
-    variant = site.variants.get(role)
-    provider = site.provider or ("scalar" if variant is None else "") if needed else ""
-    return PlannedVariant(
-        variant,
-        role,
-        site.call,
-        site.function,
-        kernels,
-        needed,
-        reason,
-        provider,
-        no_gradient=lost,
-        code=code_of(scalar),
-    )
+# ---- a loop in words
 
 
-def _merge(planned: Sequence[PlannedVariant]) -> tuple[PlannedVariant, ...]:
-    """Merge equal variants. A needed variant absorbs its skipped equals of the same role."""
-    merged: dict[object, PlannedVariant] = {}
-    for item in sorted(planned, key=lambda v: not v.needed):
-        identity: tuple[object, ...] = (item.role, item.function, item.call, item.reason)
-        if item.variant:
-            identity = item.variant, item.role, item.no_gradient
-        known = merged.get(identity)
-        if known is None:
-            merged[identity] = item
-        else:
-            kernels = known.kernels if known.needed and not item.needed else (*known.kernels, *item.kernels)
-            merged[identity] = replace(known, kernels=tuple(dict.fromkeys(kernels)))
-    return tuple(merged.values())
+def _where(extra_bytes: int) -> str:
+    return f"with {extra_bytes} bytes of extra shared memory" if extra_bytes else "in idle tiles"
 
 
-def resolve(
-    session: Session, called: Collection[int], kernels: Sequence[str], uses: Sequence[FunctionUse]
-) -> ModulePlan:
-    """Decide about every product of a module.
-
-    Args:
-        called: Numbers of the sites in functions whose adjoint was generated.
-        uses: The functions that each kernel uses, forward and backward.
-
-    Raises:
-        TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
-    """
-    planned: list[PlannedVariant] = []
-    for site in session.sites:
-        if site.bfloat16_operands and not site.variants and site.index in called:
-            raise TypeError(f"In '{site.function}': {BFLOAT16_ADJOINT_ERROR} Here {site.scalar_reason}.")
-        roles = site.roles[:1] if site.no_gradient else site.roles
-        planned.extend(_decide(site, role, called, uses) for role in roles)
-    return ModulePlan(
-        session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned), session.settings
-    )
+def _reasons(decision: LoopDecision) -> Iterator[Rejected | str]:
+    """How a loop is computed, and why not otherwise."""
+    ring = decision.ring
+    if ring is None:
+        extra = extra_bytes(decision.buffers)
+        if in_c := sum(buffer.size_bytes for buffer in decision.buffers) - extra:
+            yield f"double buffers of {in_c} bytes lie in C's memory, which is idle in the loop"
+        if extra:
+            yield f"double buffers of {extra} bytes lie in extra shared memory"
+        if decision.loads and not decision.buffers:
+            yield "Warp unrolls the loop, so that each iteration has tiles of its own"
+        yield from decision.reasons
+        return
+    loop = ring.loop
+    yield f"{loop.instruction} multiplies {loop.stages} stages of {loop.stage_bytes} bytes, {_where(loop.extra_bytes)}"
+    yield f"a block has {loop.shared_bytes} of {loop.shared_limit} bytes of shared memory"
+    yield from filter(None, (loop.rejection, *decision.reasons, ring.rejection, ring.measured))
+    if any(product.plan.swapped for product in ring.products):
+        yield "it computes the transpose of C"
 
 
-# ---- registers
+def _reverse_reason(reverse: ReverseRing | Rejected | None) -> str:
+    """The decision about the reverse pass of a loop; empty without one."""
+    if not isinstance(reverse, ReverseRing):
+        return f"no stages: {reverse}" if reverse else ""
+    instructions = " and ".join(reverse.answer.instructions)
+    return f"{instructions} from stages of {reverse.stage_bytes} bytes, {_where(reverse.answer.extra_bytes)}"
 
 
-def with_register_limit(plan: ModulePlan) -> ModulePlan:
-    """The plan, whose needed variants have providers, with its register limit and the reason."""
-    if plan.arch is None or not plan.has_own_code or plan.linker_reason:
-        return replace(plan, register_limit=None, register_limit_reason="")
-    limits: dict[int, str] = {}
-    own = [v for v in plan.needed if v.provider == "own"]
-    if (paired := _pair(plan)) is not None:
-        limits[paired[0]] = paired[1]
-    elif (alone := max_registers(plan.arch, plan.block_dim)) is not None:
-        limits[alone] = f"a block of {plan.block_dim} threads cannot launch with more"
-    solvers = [(v.variant, v.kernels) for v in own if isinstance(v.variant, SolverVariant)]
-    if solvers and set(plan.kernels) == {kernel for _, kernels in solvers for kernel in kernels}:
-        reason = "every kernel calls a solver function, which gains more from resident blocks than from registers"
-        wanted = max(register_limit(variant) for variant, _ in solvers)
-        if (indexed := registers_of_indexed(plan.indexed_elements)) > wanted:
-            wanted, reason = indexed, f"an indexed load or store has {plan.indexed_elements} elements for each thread"
-        least, needs = max(_needs(plan), default=(0, ""))
-        if least > wanted:
-            wanted, reason = least, needs
-        limits.setdefault(min(wanted, multiprocessor(plan.arch).thread_registers), reason)
-    least_limit = min(limits, default=None)
-    return replace(
-        plan,
-        register_limit=least_limit,
-        register_limit_reason="" if least_limit is None else limits[least_limit],
-    )
+def _store_reason(store: AccumulatorStore | Rejected | None) -> str:
+    """How the accumulators of a loop reach an array; empty without stages."""
+    if isinstance(store, AccumulatorStore):
+        return "the accumulators are stored from registers"
+    return f"the accumulators pass through shared memory, because {store}" if store else ""
 
 
-def _pair(plan: ModulePlan) -> tuple[int, str] | None:
-    """The register limit for two resident blocks, and the reason; None if they do not fit or would spill too much."""
-    assert plan.arch is not None
-    limit = pair_limit(plan.arch, plan.block_dim)
-    functions = [(v.variant, v.tile_config) for v in plan.needed if v.provider == "own"]
-    staged = [loop for loop in plan.loops if loop.instruction or loop.reverse_instructions]
-    if limit is None or not (functions or staged):
-        return None
-    static = static_shared_bytes(plan.block_dim)
-    dynamic = [memory.needed_bytes - static for memory in plan.memory]
-    if all(resident_blocks(plan.arch, plan.block_dim, shared_bytes=size) < 2 for size in dynamic):
-        return None
-    if not all(allows_pair(plan.arch, limit, one.registers, alone=one.resident_blocks == 1) for one in staged):
-        return None
-    states = {loop.state for loop in plan.loops if not loop.instruction}
-    in_loop, ahead = bool(states - {"as_warp"}), AHEAD_REGISTERS * ("pipelined" in states)
-    taken = [
-        ahead + (registers_with_accumulators if in_loop else registers)(variant, config)
-        for variant, config in functions
-        if isinstance(variant, GemmProblem) and isinstance(config, TileConfig)
-    ]
-    if plan.arch != WGMMA_ARCH and any(each > limit for each in taken):
-        return None
-    reason = "2 resident blocks hide latency"
-    if max([loop.registers for loop in staged] + taken, default=0) > limit:
-        reason += "; a few registers may spill, which costs less than losing the second block"
-    return limit, reason
-
-
-def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
-    """Registers of a thread that a kernel needs, and the reasons: with fewer it spills, or cannot be assembled."""
-    assert plan.arch is not None
-    for planned in plan.needed:
-        if isinstance(planned.variant, GemmProblem) and isinstance(planned.tile_config, TileConfig):
-            instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
-            yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
-        elif isinstance(planned.variant, SolverVariant) and planned.provider == "own" and plan.loops:
-            row = f"{planned.variant.size} is slower with fewer beside a loop of products"
-            yield registers_of_rows(planned.variant), row
-    for loop in plan.loops:
-        if loop.accumulators:
-            yield loop.registers, f"the loop of {loop.file}:{loop.line} needs as many"
+def _load_reason(ring: Ring) -> str:
+    """How tiles reach the stages (``kernels/module/stage_buffers.cuh``)."""
+    size_bytes = DTYPE_BYTES[ring.products[0].variant.a.dtype]
+    word = max(size_bytes, _SHORTEST_COPY)
+    odd = " or begins at an odd element" if size_bytes < word else ""
+    transposed = {buffer.transposed for buffer in ring.buffers.values()}
+    texts = []
+    if False in transposed:
+        texts.append(
+            f"async copies of 16 bytes load tiles, or of {word} bytes where rows begin at other multiples of "
+            f"{word}, or threads load elements where a row has gaps{odd}"
+        )
+    if True in transposed:
+        texts.append("async copies of single elements transpose tiles on their way")
+    return "; ".join(texts)
