@@ -192,7 +192,7 @@ def is_name(words: Sequence[str]) -> bool:
         command, words = command.commands[words[0]], words[1:]
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("warp_tiles.cli.output.configure_by_option", lambda name, value: None)
+            patch.setattr("warp_tiles.cli.common.configure_by_option", lambda name, value: None)
             with command.make_context("warp-tiles", words, **CONTEXT):
                 return False
     except click.exceptions.NoArgsIsHelpError:

@@ -23,7 +23,7 @@ from tests.integration.helpers import gemm, load
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles._warp.modules import compile_module
-from warp_tiles.cli.output import write_depfile
+from warp_tiles.cli.common import write_depfile
 from warp_tiles.errors import BundleError, CacheError, OutputError, RecordError
 from warp_tiles.store import LTOIR
 from warp_tiles.store.bundle import write_bundle

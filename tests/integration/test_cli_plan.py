@@ -11,7 +11,8 @@ import pytest
 from tests.integration.commands import COMPILE_FIELDS, MAIN, PLAN_FIELDS, WITHOUT_GUARD, command, json_of, usage_error
 from tests.integration.helpers import FORWARD_ONLY, cubin_symbols, gemm
 from tests.integration.solvers import solver
-from warp_tiles.cli.planning import _print_rows
+from warp_tiles.cli.common import print_table
+from warp_tiles.cli.planning import _HEADINGS, _cells
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.launch.script import PLANNED
 
@@ -233,15 +234,14 @@ def test_the_table_of_compile_has_no_zeros(capsys: pytest.CaptureFixture[str]) -
         "name": "m", "arch": 90, "cubin": "out/sm_90/m.cubin", "cubin_bytes": 9000, "seconds": 0.4, "target": "sm_90",
         "up_to_date": False, "found": False, "lto_builds": 0, "lto_hits": 0, "lto_bytes": 0,
     }  # fmt: skip
-    _print_rows([row])
+    print_table("", _HEADINGS, [_cells(row)])
     shown = capsys.readouterr().out
     assert "0 bytes" not in shown
     assert "functions" not in shown, "the module has none"
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
     assert cells == [["m", "sm_90", "out/sm_90/m.cubin", "9.0 kB", "built", "0.4"]]
-    _print_rows(
-        [row | {"lto_builds": 2, "lto_hits": 1, "lto_bytes": 9}, row | {"found": True}, row | {"up_to_date": True}]
-    )
+    rows = [row | {"lto_builds": 2, "lto_hits": 1, "lto_bytes": 9}, row | {"found": True}, row | {"up_to_date": True}]
+    print_table("", _HEADINGS, list(map(_cells, rows)))
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("2 built, 1 from cache", "9 bytes", "│ from cache │", "│ up to date │"))
 

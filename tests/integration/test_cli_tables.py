@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import ARRAYS, REPOSITORY
 from tests.integration.solvers import solver
-from warp_tiles.cli.output import print_table
+from warp_tiles.cli.common import print_table
 from warp_tiles.reports.descriptions import shortened
 
 LONG_NAME = "kernel_of_a_network_layer_with_a_name_that_somebody_thought_about"

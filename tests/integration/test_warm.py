@@ -23,7 +23,7 @@ from warp_tiles._warp.intercept import intercepted
 from warp_tiles._warp.modules import forget_modules
 from warp_tiles.build.start_record import StartRecord, read_record
 from warp_tiles.cli import commands
-from warp_tiles.cli.warm import LaunchedModules
+from warp_tiles.cli.run import LaunchedModules
 from warp_tiles.errors import PlanError
 from warp_tiles.store.paths import start_file
 

@@ -11,7 +11,7 @@ import pytest
 from tests.nightly import some
 from tests.providers import kernel_checks as checks
 from warp_tiles import settings
-from warp_tiles.cli.output import write_depfile
+from warp_tiles.cli.common import write_depfile
 from warp_tiles.errors import BuildError, OutputError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.cli.output import write_records
+from warp_tiles.cli.common import write_records
 from warp_tiles.errors import BuildError, OutputError
 
 RECORD = {"builds": [], "modules": []}

@@ -142,7 +142,7 @@ def test_warm_looks_for_the_store_before_it_builds(
     store.mkdir()
     SigningKey.generate().write(tmp_path / "key.pem")
     given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": str(tmp_path / "key.pem")}
-    monkeypatch.setattr("warp_tiles.cli.warm.build_ahead", lambda *_, **__: pytest.fail("it is built in vain"))
+    monkeypatch.setattr("warp_tiles.cli.run.build_ahead", lambda *_, **__: pytest.fail("it is built in vain"))
     assert "no remote store" in failure("--push", "--record", file)
     assert "without a signing key" in failure("--push", "--record", file, WARP_TILES_REMOTE=store.as_uri())
     assert "other users can write" in failure("--push", "--record", file, WARP_TILES_CACHE_SHARED="1", **given)
@@ -157,8 +157,8 @@ def test_warm_prints_what_it_compiled_if_the_push_fails(
         raise RemoteError("the store went away")
 
     file = recorded("first", load(text()))
-    monkeypatch.setattr("warp_tiles.cli.warm.require_push", lambda: None)
-    monkeypatch.setattr("warp_tiles.cli.warm.sign_and_write", fail)
+    monkeypatch.setattr("warp_tiles.cli.run.require_push", lambda: None)
+    monkeypatch.setattr("warp_tiles.cli.run.sign_and_write", fail)
     (row,) = json.loads(warm("--json", "--push", "--record", file, status=1, WARP_TILES_CACHE_DIR=tmp_path / "a"))[
         "modules"
     ]

@@ -14,8 +14,8 @@ from types import TracebackType
 
 import click
 
-from warp_tiles.cli import cache_commands, doctor, key_commands, planning, run, tune, warm
-from warp_tiles.cli.output import (
+from warp_tiles.cli import bundle, cache_commands, doctor, planning, run, tune
+from warp_tiles.cli.common import (
     VERBOSITY,
     StandardOutputError,
     json_option,
@@ -76,7 +76,6 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See :class:`click.Group`."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -96,10 +95,10 @@ def commands() -> None:
 def settings(as_json: bool) -> None:
     """Print the current value of every setting, its layer, and its environment variable."""
     now = current()
-    found = now.to_json()
-    shown = {name: item["value"] for name, item in found.items()} | {"cache_dir": cache_root(now.cache_dir)}
-    rows = [(name, _shown(name, value), found[name]["layer"], ENVIRONMENT[name]) for name, value in shown.items()]
-    print_rows(as_json, found, ("setting", "value", "layer", "variable"), rows)
+    data = now.to_json()
+    shown = {name: item["value"] for name, item in data.items()} | {"cache_dir": cache_root(now.cache_dir)}
+    rows = [(name, _shown(name, value), data[name]["layer"], ENVIRONMENT[name]) for name, value in shown.items()]
+    print_rows(as_json, data, ("setting", "value", "layer", "variable"), rows)
 
 
 def _shown(name: str, value: object) -> str:
@@ -118,8 +117,8 @@ def every_command(command: click.Command = commands, path: str = "") -> Iterator
             yield from every_command(inner, f"{path} {name}".strip())
 
 
-groups = (cache_commands.cache, key_commands.keys, tune.tune, planning.bundle)
-for command in (run.run, planning.plan, planning.compile_, warm.warm, *groups, settings, doctor.doctor):
+groups = (cache_commands.cache, cache_commands.keys, tune.tune, bundle.bundle)
+for command in (run.run, planning.plan, planning.compile_, run.warm, *groups, settings, doctor.doctor):
     commands.add_command(command)
 for path, command in every_command():
     command.epilog = f"\b\nExample:\n  {EXAMPLES[path]}"
@@ -155,7 +154,8 @@ def _run() -> int:
         if "_WARP_TILES_COMPLETE" in os.environ:
             commands.main(prog_name=NAME)  # the shell's completion, which exits
         # main() would swallow errors of a script
-        with commands.make_context(NAME, sys.argv[1:], terminal_width=_help_width()) as context:
+        width = None if sys.stdout.isatty() else _WIDEST_HELP  # whatever COLUMNS says
+        with commands.make_context(NAME, sys.argv[1:], terminal_width=width) as context:
             commands.invoke(context)
     except WarpTilesError as error:
         print(f"warp-tiles: {printable(str(error), lines=True)}", file=sys.stderr)
@@ -177,11 +177,6 @@ def _run() -> int:
     return 0
 
 
-def _help_width() -> int | None:
-    """The width of help texts: that of the terminal, or outside one the largest, whatever COLUMNS says."""
-    return None if sys.stdout.isatty() else _WIDEST_HELP
-
-
 def _is_of_warp(error: Exception) -> bool:
     """True if Warp raised the error when this package called it, and not a script that "run" runs."""
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -193,19 +188,14 @@ def _is_of_warp(error: Exception) -> bool:
 def _show_as_python(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an error of a script as Python does, without the frames of what runs the script."""
     shown, runs_script = trace, False
-    for frame in _frames(trace):
-        module = frame.tb_frame.f_globals.get("__name__")
+    while shown is not None:
+        module = shown.tb_frame.f_globals.get("__name__")
         runs_script = runs_script or module == Script.__module__
         if runs_script and module not in (Script.__module__, "runpy", "contextlib"):
-            shown = frame
             break
+        shown = shown.tb_next
+    shown = shown or trace
     sys.__excepthook__(kind, error.with_traceback(shown), shown)
-
-
-def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
 
 
 def _open_standard_streams() -> None:

@@ -1,4 +1,4 @@
-"""``warp-tiles cache``: inspects and maintains the cache, and the remote store behind it."""
+"""``warp-tiles cache`` and ``keys``: the cache, the remote store behind it, and the keys that sign its entries."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import click
 from rich.filesize import decimal
 
 from warp_tiles.build.progress import is_enabled, new_bar
-from warp_tiles.cli.output import FILE, echo, json_option, print_json, print_rows, print_table
+from warp_tiles.cli.common import FILE, echo, json_option, print_json, print_result, print_rows, print_table
 from warp_tiles.errors import CacheError, RemoteError
 from warp_tiles.settings import current
 from warp_tiles.settings.values import parse_size
 from warp_tiles.store import LTOIR, MODULE, RECORDS
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.explain import MissedKeys, explain_among
-from warp_tiles.store.keys import signer_if_any, trusted_by
+from warp_tiles.store.keys import PublicKey, SigningKey, TrustedKeys, signer_if_any, trusted_by
 from warp_tiles.tuning import store as records
 from warp_tiles.util.urls import without_password
 
@@ -77,7 +77,7 @@ def info(as_json: bool) -> None:
 def list_(as_json: bool) -> None:
     """List every entry, the most recently used first."""
     entries = _context().cache.entries()
-    found = [{"key": e.key, **e.manifest.as_json(), "used_at_ns": e.used_at_ns} for e in entries]
+    data = [{"key": e.key, **e.manifest.as_json(), "used_at_ns": e.used_at_ns} for e in entries]
     rows = [
         (
             e.key[:12],
@@ -88,7 +88,7 @@ def list_(as_json: bool) -> None:
         )
         for e in entries
     ]
-    print_rows(as_json, {"entries": found}, ("key", "symbol", "LTO-IR", "compiler", "last used"), rows)
+    print_rows(as_json, {"entries": data}, ("key", "symbol", "LTO-IR", "compiler", "last used"), rows)
 
 
 @cache.command()
@@ -119,15 +119,15 @@ def explain(key: str, as_json: bool) -> None:
         if missed is None:
             raise
         wanted = missed
-    found = explain_among(wanted, (item.manifest.key for item in store.entries()))  # the most recently used come first
+    report = explain_among(wanted, (item.manifest.key for item in store.entries()))  # the most recently used come first
     if as_json:
-        differences = [asdict(difference) for difference in found.differences]
-        state = {"key": found.key.digest, "stored": found.stored, "nearest": found.nearest, "differences": differences}
-        print_json({**state, "transcript": found.key.transcript})
+        state = {"key": report.key.digest, "stored": report.stored, "nearest": report.nearest}
+        differences = [asdict(difference) for difference in report.differences]
+        print_json({**state, "differences": differences, "transcript": report.key.transcript})
         return
-    rows = [(field.label, field.kind, field.shown) for field in found.key.fields]
-    print_table(f"key {found.key.digest}", ("input", "kind", "value"), rows)
-    echo(str(found))
+    rows = [(field.label, field.kind, field.shown) for field in report.key.fields]
+    print_table(f"key {report.key.digest}", ("input", "kind", "value"), rows)
+    echo(str(report))
 
 
 @cache.command()
@@ -216,12 +216,12 @@ def counted(what: str, total: int | None = None) -> Iterator[Callable[[], None]]
         yield lambda: bar.advance(task)
 
 
-def _end(found: dict[str, Transfer], verb: str, as_json: bool) -> NoReturn:
+def _end(transfers: dict[str, Transfer], verb: str, as_json: bool) -> NoReturn:
     """Print what was moved. The exit status is 1 if anything failed."""
-    rows = [(kind, t.moved, t.present, t.skipped, t.failed, decimal(t.moved_bytes)) for kind, t in found.items()]
-    data = {kind: asdict(transfer) for kind, transfer in found.items()}
+    rows = [(kind, t.moved, t.present, t.skipped, t.failed, decimal(t.moved_bytes)) for kind, t in transfers.items()]
+    data = {kind: asdict(transfer) for kind, transfer in transfers.items()}
     print_rows(as_json, data, ("entries", verb, "present", "skipped", "failed", "size"), rows)
-    sys.exit(1 if any(each.failed for each in found.values()) else 0)
+    sys.exit(1 if any(transfer.failed for transfer in transfers.values()) else 0)
 
 
 def require_push() -> None:
@@ -235,9 +235,6 @@ def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
 
     Args:
         keys: Linked modules; None for all entries of the cache, and all tuning records.
-
-    Raises:
-        RemoteError: There is no store, it does not answer, or others can write the cache.
     """
     from warp_tiles.compile.module import warp_library
     from warp_tiles.store import transfer
@@ -246,10 +243,10 @@ def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
         digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
         digests["warp"] = context.store.digests.digest(warp_library())
         caches = _caches(context) if keys is None else {MODULE: context.modules}
-        found = {kind: transfer.push(each, remote, kind, digests, done, keys) for kind, each in caches.items()}
+        pushed = {kind: transfer.push(store, remote, kind, digests, done, keys) for kind, store in caches.items()}
         if keys is None:
-            found[RECORDS] = records.open_store(context.settings).push(remote)
-        return found
+            pushed[RECORDS] = records.open_store(context.settings).push(remote)
+        return pushed
 
 
 @cache.command()
@@ -271,9 +268,9 @@ def pull(as_json: bool) -> None:
     from warp_tiles.store import transfer
 
     with _opened(writes=False) as (context, remote), counted("pulled") as done:
-        found = {kind: transfer.pull(each, remote, kind, done) for kind, each in _caches(context).items()}
-        found[RECORDS] = records.open_store(context.settings).pull(remote)
-    _end(found, "pulled", as_json)
+        pulled = {kind: transfer.pull(store, remote, kind, done) for kind, store in _caches(context).items()}
+        pulled[RECORDS] = records.open_store(context.settings).pull(remote)
+    _end(pulled, "pulled", as_json)
 
 
 @cache.command()
@@ -304,3 +301,60 @@ def status(as_json: bool) -> None:
         ("modules in the cache", data["modules"]),
     ]
     print_rows(as_json, data, ("what", "value"), rows)
+
+
+# ---- who signs, and whose signatures are trusted
+
+
+@click.group()
+def keys() -> None:
+    """Keys of a remote store: who signs entries, and whose signatures are trusted."""
+
+
+@keys.command()
+@click.option("-o", "--output", "file", type=FILE, required=True, help="Write the private key here.")
+@json_option
+def new(file: Path, as_json: bool) -> None:
+    """Write a new private key to a file, and print its public key.
+
+    An existing file is never replaced. Whoever has the private key can choose code for everybody who trusts it.
+    """
+    key = SigningKey.generate()
+    key.write(file)
+    _print_public(key.public, as_json)
+
+
+@keys.command()
+@click.argument("file", type=FILE, required=False)
+@json_option
+def show(file: Path | None, as_json: bool) -> None:
+    """Print the public key of the private key FILE; without FILE, the signing key and the trusted keys."""
+    if file is not None:
+        _print_public(SigningKey.read(file).public, as_json)
+        return
+    now = current()
+    signing = SigningKey.read(now.signing_key).public if now.signing_key is not None else None
+    trusted = sorted(trusted_by(now).values(), key=str)
+    rows = [{"public": str(k), "id": k.key_id, "comment": k.comment} for k in trusted]
+    data = {"signing": str(signing) if signing is not None else None, "trusted": rows}
+    table: list[tuple[str, ...]] = [("signs", str(signing), signing.key_id, "")] if signing is not None else []
+    table += [("trusted", *row.values()) for row in rows]
+    print_rows(as_json, data, ("what", "public key", "id", "comment"), table)
+
+
+@keys.command()
+@click.argument("public", nargs=-1, required=True)
+@json_option
+def trust(public: tuple[str, ...], as_json: bool) -> None:
+    """Trust the key PUBLIC, and load what its owner has signed. Words after the key are a comment.
+
+    Its owner can then choose the code that runs on your GPU, and your user's rights with it.
+    """
+    key, file = PublicKey.parse(" ".join(public)), TrustedKeys()
+    added = file.add(key)
+    data = {"public": str(key), "id": key.key_id, "comment": key.comment, "added": added}
+    print_result(as_json, data, f"{'added to' if added else 'already in'} {file.path}: {key}")
+
+
+def _print_public(key: PublicKey, as_json: bool) -> None:
+    print_result(as_json, {"public": str(key), "id": key.key_id}, str(key))

@@ -11,8 +11,8 @@ from dataclasses import asdict, astuple, dataclass
 import click
 from rich.filesize import decimal
 
-from warp_tiles.cli.output import bundle_option, json_option, print_rows, script_output_to_stderr, warp_remedy
-from warp_tiles.compile.find import dotted, find_headers, find_toolchain
+from warp_tiles.cli.common import bundle_option, json_option, print_rows, script_output_to_stderr, warp_remedy
+from warp_tiles.compile.find import Toolchain, dotted, find_headers, find_toolchain
 from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.settings import current
 
@@ -35,8 +35,8 @@ def diagnose() -> Iterator[Finding]:
     )  # fmt: skip
     for check in checks:
         try:
-            if (found := check()) is not None:
-                yield found
+            if (finding := check()) is not None:
+                yield finding
         except WarpTilesError as error:
             yield Finding(check.__name__.strip("_"), "problem", error.message, error.remedy)
         except Exception as error:  # any failure of a check is a finding; the other checks still run
@@ -75,15 +75,24 @@ def _internals() -> Finding:
     return Finding("internals", "ok", f"this Warp has all {len(check_internals())} members that warp_tiles uses")
 
 
-def _toolchain() -> Finding:
+def _installed() -> Toolchain | ToolchainError:
     import warp
 
     try:
-        toolchain = find_toolchain(warp.get_cuda_toolkit_version())
+        return find_toolchain(warp.get_cuda_toolkit_version())
     except ToolchainError as error:
+        return error
+
+
+def _toolchain() -> Finding:
+    import warp
+
+    toolchain, toolkit = _installed(), warp.get_cuda_toolkit_version()
+    if isinstance(toolchain, ToolchainError):
         if (bundle := current().bundle) is None:
-            raise
-        return Finding("toolchain", "note", f"none, and none is needed: modules come from {bundle} ({error.message})")
+            raise toolchain
+        detail = f"none, and none is needed: modules come from {bundle} ({toolchain.message})"
+        return Finding("toolchain", "note", detail)
     detail = (
         f"NVRTC {dotted(toolchain.nvrtc_version)} ({toolchain.nvrtc}), "
         f"nvJitLink {dotted(toolchain.nvjitlink_version)} ({toolchain.nvjitlink})"
@@ -93,7 +102,6 @@ def _toolchain() -> Finding:
         suffix = "-cu12" if toolchain.nvrtc_version < (13, 0) else ""
         remedy = f"pip install 'nvidia-nvjitlink{suffix}>={dotted(toolchain.nvrtc_version)}'; until then Warp links"
         return Finding("toolchain", "note", detail, remedy)
-    toolkit = warp.get_cuda_toolkit_version()
     if toolkit is not None and toolchain.nvjitlink_version is not None and toolchain.nvjitlink_version > toolkit:
         detail += f"; newer than Warp's CUDA {dotted(toolkit)}, so Warp links modules that it compiles to PTX"
         remedy = "set wp.config.cuda_output to 'cubin' on drivers that are as new as Warp's CUDA"
@@ -107,21 +115,15 @@ def _archs() -> Finding | None:
 
     from warp_tiles.gemm.hardware import MIN_ARCH, MULTIPROCESSORS
 
-    try:
-        toolchain = find_toolchain(warp.get_cuda_toolkit_version())
-    except ToolchainError:
-        return None  # the finding "toolchain" has the reason
-    known = [arch for arch in warp.get_cuda_supported_archs() if arch >= MIN_ARCH]
-    if not known:
-        return None  # the finding "warp" has the reason
+    toolchain, known = _installed(), [arch for arch in warp.get_cuda_supported_archs() if arch >= MIN_ARCH]
+    if isinstance(toolchain, ToolchainError) or not known:
+        return None  # the finding "toolchain" or "warp" has the reason
     if unknown := [arch for arch in known if arch not in MULTIPROCESSORS]:
         return Finding("archs", "problem", f"this warp_tiles lacks {_listed(unknown)}", "install a newer warp_tiles")
     if lacking := [arch for arch in known if toolchain.reason_unsupported(arch)]:
         detail = f"NVRTC {dotted(toolchain.nvrtc_version)} cannot serve {_listed(lacking)}, which Warp knows"
-        remedy = (
-            "install a newer NVRTC; until then, Warp's compiler builds own functions for these as part of each module"
-        )
-        return Finding("archs", "note", detail, remedy)
+        instead = "Warp's compiler builds own functions for these as part of each module"
+        return Finding("archs", "note", detail, f"install a newer NVRTC; until then, {instead}")
     return Finding("archs", "ok", f"Warp and NVRTC know {_listed(known)}")
 
 
@@ -130,14 +132,9 @@ def _listed(archs: Iterable[int]) -> str:
 
 
 def _headers() -> Finding:
-    import warp
-
+    toolchain = _installed()
     try:
-        nvrtc_version = find_toolchain(warp.get_cuda_toolkit_version()).nvrtc_version
-    except ToolchainError:
-        nvrtc_version = None  # the finding "toolchain" has the reason
-    try:
-        folders, version = find_headers(nvrtc_version)
+        folders, version = find_headers(None if isinstance(toolchain, ToolchainError) else toolchain.nvrtc_version)
     except ToolchainError as error:
         detail = f"{error.message}; the provider own needs none, cublasdx is not available"
         return Finding("headers", "note", detail, error.remedy)
@@ -181,14 +178,14 @@ def _packages() -> Finding | None:
     if packages is None:
         return None
     parts, state = [], "ok"
-    for one in packages.found:
-        if one.loaded == "":  # a folder without an index
+    for package in packages.found:
+        if package.loaded == "":  # a folder without an index
             continue
-        reason = one.reason_unusable
+        reason = package.reason_unusable
         state = "note" if reason else state
-        parts.append(f"{one.summary()}; it is not used: {reason}" if reason else one.summary())
-    for first, other, count in packages.shared_modules():
-        parts.append(f"{other.title} has {count} keys of modules that {first.title} has, and that one serves")
+        parts.append(f"{package.summary()}; it is not used: {reason}" if reason else package.summary())
+    for first, second, count in packages.shared_modules():
+        parts.append(f"{second.title} has {count} keys of modules that {first.title} has, and that one serves")
         state = "note"
     if not parts:
         return None

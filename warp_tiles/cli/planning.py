@@ -1,30 +1,32 @@
-"""``warp-tiles plan``, ``compile`` and ``bundle``: what a script needs, printed or built ahead of time."""
+"""``warp-tiles plan`` and ``compile``: what a script needs, printed or built ahead of time."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.filesize import decimal
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
-from warp_tiles.cli.cluster import connected, require_same_installation
-from warp_tiles.cli.output import (
+from warp_tiles.cli.common import (
     FILE,
+    GRAMMAR,
     F,
+    arch_option,
     bundle_option,
     echo,
     facts_of,
+    incomplete_option,
     interrupted_by_signals,
     json_option,
     note,
@@ -34,14 +36,22 @@ from warp_tiles.cli.output import (
     print_rows,
     print_table,
     record_options,
+    require_complete,
     require_folders,
     script_output_to_stderr,
+    takes_script,
     write_depfile,
     write_page,
     write_records,
 )
-from warp_tiles.cli.scripts import GRAMMAR, arch_option, incomplete_option, require_complete, takes_script
-from warp_tiles.errors import BuildError, ScriptError, WarpTilesError
+from warp_tiles.errors import (
+    BuildError,
+    RefusedWorkerError,
+    ScriptError,
+    ToolchainError,
+    WarpTilesError,
+    WorkerError,
+)
 from warp_tiles.launch.script import Discovery, Script, Target, discover
 from warp_tiles.reports.descriptions import (
     LOOP_HEADINGS,
@@ -55,22 +65,21 @@ from warp_tiles.reports.descriptions import (
     product_rows,
     with_tiles,
 )
-from warp_tiles.settings import current, override
-from warp_tiles.store import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
-from warp_tiles.store.keys import SigningKey, signer_of
-from warp_tiles.store.paths import cache_root
-from warp_tiles.tuning.store import count_of, open_store
+from warp_tiles.settings import current
 from warp_tiles.util.threads import side_by_side
 
-_MOST_THREADS = 32
-_MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
+if TYPE_CHECKING:
+    from warp_tiles.compile.toolchain import ToolchainStore
+
+MOST_THREADS = 32
+MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
 
 
 # ---- the targets of a script
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """A script, and what it is planned or built for.
 
     Attributes:
@@ -85,36 +94,26 @@ class _Wanted:
 
     @property
     def title(self) -> str:
-        """The script and its architectures."""
         return f"{self.script.title} for {', '.join(f'sm_{arch}' for arch in self.archs)}"
 
     def discovered(self) -> Discovery:
-        """What the script would launch. Prints the devices that stood for GPUs that this machine lacks.
-
-        Raises:
-            PlanError: There is no such target.
-            ScriptError: No kernel was found.
-        """
+        """What the script would launch. Prints the devices that stood for GPUs that this machine lacks."""
         from warp_tiles._warp.modules import require_target
 
         for arch in self.archs:
             require_target(arch, self.block_dim)
-        found = discover(self.script, self.block_dim)
-        for missing, device in found.substituted.items():
+        discovery = discover(self.script, self.block_dim)
+        for missing, device in discovery.substituted.items():
             note(f"warp-tiles: {self.script} names {missing}, which this machine lacks: {device} stands for it")
-        return found
+        return discovery
 
-    def targets(self, found: Discovery) -> list[tuple[Target, int]]:
+    def targets(self, discovery: Discovery) -> list[tuple[Target, int]]:
         """Each module at each of its block sizes, for each architecture."""
-        return [(target, arch) for arch in self.archs for target in found.targets]
+        return [(target, arch) for arch in self.archs for target in discovery.targets]
 
     @contextlib.contextmanager
     def kernel_errors(self) -> Iterator[None]:
-        """Convert Warp's errors about a kernel to an error that is printed without a traceback.
-
-        Raises:
-            ScriptError: In place of a TypeError or ValueError.
-        """
+        """Convert Warp's errors about a kernel to a ScriptError, which is printed without a traceback."""
         try:
             yield
         except (TypeError, ValueError) as error:
@@ -125,14 +124,14 @@ class _Wanted:
             ) from error
 
 
-def _takes_targets(command: F) -> F:
+def takes_targets(command: F) -> F:
     """``[-m] SCRIPT [ARGUMENTS]...``, ``--arch``, ``--block-dim`` and ``--allow-incomplete``, as ``wanted``."""
 
     @functools.wraps(command)
     def call(
         script: Script, archs: tuple[int, ...], block_dim: int | None, allow_incomplete: bool, **given: Any
     ) -> Any:
-        return command(wanted=_Wanted(script, archs, block_dim, allow_incomplete), **given)
+        return command(wanted=Wanted(script, archs, block_dim, allow_incomplete), **given)
 
     block_dim = click.option(
         "--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own."
@@ -144,11 +143,11 @@ def _takes_targets(command: F) -> F:
 
 
 @click.command(context_settings=GRAMMAR)
-@_takes_targets
+@takes_targets
 @click.option("--html", "page_file", type=FILE, help="Write the plan as a page.", metavar="FILE")
 @policy_option
 @json_option
-def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
+def plan(wanted: Wanted, page_file: Path | None, as_json: bool) -> None:
     """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
     Products of warp_tiles.matmul have a table of their own.
 
@@ -160,56 +159,50 @@ def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
     require_folders({"the page": page_file})
     with script_output_to_stderr(as_json):
         api.enable()
-        found = wanted.discovered()
+        discovery = wanted.discovered()
         with wanted.kernel_errors():
-            plans = [_planned(target, arch) for target, arch in wanted.targets(found)]
-    document = {
-        "modules": found.with_launched(plans),
-        "matmul": [product.to_json() for product in found.products],
-    }
+            plans = [_planned(target, arch) for target, arch in wanted.targets(discovery)]
+    modules, products = discovery.with_launched(plans), [product.to_json() for product in discovery.products]
+    document = {"modules": modules, "matmul": products}
     if page_file is not None:
-        write_page(page_file, document, f"Plan of {wanted.title}", facts_of(wanted.script, found.stopped))
+        write_page(page_file, document, f"Plan of {wanted.title}", facts_of(wanted.script, discovery.stopped))
     if as_json:
         print_json(document)
     else:
-        _print_plans(document)
-    require_complete(wanted.script, found, wanted.allow_incomplete)
+        shown, others = with_tiles(modules)
+        for module in shown:
+            print_plan(module)
+        if products:
+            print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(products))
+        for text in filter(None, (*compiled_again(modules), others)):
+            echo(text)
+    require_complete(wanted.script, discovery, wanted.allow_incomplete)
 
 
 def _planned(target: Target, arch: int) -> dict[str, Any]:
-    found = api.plan(target.module, arch=arch, block_dim=target.block_dim)
-    packages = require_hooks("plan").engine.build_context(found.settings).packages
-    text = "" if packages is None else packages.planned(found.name, arch, found.block_dim)
-    return {**found.to_json(), "kernel_package": text}
-
-
-def _print_plans(document: Mapping[str, Any]) -> None:
-    shown, others = with_tiles(document["modules"])
-    for module in shown:
-        print_plan(module)
-    if document["matmul"]:
-        print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(document["matmul"]))
-    for text in filter(None, (*compiled_again(document["modules"]), others)):
-        echo(text)
+    planned = api.plan(target.module, arch=arch, block_dim=target.block_dim)
+    packages = require_hooks("plan").engine.build_context(planned.settings).packages
+    text = "" if packages is None else packages.planned(planned.name, arch, planned.block_dim)
+    return {**planned.to_json(), "kernel_package": text}
 
 
 def print_plan(module: Mapping[str, Any]) -> None:
     """Print the plan of a module as tables."""
-    found = functions(module)
+    planned = functions(module)
     rows = [
         (
-            each.title,
-            each.variant["dtypes"],
-            ", ".join(each.variant["kernels"]),
-            each.state,
-            each.provider,
-            each.reason,
-            each.variant["key"][:12],
+            function.title,
+            function.variant["dtypes"],
+            ", ".join(function.variant["kernels"]),
+            function.state,
+            function.provider,
+            function.reason,
+            function.variant["key"][:12],
         )
-        for each in found
-        if each.state != SKIPPED
+        for function in planned
+        if function.state != SKIPPED
     ]
-    skipped = Counter(each.reason for each in found if each.state == SKIPPED)
+    skipped = Counter(function.reason for function in planned if function.state == SKIPPED)
     echo(f"module {module_title(module)}, kernels: {', '.join(module['kernels'])}")
     if rows:
         print_table("", ("function", "dtypes", "kernels", "state", "provider, tile", "reason", "key"), rows)
@@ -225,7 +218,7 @@ def print_plan(module: Mapping[str, Any]) -> None:
 
 
 @click.command("compile", context_settings=GRAMMAR)
-@_takes_targets
+@takes_targets
 @click.option(
     "-o",
     "--output",
@@ -254,7 +247,7 @@ def print_plan(module: Mapping[str, Any]) -> None:
 @policy_option
 @json_option
 def compile_(
-    wanted: _Wanted, folder: Path, depends: Path | None, report_file: Path | None, trace_file: Path | None,
+    wanted: Wanted, folder: Path, depends: Path | None, report_file: Path | None, trace_file: Path | None,
     scheduler: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
@@ -266,40 +259,37 @@ def compile_(
     file = wanted.script.require()
     require_folders({"the report": report_file, "the trace": trace_file, "the depfile": depends})
     built: list[dict[str, Any]] = []
-    found = Discovery((), "", {}, ())  # of a script that fails
+    discovery = Discovery((), "", {}, ())  # of a script that fails
     with script_output_to_stderr(as_json), interrupted_by_signals(), _enabled(scheduler):
         try:
-            found = wanted.discovered()
+            discovery = wanted.discovered()
             # Warp's names of metadata have no architecture, and its loader takes one folder
             folders = {arch: folder / f"sm_{arch}" for arch in wanted.archs}
             with output_errors(folder):
-                for each in folders.values():
-                    each.mkdir(parents=True, exist_ok=True)
-            earlier = {path: path.stat().st_ino for each in folders.values() for path in each.glob("*.cubin")}
+                for of_arch in folders.values():
+                    of_arch.mkdir(parents=True, exist_ok=True)
+            earlier = {path: path.stat().st_ino for of_arch in folders.values() for path in of_arch.glob("*.cubin")}
 
             def compile_one(target: tuple[Target, int]) -> dict[str, Any]:
                 row = _compile(*target, folders[target[1]], earlier)
                 built.append(row)  # the report has it, also if another build fails
                 return row
 
-            threads = _MOST_THREADS if scheduler is None else _MOST_THREADS_ON_A_CLUSTER
+            threads = MOST_THREADS if scheduler is None else MOST_THREADS_ON_A_CLUSTER
             with wanted.kernel_errors(), output_errors(folder):
-                built[:] = side_by_side(compile_one, wanted.targets(found), threads)  # in order
+                built[:] = side_by_side(compile_one, wanted.targets(discovery), threads)  # in order
             if depends is not None:
                 write_depfile(depends, file)
         finally:
             record = api.report()  # a cluster's builds end with it
-            record["modules"] = found.with_launched([*record["modules"], *_kept(built)])
-            facts = facts_of(wanted.script, sys.exc_info()[1] or found.stopped)
+            record["modules"] = discovery.with_launched([*record["modules"], *_kept(built)])
+            facts = facts_of(wanted.script, sys.exc_info()[1] or discovery.stopped)
             write_records(report_file, trace_file, record, f"Build of {wanted.title}", facts)
-    records = {each.get("output"): each for each in record["modules"]}
+    records = {module.get("output"): module for module in record["modules"]}
     rows = [_with_record(row, records) for row in built]
-    if as_json:
-        print_json({"modules": rows})
-    else:
-        _print_rows(rows)
-        for text in compiled_again(record["modules"]):
-            echo(text)
+    print_rows(as_json, {"modules": rows}, _HEADINGS, list(map(_cells, rows)))
+    for text in () if as_json else compiled_again(record["modules"]):
+        echo(text)
     problems = [problem for row in rows for problem in row["launch_problems"]]
     problems += [
         f"{cubin} is for one of {count} block sizes, whose files have one name by strip_hash: give one with --block-dim"
@@ -308,28 +298,24 @@ def compile_(
     ]
     if problems:
         raise BuildError("; ".join(dict.fromkeys(problems)))
-    require_complete(wanted.script, found, wanted.allow_incomplete)
+    require_complete(wanted.script, discovery, wanted.allow_incomplete)
 
 
+_HEADINGS = ("module", "arch", "cubin", "size", "state", "functions", "LTO-IR", "seconds")
 _COUNTS = {"lto_builds": "built", "lto_hits": "from cache"}
 
 
-def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    headings = ("module", "arch", "cubin", "size", "state", "functions", "LTO-IR", "seconds")
-    table = [
-        (
-            row["name"],
-            row["target"] or f"sm_{row['arch']}",
-            row["cubin"],
-            decimal(row["cubin_bytes"]),
-            "up to date" if row["up_to_date"] else "from cache" if row["found"] else "built",
-            ", ".join(f"{row[name]} {text}" for name, text in _COUNTS.items() if row[name]),
-            decimal(row["lto_bytes"]) if row["lto_bytes"] else "",
-            f"{row['seconds']:.1f}",
-        )
-        for row in rows
-    ]
-    print_table("", headings, table)
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        row["name"],
+        row["target"] or f"sm_{row['arch']}",
+        row["cubin"],
+        decimal(row["cubin_bytes"]),
+        "up to date" if row["up_to_date"] else "from cache" if row["found"] else "built",
+        ", ".join(f"{row[name]} {text}" for name, text in _COUNTS.items() if row[name]),
+        decimal(row["lto_bytes"]) if row["lto_bytes"] else "",
+        f"{row['seconds']:.1f}",
+    )
 
 
 @contextlib.contextmanager
@@ -376,112 +362,84 @@ def _kept(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """Add what the build record says: counts, the target, and whether the linked module was found.
-
-    The counts are 0 for a module without functions and for one that was not built. The latter has the target None.
-    """
+    """Add what the build record says. A module that was not built has counts of 0, and the target None."""
     record = records.get(Path(row["cubin"]).name, {})
     counts = {name: record.get(name, 0) for name in ("lto_builds", "lto_hits", "lto_bytes")}
     return {**row, **counts, "found": record.get("found", False), "target": record.get("target")}
 
 
-# ---- bundle
+# ---- the cluster of Dask whose workers compile: --scheduler
+
+_CONNECT_S = 5.0
+_WORKERS_S = 5.0
 
 
-@click.command(context_settings=GRAMMAR)
-@_takes_targets
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File of the bundle, or folder of the wheel.")
-@click.option("--wheel", metavar="NAME", help="Write a wheel of kernels, NAME or NAME==VERSION, for several scripts.")
-@click.option("--client", metavar="NAME", help="The distribution of the kernels, where the scripts do not show it.")
-@json_option
-def bundle(wanted: _Wanted, output: Path | None, wheel: str | None, client: str | None, as_json: bool) -> None:
-    """Build every module of SCRIPT, sign it, and write all to one bundle.
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """A client of a Dask scheduler that has workers."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ToolchainError(f"--scheduler needs Dask: {error}", "pip install 'warp-tiles[dask]'") from error
+    for name in ("distributed.client", "distributed.core", "distributed.comm"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # the errors here say the same
+    try:
+        client = Client(address, timeout=_CONNECT_S, set_as_default=False, name="warp-tiles")
+    except Exception as error:  # of many classes: no answer, no such host, an unknown protocol, no certificate
+        raise WorkerError(
+            f"the scheduler {address} cannot be reached: {_first_line(error)}",
+            remedy="give the address that `dask scheduler` prints, e.g. tcp://host:8786, and check that this machine "
+            "reaches it; for tls:// set Dask's certificates (docs/cluster.md)",
+        ) from error
+    try:
+        from distributed import TimeoutError as DaskTimeoutError  # another class than Python's before 3.11
 
-    The script runs as under "plan": its launches are recorded and not executed. The bundle also holds the tuning
-    records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
-
-    With --wheel, every argument is a script, with its own arguments in quotes: "train.py --size 4". Each runs as under
-    "warm", and the wheel holds what all launch. Installed, it is found without an option.
-    """
-    if wheel is not None:
-        from warp_tiles.cli.bundle_wheel import bundle_wheel
-
-        if wanted.block_dim is not None:
-            raise click.UsageError("--block-dim does not go with --wheel")
-        bundle_wheel(wanted.script, wanted.archs, wheel, client, output, wanted.allow_incomplete, as_json)
-        return
-    if output is None or client is not None:
-        raise click.UsageError("give -o FILE; --client goes with --wheel")
-    _bundle(wanted, output, as_json)
-
-
-def _bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
-    from warp_tiles._warp.modules import compile_module
-    from warp_tiles.store.bundle import write_bundle
-
-    now = current()
-    wanted.script.require()
-    require_folders({"the bundle": file})
-    signer = signer_of(now)
-    own_records = cache_root(now.cache_dir) / "tuning"
-    records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
-    with script_output_to_stderr(as_json), interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        kept: Literal["all", "tiles"] = "all" if now.modules == "all" else "tiles"
-        with override(cache_dir=folder, modules=kept, remote="", record_paths=records, kernel_packages="none"):
-            api.enable()
-            found = wanted.discovered()
-
-            def build(job: tuple[Target, int]) -> None:
-                target, arch = job
-                compile_module(target.module, arch, target.block_dim, folder / f"sm_{arch}")
-
-            with wanted.kernel_errors():
-                side_by_side(build, wanted.targets(found), _MOST_THREADS)
-            objects = _signed(signer)
-        write_bundle(file, sorted(objects))
-    held = {key for _, key, _ in objects}
-    built = found.with_launched(api.report()["modules"])
-    rows = [_bundled(record, held) for record in built if "output" in record]
-    rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
-    for row in rows:
-        if not row["bundled"]:
-            note(f"warp-tiles: module {row['module']} for sm_{row['arch']} is not in the bundle: {row['reason']}")
-    data = {"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows}
-    table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
-    print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
-    for text in () if as_json else compiled_again(built):
-        echo(text)
-    require_complete(wanted.script, found, wanted.allow_incomplete)
+        try:
+            client.wait_for_workers(1, timeout=_WORKERS_S)
+        except DaskTimeoutError as error:
+            raise WorkerError(
+                f"the scheduler {address} has no worker", remedy=f"start some: dask worker {address} --nworkers 4"
+            ) from error
+        yield client
+    finally:
+        with contextlib.suppress(Exception):  # the results are complete
+            client.close(timeout=2)
 
 
-def _bundled(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
-    bundled = record["module_key"] in held
-    reason = record["linker_reason"] or "it names files of this machine"
-    if record["lto_builds"] + record["lto_hits"] == 0:
-        reason = "it has no function from here, so Warp builds it"
-    return {
-        "module": record["name"],
-        "arch": record["arch"],
-        "block_dim": record["block_dim"],
-        "cubin_bytes": record["cubin_bytes"],
-        "bundled": bundled,
-        "reason": "" if bundled else reason,
-    }
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
-    """The signed objects of all modules, of the tuning records, and of the facts about the toolchain."""
-    from warp_tiles.build.deployment import facts_entry
-    from warp_tiles.store.envelope import pack
+def require_same_installation(client: Any, store: ToolchainStore) -> None:
+    """Check all workers before the first request, so that each unlike one is named."""
+    from warp_tiles.build.executor import (
+        ALL,
+        SAME_PACKAGES,
+        Answer,
+        Installation,
+        describe_worker,
+        differences,
+        executor_error,
+    )
 
-    now = current()
-    engine = require_hooks("bundle").engine
-    context = engine.build_context(now)
-    found = [(TOOLCHAIN, facts_entry(now, context.store, engine.device_sources(now)), ANY_TOOLCHAIN)]
-    modules = (context.modules.read_verified(item.key) for item in context.modules.entries())
-    found += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in modules if entry is not None]
-    records = open_store(now).entry(signer=signer)
-    if count_of(records):
-        found.append((RECORDS, records, ANY_TOOLCHAIN))
-    return [(kind, entry.key, pack(kind, entry, toolchain, signer)) for kind, entry, toolchain in found]
+    expected = tuple((name, fact) for name, fact in Installation(store).facts(ALL) if fact.digest)
+    names = [name for name, _ in expected]
+    refused = []
+    try:
+        answers = client.run(describe_worker, names, store.warp_toolkit, on_error="return", wait=True)
+    except Exception as error:
+        raise executor_error(error) from error
+    for worker, answer in answers.items():
+        if isinstance(answer, Answer) and answer.failure is None:
+            text = differences(expected, answer.found)
+        else:
+            failure = answer.failure if isinstance(answer, Answer) else answer
+            text = (
+                f"{type(failure).__name__}: {_first_line(failure)}" if isinstance(failure, Exception) else repr(answer)
+            )
+        if text:
+            refused.append(f"{worker}: {text}")
+    if refused:
+        raise RefusedWorkerError(
+            f"{len(refused)} of {len(answers)} workers are refused:\n  " + "\n  ".join(refused), SAME_PACKAGES
+        )

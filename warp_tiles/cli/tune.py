@@ -17,20 +17,24 @@ from rich.filesize import decimal
 from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
 from warp_tiles.build.progress import is_enabled
-from warp_tiles.cli.output import (
+from warp_tiles.cli.common import (
     FILE,
+    GRAMMAR,
+    incomplete_option,
     interrupted_by_signals,
     json_option,
+    module_option,
     note,
     output_errors,
     print_json,
     print_result,
     print_rows,
     print_table,
+    require_complete,
     require_folders,
     script_output_to_stderr,
+    takes_script,
 )
-from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, module_option, require_complete, takes_script
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.launch.script import Discovery, Script, discover
 from warp_tiles.settings import current
@@ -49,7 +53,6 @@ KEY_DIGITS = 12
 
 
 def _as_budget(context: click.Context, parameter: click.Parameter, value: Any) -> float | None:
-    """Parse a value of the setting ``tune_budget_s``."""
     try:
         return None if value is None else seconds("it", value)
     except SettingError as error:
@@ -58,12 +61,12 @@ def _as_budget(context: click.Context, parameter: click.Parameter, value: Any) -
 
 def _as_minutes(context: click.Context, parameter: click.Parameter, value: Any) -> float:
     try:
-        found = float(value)
+        minutes = float(value)
     except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
+        minutes = math.nan
+    if not 0 < minutes < math.inf:
         raise click.BadParameter(f"it is {value!r}; give minutes, a number above 0")
-    return found
+    return minutes
 
 
 _budget_option = click.option(
@@ -83,11 +86,7 @@ _devices_option = click.option(
 
 
 class _ScriptOrCommand(click.Group):
-    """A group whose first word is a script, unless it is the name of a command.
-
-    Raises:
-        click.UsageError: If an option for a script stands before a command that does not take it.
-    """
+    """A group whose first word is a script, unless it is the name of a command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -128,13 +127,9 @@ def tune(context: click.Context, /, **given: Any) -> None:
 @takes_script
 @click.pass_context
 def _script(
-    context: click.Context,
-    script: Script,
-    budget_s: float | None,
-    devices: str | None,
-    allow_incomplete: bool,
+    context: click.Context, script: Script, budget_s: float | None, devices: str | None, allow_incomplete: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Tune the kernels of SCRIPT."""
     now = current()
     try:
@@ -145,14 +140,12 @@ def _script(
         raise ScriptError(error.message, remedy="".join(near) + valid) from error
     budget_s = now.tune_budget_s if budget_s is None else budget_s
     names = _names(devices)
+
+    def stopped(discovery: Discovery) -> None:
+        require_complete(script, discovery, allow_incomplete)
+
     with script_output_to_stderr(as_json):
-        tuned = tune_script(
-            script,
-            budget_s=budget_s,
-            devices=names,
-            progress=_print_best,
-            stopped=lambda found: require_complete(script, found, allow_incomplete),
-        )
+        tuned = tune_script(script, budget_s=budget_s, devices=names, progress=_print_best, stopped=stopped)
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
         context.exit(1)
@@ -164,7 +157,7 @@ def tune_script(
     budget_s: float = 0.0,
     devices: Sequence[str] = (),
     progress: Progress = lambda place, record: None,
-    stopped: Callable[[Discovery], None] = lambda found: None,
+    stopped: Callable[[Discovery], None] = lambda discovery: None,
 ) -> list[TunedPlace]:
     """Tune each loop and function of a script's kernels that has no complete record, on this machine's GPUs.
 
@@ -193,10 +186,10 @@ def tune_script(
     enable()
     engine, now, gpus = require_hooks("tune_script()").engine, current(), sharing_gpus(devices)
     tuner = Tuner.of(engine, now, gpus)
-    found = discover(script)
-    if found.stopped:
-        stopped(found)
-    tuned = tuner.tune_all(places_of(engine, found.launches, gpus[0]), budget_s, progress)
+    discovery = discover(script)
+    if discovery.stopped:
+        stopped(discovery)
+    tuned = tuner.tune_all(places_of(engine, discovery.launches, gpus[0]), budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()
         from warp_tiles._warp.modules import hash_all_again
@@ -224,8 +217,8 @@ def _print_tuned(script: Script, tuned: Sequence[TunedPlace], as_json: bool) -> 
             "key": item.record.key.digest,
             "measured": item.measured,
             "error": item.error or None,
-            "default": None if item.record.default is None else item.record.default.to_json(),
-            "winner": None if item.winner is None else item.winner.to_json(),
+            "default": item.record.default and item.record.default.to_json(),
+            "winner": item.winner and item.winner.to_json(),
         }
         for item in tuned
     ]
@@ -239,7 +232,7 @@ def _print_tuned(script: Script, tuned: Sequence[TunedPlace], as_json: bool) -> 
             item.kernel,
             item.place.subject,
             item.place.title,
-            _winner(item),
+            "the default" if item.winner and item.winner is item.record.default else _winner(item.winner),
             *(microseconds(timing.median_us) if timing else "-" for timing in (item.record.default, item.winner)),
             f"{item.measured} of {len(item.place.configs)}",
             item.record.key.digest[:KEY_DIGITS],
@@ -247,32 +240,34 @@ def _print_tuned(script: Script, tuned: Sequence[TunedPlace], as_json: bool) -> 
         for item in tuned
     ]
     print_table("", ("kernel", "subject", "question", "winner", "default", "time", "measured now", "key"), table)
+    _print_unfinished(tuned)
+
+
+def _print_unfinished(tuned: Sequence[TunedPlace]) -> None:
     for item in tuned:
         if item.error:
             note(f"warp-tiles: {item.place.title} is unfinished: {item.error}")
 
 
-def _winner(item: TunedPlace) -> str:
-    if item.winner is None:
-        return "none so far"
-    return "the default" if item.winner is item.record.default else label(item.winner.config)
+def _winner(winner: Timing | None) -> str:
+    return "none so far" if winner is None else label(winner.config)
 
 
 def _print_best(place: Place, record: Record) -> None:
     """Print one line on standard error for each measured batch."""
     if is_enabled():
         winner = record.winner()
-        best = "none so far" if winner is None else f"{microseconds(winner.median_us)}, {label(winner.config)}"
-        note(f"{place.title}: {len(record.timings)} candidates, best {best}")
+        time = "" if winner is None else f"{microseconds(winner.median_us)}, "
+        note(f"{place.title}: {len(record.timings)} candidates, best {time}{_winner(winner)}")
 
 
 @tune.command("list")
 @json_option
 def list_(as_json: bool) -> None:
     """List every record, in the order of lookup: read-only folders first."""
-    found = open_store().records()
+    records = open_store().records()
     headings = ("key", "subject", "values", "device", "configurations", "winner", "time", "folder")
-    print_rows(as_json, {"records": list(map(_summary, found))}, headings, list(map(_cells, found)))
+    print_rows(as_json, {"records": list(map(_summary, records))}, headings, list(map(_cells, records)))
 
 
 def _cells(stored: StoredRecord) -> tuple[object, ...]:
@@ -290,8 +285,7 @@ def _cells(stored: StoredRecord) -> tuple[object, ...]:
 
 
 def _summary(stored: StoredRecord) -> dict[str, Any]:
-    record = stored.record
-    winner = record.winner()
+    record, winner = stored.record, stored.record.winner()
     return {
         "key": record.key.digest,
         **record.key.to_json(),
@@ -300,7 +294,7 @@ def _summary(stored: StoredRecord) -> dict[str, Any]:
         "configurations": {
             status: sum(timing.status == status for timing in record.timings) for status in ("ok", "dropped", "failed")
         },
-        "winner": None if winner is None else winner.to_json(),
+        "winner": winner and winner.to_json(),
     }
 
 
@@ -387,9 +381,7 @@ def contribute(file: Path, minutes: float, devices: str | None, as_json: bool) -
     counts = {"complete": len(complete), "faster": faster, "unfinished": len(tuned) - len(complete), "left": left}
     text = f"{len(complete)} questions measured on {gpus[0].name}, {faster} with a faster answer than the default"
     print_result(as_json, {"file": str(file), **counts}, f"{text}; written to {file}")
-    for item in tuned:
-        if item.error:
-            note(f"warp-tiles: {item.place.title} is unfinished: {item.error}")
+    _print_unfinished(tuned)
     if len(complete) < len(tuned) or left:
         rest = f"{len(tuned) - len(complete)} questions are unfinished, {left} products were not reached"
         note(f"warp-tiles: {rest}: the same command continues")
@@ -444,11 +436,11 @@ def clear(keys: tuple[str, ...], everything: bool, as_json: bool) -> None:
 
 
 def _own_digest(store: RecordStore, prefix: str) -> str:
-    found = store.find(prefix)
-    digest = found.record.key.digest
+    first = store.find(prefix)
+    digest = first.record.key.digest
     if not any(stored.record.key.digest == digest and not stored.read_only for stored in store.records()):
         raise RecordError(
-            f"the record {digest[:KEY_DIGITS]} is in a read-only folder, {found.path.parents[1]}",
+            f"the record {digest[:KEY_DIGITS]} is in a read-only folder, {first.path.parents[1]}",
             remedy="remove the folder from the setting record_paths, or remove the file yourself",
         )
     return digest

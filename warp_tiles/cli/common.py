@@ -1,4 +1,4 @@
-"""Output of the commands: JSON for programs, tables for people, and the files that they write on request.
+"""What the commands share: options, scripts, JSON for programs, tables for people, and the files that they write.
 
 These are the record as a page or as JSON, the trace, and the depfile. What prints here raises
 :class:`StandardOutputError` if standard output cannot be written.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import logging
 import os
@@ -23,8 +24,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from warp_tiles.errors import OutputError, ScriptError
-from warp_tiles.launch.script import Script
+from warp_tiles.errors import OutputError, PlanError, ScriptError
+from warp_tiles.gemm.hardware import parse_arch
+from warp_tiles.launch.script import Discovery, Script
 from warp_tiles.reports.descriptions import filled
 from warp_tiles.settings import POLICIES, configure_by_option, configured, current
 from warp_tiles.util.files import write_output
@@ -62,14 +64,9 @@ def warp_remedy(error: Exception, otherwise: str) -> str:
 
 
 class StandardOutputError(Exception):
-    """Standard output cannot be written."""
-
     def __init__(self, cause: OSError) -> None:
-        super().__init__(cause)
+        super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
         self.cause = cause
-
-    def __str__(self) -> str:
-        return f"standard output cannot be written: {self.cause.strerror or self.cause}"
 
 
 @contextlib.contextmanager
@@ -165,7 +162,7 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[obj
         return
     console = Console(width=None if sys.stdout.isatty() else 200)
     headings, cells = filled(
-        headings, [[printable(str(each), lines=True).expandtabs() for each in row] for row in rows]
+        headings, [[printable(str(cell), lines=True).expandtabs() for cell in row] for row in rows]
     )
     table = Table()
     needed = 1
@@ -191,11 +188,7 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[obj
 
 @contextlib.contextmanager
 def output_errors(path: Path) -> Iterator[None]:
-    """Convert errors of the file system to an error that is printed without a traceback.
-
-    Raises:
-        OutputError: In place of an OSError.
-    """
+    """Convert errors of the file system to an OutputError, which is printed without a traceback."""
     try:
         yield
     except OSError as error:
@@ -250,6 +243,85 @@ def script_output_to_stderr(active: bool) -> Iterator[None]:
         os.close(saved)
 
 
+# ---- scripts
+
+#: Options come before the script. A misspelt one is an error; what follows the script belongs to the script.
+GRAMMAR = {"allow_interspersed_args": False}
+module_option = click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
+incomplete_option = click.option(
+    "--allow-incomplete",
+    is_flag=True,
+    help="Succeed also if SCRIPT stops early, so that what it would have launched after that is missing.",
+)
+
+
+def _as_archs(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    try:
+        return tuple(dict.fromkeys(map(parse_arch, value.split(","))))
+    except PlanError as error:
+        raise click.BadParameter(f"{error.message}; {error.remedy}, or several: 80,90") from error
+
+
+def arch_option(default: str | None, otherwise: str) -> Callable[[F], F]:
+    """The option ``--arch``, as the parameter ``archs``."""
+    return click.option(
+        "--arch", "archs", callback=_as_archs, metavar="LIST", default=default, show_default=True,
+        help=f"Compute capability, such as 90, sm_90, 90a or 9.0, or several with commas between them{otherwise}.",
+    )  # fmt: skip
+
+
+def takes_script(command: F, *, required: bool = True) -> F:
+    """``[-m] SCRIPT [ARGUMENTS]...``, as the parameter ``script`` of the command: None without one."""
+
+    @functools.wraps(command)
+    def call(script: str | None, arguments: tuple[str, ...], is_module: bool, **given: Any) -> Any:
+        return command(script=None if script is None else Script(script, arguments, is_module), **given)
+
+    for add in (
+        click.argument("arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_the_script),
+        click.argument("script", type=click.Path(), required=required),
+        module_option,
+    ):
+        call = add(call)
+    return call  # type: ignore[return-value]
+
+
+def _of_the_script(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The words behind the script. Options of the command are named there, unless a ``--`` comes first."""
+    if value[:1] == ("--",):
+        return value[1:]
+    options = [option for option in context.command.params if isinstance(option, click.Option)]
+    known = {name for option in options for name in option.opts}
+    if misplaced := [word for word in value if word.partition("=")[0] in known]:
+        note(
+            f"warp-tiles: {', '.join(misplaced)} stands behind the script, which gets it; options of warp-tiles come "
+            "before the script, and a -- behind the script hides this note"
+        )
+    return value
+
+
+def require_complete(script: Script, discovery: Discovery, allowed: bool) -> None:
+    """Report a script that stopped early, after the results about what it had launched by then.
+
+    Args:
+        allowed: Print a note in place of a ScriptError.
+    """
+    if not discovery.stopped:
+        return
+    message = f"{script} stopped early, while its launches were recorded and not executed: {discovery.stopped}"
+    if not allowed:
+        remedy = "if it needs results, let it ask warp_tiles.is_planning()"
+        if discovery.usage_error:
+            remedy = "give the arguments that it needs"
+        raise ScriptError(
+            f"{message}; what it would have launched after that is missing",
+            remedy=f"{remedy}; if this is all, give --allow-incomplete",
+        )
+    note(f"warp-tiles: {message}")
+
+
 # ---- files
 
 _PAGES = (".html", ".htm")
@@ -272,16 +344,13 @@ def require_folders(files: Mapping[str, Path | None]) -> None:
 
     Args:
         files: The files by what they contain, e.g. ``the report``; None for one that is not written.
-
-    Raises:
-        ScriptError: There is no such folder.
     """
     for what, file in files.items():
         if file is not None and not file.absolute().parent.is_dir():
             raise ScriptError(f"{what} cannot be written: there is no folder {file.absolute().parent}")
 
 
-def facts_of(script: Script, ended: BaseException | str | None = None) -> dict[str, str]:
+def facts_of(script: Script, ended: BaseException | str | None) -> dict[str, str]:
     """Facts about a run, for the heading of its page.
 
     Args:

@@ -1,0 +1,276 @@
+"""``warp-tiles bundle``: one signed file of a script's modules, or a wheel of what scripts launch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from rich.filesize import decimal
+
+from warp_tiles import api
+from warp_tiles._warp import require_hooks
+from warp_tiles.cli.common import (
+    GRAMMAR,
+    echo,
+    interrupted_by_signals,
+    json_option,
+    note,
+    output_errors,
+    print_result,
+    print_rows,
+    require_complete,
+    require_folders,
+    script_output_to_stderr,
+)
+from warp_tiles.cli.planning import MOST_THREADS, Wanted, takes_targets
+from warp_tiles.errors import PlanError, ScriptError
+from warp_tiles.launch.script import Script, Target
+from warp_tiles.reports.descriptions import compiled_again
+from warp_tiles.settings import ENVIRONMENT, current, override
+from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS, TOOLCHAIN
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.keys import SigningKey, signer_of
+from warp_tiles.store.kinds import FUNCTIONS, MODULES
+from warp_tiles.store.manifest import Entry
+from warp_tiles.store.paths import cache_root
+from warp_tiles.store.wheel import Distribution, kernel_files, write_wheel
+from warp_tiles.tuning.store import count_of, open_store
+from warp_tiles.util.threads import side_by_side
+
+
+@click.command(context_settings=GRAMMAR)
+@takes_targets
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File of the bundle, or folder of the wheel.")
+@click.option("--wheel", metavar="NAME", help="Write a wheel of kernels, NAME or NAME==VERSION, for several scripts.")
+@click.option("--client", metavar="NAME", help="The distribution of the kernels, where the scripts do not show it.")
+@json_option
+def bundle(wanted: Wanted, output: Path | None, wheel: str | None, client: str | None, as_json: bool) -> None:
+    """Build every module of SCRIPT, sign it, and write all to one bundle.
+
+    The script runs as under "plan": its launches are recorded and not executed. The bundle also holds the tuning
+    records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
+
+    With --wheel, every argument is a script, with its own arguments in quotes: "train.py --size 4". Each runs as under
+    "warm", and the wheel holds what all launch. Installed, it is found without an option.
+    """
+    if wheel is not None:
+        if wanted.block_dim is not None:
+            raise click.UsageError("--block-dim does not go with --wheel")
+        _write_wheel(wanted, wheel, client, output or Path(), as_json)
+    elif output is None or client is not None:
+        raise click.UsageError("give -o FILE; --client goes with --wheel")
+    else:
+        _write_bundle(wanted, output, as_json)
+
+
+def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
+    from warp_tiles._warp.modules import compile_module
+    from warp_tiles.store.bundle import write_bundle
+
+    now = current()
+    wanted.script.require()
+    require_folders({"the bundle": file})
+    signer = signer_of(now)
+    own_records = cache_root(now.cache_dir) / "tuning"
+    records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
+    with script_output_to_stderr(as_json), interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        kept: Literal["all", "tiles"] = "all" if now.modules == "all" else "tiles"
+        with override(cache_dir=folder, modules=kept, remote="", record_paths=records, kernel_packages="none"):
+            api.enable()
+            discovery = wanted.discovered()
+
+            def build(job: tuple[Target, int]) -> None:
+                target, arch = job
+                compile_module(target.module, arch, target.block_dim, folder / f"sm_{arch}")
+
+            with wanted.kernel_errors():
+                side_by_side(build, wanted.targets(discovery), MOST_THREADS)
+            objects = _signed(signer)
+        write_bundle(file, sorted(objects))
+    held = {key for _, key, _ in objects}
+    built = discovery.with_launched(api.report()["modules"])
+    rows = [_bundled(record, held) for record in built if "output" in record]
+    rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
+    for row in rows:
+        if not row["bundled"]:
+            note(f"warp-tiles: module {row['module']} for sm_{row['arch']} is not in the bundle: {row['reason']}")
+    data = {"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows}
+    table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
+    print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
+    for text in () if as_json else compiled_again(built):
+        echo(text)
+    require_complete(wanted.script, discovery, wanted.allow_incomplete)
+
+
+def _bundled(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
+    bundled = record["module_key"] in held
+    reason = record["linker_reason"] or "it names files of this machine"
+    if record["lto_builds"] + record["lto_hits"] == 0:
+        reason = "it has no function from here, so Warp builds it"
+    facts = {name: record[name] for name in ("arch", "block_dim", "cubin_bytes")}
+    return {"module": record["name"], **facts, "bundled": bundled, "reason": "" if bundled else reason}
+
+
+def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
+    """The signed objects of all modules, of the tuning records, and of the facts about the toolchain."""
+    from warp_tiles.build.deployment import facts_entry
+    from warp_tiles.store.envelope import pack
+
+    now = current()
+    engine = require_hooks("bundle").engine
+    context = engine.build_context(now)
+    entries = [(TOOLCHAIN, facts_entry(now, context.store, engine.device_sources(now)), ANY_TOOLCHAIN)]
+    modules = (context.modules.read_verified(item.key) for item in context.modules.entries())
+    entries += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in modules if entry is not None]
+    records = open_store(now).entry(signer=signer)
+    if count_of(records):
+        entries.append((RECORDS, records, ANY_TOOLCHAIN))
+    return [(kind, entry.key, pack(kind, entry, toolchain, signer)) for kind, entry, toolchain in entries]
+
+
+# ---- a wheel of kernels
+
+_NAME = re.compile(r"([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9])(==([0-9][A-Za-z0-9.!+]*))?")
+_NO_CLIENTS = {"__main__", "warp", "warp_tiles"}
+Row = dict[str, Any]
+
+
+def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, as_json: bool) -> None:
+    """Run scripts without their launches, each in a process of its own, and write what they launch to a wheel.
+
+    Args:
+        wanted: Each word of the command line is a script with its arguments.
+        named: Name of the distribution, with ``==`` and its version or without.
+        client: The distribution of the kernels; None to find it.
+    """
+    if (match := _NAME.fullmatch(named)) is None:
+        raise PlanError(f"--wheel is {named!r}, which names no distribution", "give NAME or NAME==VERSION")
+    scripts = []
+    for word in (wanted.script.name, *wanted.script.arguments):
+        name, *arguments = shlex.split(word) or [word]
+        scripts.append(Script(name, tuple(arguments), wanted.script.is_module))
+        scripts[-1].require()
+    outside = script_output_to_stderr(as_json)  # Warp says which devices it finds
+    with outside, interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
+        rows = [row for script in scripts for row in _warmed(script, wanted, Path(scratch))]
+        for row in rows:
+            if row["reason"]:
+                note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
+        kept = {row["key"]: row for row in rows if row["key"]}
+        if not kept:
+            raise ScriptError(
+                "nothing that the scripts launch can be kept", "name scripts that launch kernels on a GPU"
+            )
+        distribution = _distribution(match[1], match[3], wanted.archs, clients_of(rows, client))
+        entries = list(_entries(Path(scratch), kept))
+        linked = {
+            entry.key
+            for _, entry in entries
+            if ("kind", "linked module") in [(field.label, field.shown) for field in entry.manifest.key.fields]
+        }
+        modules: dict[str, list[tuple[int, int, bool]]] = {}
+        for key, row in kept.items():
+            modules.setdefault(row["module"], []).append((row["arch"], row["block_dim"], key in linked))
+        files = kernel_files(distribution, *_made_with(), modules, entries)
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            path = write_wheel(folder, distribution, files)
+    size = path.stat().st_size
+    data = {"wheel": str(path), "bytes": size, "requires": list(distribution.requires), "modules": rows}
+    print_result(as_json, data, f"{path}: {len(kept)} modules, {decimal(size)}")
+
+
+def _warmed(script: Script, wanted: Wanted, scratch: Path) -> list[Row]:
+    """What ``warp-tiles warm`` says about a script, which it runs in an empty process, as a start does."""
+    start = scratch / "start.json"
+    start.unlink(missing_ok=True)  # another script's modules are not this one's
+    words = ["warm", "--json", "--arch", ",".join(map(str, wanted.archs)), "--start", str(start)]
+    words += ["--allow-incomplete"] * wanted.allow_incomplete + ["-m"] * script.is_module
+    command = [sys.executable, "-m", "warp_tiles", *words, script.name, *script.arguments]
+    own = {"cache_dir": scratch, "cache_shared": 0, "modules": "all"}
+    own |= {"remote": "", "bundle": "", "kernel_packages": "none"}
+    environment = {ENVIRONMENT[name]: str(value) for name, value in own.items()}
+    environment |= {"WARP_CACHE_PATH": str(scratch / "warp"), "PYTHONHASHSEED": "0"}  # the order of Warp's variables
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    if done.returncode:
+        raise ScriptError(
+            f"{script}: `warp-tiles warm` ended with status {done.returncode}; its messages are above",
+            "make that command succeed for this script, or leave the script out",
+        )
+    rows: list[Row] = json.loads(done.stdout)["modules"]
+    return rows
+
+
+def _entries(root: Path, kept: Mapping[str, Row]) -> Iterator[tuple[str, Entry]]:
+    """The entries of some modules under all of their keys, and of all functions, with the kinds of their objects."""
+    for kind, name in ((MODULES, MODULE), (FUNCTIONS, LTOIR)):
+        cache = Cache(root, kind)
+        for item in cache.entries():
+            content = str(item.manifest.info.get("content_key", item.key))
+            if (kind is FUNCTIONS or content in kept) and (entry := cache.read_verified(item.key)) is not None:
+                yield name, entry
+
+
+def _made_with() -> tuple[str, str]:
+    """Warp, and the toolchain, as an index has them."""
+    import warp
+
+    from warp_tiles.build.context import BuildContext, Resources
+
+    context = BuildContext(Resources(warp.get_cuda_toolkit_version()), current())
+    return context.warp_version, context.toolchain_text(MODULE) if context.try_toolchain() is not None else ""
+
+
+# ---- what the wheel says about itself
+
+
+def clients_of(rows: Sequence[Row], client: str | None) -> dict[str, str]:
+    """The distributions that define the kernels, with their versions: the client, or those that are found."""
+    from importlib import metadata  # takes long
+
+    packages = {package for row in rows for package in row["packages"]} - _NO_CLIENTS
+    known = {} if client is not None else metadata.packages_distributions()
+    names = {client} if client is not None else {name for package in packages for name in known.get(package, ())}
+    missing = sorted(package for package in packages if client is None and package not in known)
+    if missing or not names:
+        what = f"of the packages {', '.join(missing)}" if missing else "of the scripts' kernels"
+        raise PlanError(f"no installed distribution is that {what}", "name the distribution with --client NAME")
+    try:
+        return {name: metadata.version(name) for name in sorted(names)}
+    except metadata.PackageNotFoundError as error:
+        raise PlanError(f"the distribution {error.name} is not installed", "name another with --client") from error
+
+
+def _distribution(name: str, version: str | None, archs: Sequence[int], clients: Mapping[str, str]) -> Distribution:
+    from importlib import metadata
+
+    packages = [f"{client} {installed}" for client, installed in clients.items()]
+    if version is None and len(clients) > 1:
+        raise PlanError(f"the kernels are of {', '.join(packages)}", f"give the wheel a version: --wheel {name}==1.0")
+    warp = metadata.distribution("warp-lang")
+    tags = re.findall(r"^Tag: [^-\s]+-[^-\s]+-(\S+)$", warp.read_text("WHEEL") or "", re.MULTILINE)
+    platform = ".".join(sorted(tags)) or re.sub(r"[-.]", "_", sysconfig.get_platform())  # keys cover Warp's library
+    local = re.sub(r"[^a-z0-9]+", ".", warp.version.lower())
+    own = next(iter(clients.values()))
+    version = version or f"{own}{'.' if '+' in own else '+'}warp{local}"
+    targets = ", ".join(f"sm_{arch}" for arch in sorted(archs))
+    summary = (
+        f"Compiled kernels of {' and '.join(packages)} with Warp {warp.version} for {targets}, which warp-tiles loads"
+    )
+    requires = (
+        *(f"{client}=={version}" for client, version in clients.items()),
+        f"warp-lang=={warp.version}",
+        "warp-tiles",
+    )
+    return Distribution(name, version, summary, f"py3-none-{platform}", requires)
