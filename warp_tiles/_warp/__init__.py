@@ -18,12 +18,10 @@ _refusal: UnsupportedWarpError | None = None
 
 
 def installed() -> Hooks | None:
-    """The installed hooks, or None."""
     return _hooks
 
 
 def set_installed(hooks: Hooks | None) -> None:
-    """Sets the installed hooks, or None."""
     global _hooks
     _hooks = hooks
     set_refusal(None)

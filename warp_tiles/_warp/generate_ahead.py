@@ -28,15 +28,12 @@ log = logging.getLogger("warp_tiles")
 class NotCompiled(BaseException):
     """Ends Warp's compilation of a module before the compiler runs.
 
-    This derives from BaseException, so Warp keeps no failure.
-
-    Args:
-        found: The generated module; None if it is left to its launch.
+    This derives from BaseException, so Warp keeps no failure. ``generated`` is None for what is left to its launch.
     """
 
-    def __init__(self, found: AheadModule | None = None) -> None:
+    def __init__(self, generated: AheadModule | None = None) -> None:
         super().__init__("the module was only generated")
-        self.found = found
+        self.generated = generated
 
 
 class RecordedModules:
@@ -48,12 +45,12 @@ class RecordedModules:
     def generate(self, recorded: Mapping[str, int], is_waiting: Callable[[], bool]) -> AheadModule | None:
         """Generate the next module without products, solvers and deferred ``wp.static`` expressions.
 
-        Returns:
-            None if there is none, if the wait has ended, if a graph is captured, or if another thread generates.
-
         Args:
             recorded: The block size of each module, by name, in their order.
             is_waiting: False once this thread need not wait any longer. It is asked between two modules.
+
+        Returns:
+            None if there is none, if the wait has ended, if a graph is captured, or if another thread generates.
         """
         given, lock = loaded_here(), find("codegen._codegen_lock")
         if given is None or capturing() or not lock.acquire(blocking=False):
@@ -61,9 +58,14 @@ class RecordedModules:
         try:
             for module in self._candidates(recorded):
                 self._tried.add(module)
-                found = self._generated(module, recorded[module.name], given)
-                if found is not None:
-                    return found
+                try:
+                    generated = _generated(module, recorded[module.name], given)
+                except unless_signalled(Exception) as error:  # the launch meets the same error, and reports it
+                    log.debug("module %s was not generated ahead: %r", module.name, error)
+                    generated = None
+                start = None if generated is None else generated.start
+                if start is not None and start.found is None:  # the cache does not have it
+                    return generated
                 if not is_waiting():
                     return None
         except unless_signalled(Exception) as error:  # another thread defines kernels meanwhile
@@ -71,16 +73,6 @@ class RecordedModules:
         finally:
             lock.release()
         return None
-
-    @staticmethod
-    def _generated(module: Any, threads: int, given: Mapping[str, Any]) -> AheadModule | None:
-        """A module that the cache does not have. None also if its generation fails."""
-        try:
-            found = _generated(module, threads, given)
-        except unless_signalled(Exception) as error:  # the launch meets the same error, and reports it
-            log.debug("module %s was not generated ahead: %r", module.name, error)
-            return None
-        return found if found is not None and found.start is not None and found.start.found is None else None
 
     def _candidates(self, recorded: Mapping[str, int]) -> list[Any]:
         order = {name: place for place, name in enumerate(recorded)}
@@ -100,13 +92,9 @@ def packages_of(module: Any) -> list[str]:
 
 
 def generate_launched(module: Any, threads: int, given: Mapping[str, Any]) -> AheadModule | None:
-    """Generate a module as its launch would. None if only the launch may build it.
+    """Generate a module as its launch would, for a device or None, and an architecture.
 
-    Args:
-        given: The device, or None, and the architecture.
-
-    Raises:
-        Exception: Its generation failed. The launch meets the same error.
+    None if only the launch may build it. An error of its generation is the one that the launch meets.
     """
     with find("codegen._codegen_lock"):
         hash_again(module)  # Warp hashes a module of one kernel to name it
@@ -141,7 +129,7 @@ def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launch
         with this_thread(ahead=True):
             module._compile(device, folder, name, arch, options=module.resolved_options[threads])
     except NotCompiled as end:
-        return end.found
+        return end.generated
     except LoadAgain:  # a setting has changed, or the launch tunes first
         return None
     finally:

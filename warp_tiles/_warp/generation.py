@@ -67,7 +67,6 @@ class BuilderState:
         return recorder
 
     def trace(self, names: Mapping[Any, str], reached: list[tuple[Any, dict[int, Any]]]) -> ModuleTrace:
-        """Returns the trace of the module, whose kernels have these names."""
         traces = (recorder.trace(self.label, self._effect_of) for recorder in self.recorders.values())
         functions = [without_unread_assignments(trace) for trace in traces]
         labels = {identity: self.label(recorder.adjoint) for identity, recorder in self.recorders.items()}
@@ -175,7 +174,7 @@ def module_source(kernel: Any, arch: int, arch_suffix: str, block_dim: int) -> t
 
 def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
     """Returns each kernel of a module with the Adjoints that it reaches, including its own, by identity."""
-    found = []
+    reached = []
     for kernel in builder.kernels:
         seen: dict[int, Any] = {}
         pending = [kernel.adj]
@@ -191,8 +190,8 @@ def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
             # wp.grad() does not record its call; Warp marks the differentiated function instead
             forced = (f.adj for f in builder.functions if f.adj.force_adjoint_codegen)
             seen.update((id(adjoint), adjoint) for adjoint in forced)
-        found.append((kernel, seen))
-    return found
+        reached.append((kernel, seen))
+    return reached
 
 
 def function_uses(
@@ -235,13 +234,13 @@ def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tup
                 if custom is not None:  # the reverse pass calls it in place of the callee
                     adjoint.alloc_shared_extra_backward(custom.adj.get_total_required_shared())
     arch, threads = state.session.arch, state.session.block_dim
-    found: list[KernelMemory] = []
+    memory: list[KernelMemory] = []
     if arch is None or arch < MIN_ARCH:
-        return found
+        return memory
     for kernel, key in names_of(builder.kernels).items():
         adjoint = kernel.adj
-        found.append(KernelMemory.of(key, "forward", adjoint.get_total_required_shared(), arch, threads))
+        memory.append(KernelMemory.of(key, "forward", adjoint.get_total_required_shared(), arch, threads))
         if id(adjoint) in state.reversed:
             bytes_backward = adjoint.get_total_required_shared_backward()
-            found.append(KernelMemory.of(key, "backward", bytes_backward, arch, threads))
-    return found
+            memory.append(KernelMemory.of(key, "backward", bytes_backward, arch, threads))
+    return memory

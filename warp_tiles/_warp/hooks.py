@@ -106,7 +106,7 @@ def _served_builtins(options: Any, resolved: Settings) -> set[str]:
 def _opted_out(options: Any) -> set[str]:
     """Builtins whose libraries a module opts out of. By themselves, they take Warp's scalar path."""
     names = {GEMM_OPTION: {MATMUL, *unknown_products()}, SOLVER_OPTION: set(SOLVERS)}
-    return set().union(*(found for option, found in names.items() if options.get(option) is False))
+    return set().union(*(builtins for option, builtins in names.items() if options.get(option) is False))
 
 
 def _record(name: str, original: Any, adjoint: Any, *args: Any, **named: Any) -> Any:
@@ -165,7 +165,7 @@ class Hooks:
             build, codegen, context = find("build"), find("codegen"), find("context")
             build_lto_dot = build.build_lto_dot
             for name, builtin in context.builtin_functions.items():
-                if any(one.lto_dispatch_func for one in (builtin, *getattr(builtin, "overloads", ()))):
+                if any(overload.lto_dispatch_func for overload in (builtin, *getattr(builtin, "overloads", ()))):
                     self._linking.add(name)
             dispatchers = {MATMUL: functools.partial(dispatch_matmul, self.sites)}
             dispatchers |= {name: functools.partial(dispatch_solver, self.sites, name) for name in SOLVERS}
@@ -432,11 +432,11 @@ class Hooks:
         if this_thread.ahead:
             from warp_tiles.build.ahead import generated
 
-            found = None  # it is left to Warp, so its launch decides again
+            ahead = None  # it is left to Warp, so its launch decides again
             if isinstance(inputs, _LinkInputs):
-                found = generated(self.engine, inputs.build, source, module)
+                ahead = generated(self.engine, inputs.build, source, module)
             shutil.rmtree(source.parent, ignore_errors=True)  # what Warp has written for its compiler
-            raise NotCompiled(found)
+            raise NotCompiled(ahead)
         if not isinstance(inputs, _LinkInputs):
             original(cu_path, arch, output_path, **keywords)
             return
@@ -500,10 +500,10 @@ class Hooks:
                 arch = None if execution.device.is_cpu else execution.compile_arch
                 hasher = module.hashers.get(execution.block_dim)
                 known = self.engine.recorder.has_plan(module.name, arch, execution.block_dim)
-                if getattr(hasher, "warp_tiles_has_calls", False) and not known:
-                    plan = self.plan_module(module, arch, execution.block_dim)
-                    if plan is not None:
-                        self.engine.recorder.add_plan(plan)
+                if not getattr(hasher, "warp_tiles_has_calls", False) or known:
+                    continue
+                if (plan := self.plan_module(module, arch, execution.block_dim)) is not None:
+                    self.engine.recorder.add_plan(plan)
 
     # ---- hashing
 

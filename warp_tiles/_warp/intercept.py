@@ -99,17 +99,16 @@ def is_planning() -> bool:
 def collected_products() -> Iterator[list[MatmulAnswer]]:
     """Collect the products that are noted in the block. They are complete after it, each once."""
     noted: dict[MatmulAnswer, None] = {}
-    found: list[MatmulAnswer] = []
+    products: list[MatmulAnswer] = []
     _collections.append(noted)
     try:
-        yield found
+        yield products
     finally:
-        _collections[:] = [one for one in _collections if one is not noted]  # an equal one may be open
-        found.extend(noted)
+        _collections[:] = [open_one for open_one in _collections if open_one is not noted]  # an equal one may be open
+        products.extend(noted)
 
 
 def note_product(product: MatmulAnswer) -> None:
-    """Add a product of ``warp_tiles.matmul`` to the collections that are open."""
     for noted in _collections:
         noted.setdefault(product)
 
@@ -162,7 +161,6 @@ def intercepted(
 
 
 def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Set an attribute until the stack is closed."""
     original = vars(owner).get(name, _ABSENT)
     setattr(owner, name, value)
     if original is _ABSENT:
@@ -172,8 +170,6 @@ def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
 
 
 def _disguised(stand_in: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a stand-in with the original's name and signature."""
-
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return stand_in(*args, **kwargs)
@@ -230,7 +226,7 @@ class _NotLaunched:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Do nothing."""
+    pass
 
 
 # ---- graph captures
@@ -250,10 +246,10 @@ def _captures(captured: list[Any]) -> dict[str, Callable[..., Any]]:
         captured.append(device_of(device, stream))
 
     def end(device: Any = None, stream: Any = None) -> Any:
-        found = device_of(device, stream)
-        if found in captured:
-            captured.remove(found)
-        return warp.Graph(found)
+        capturing = device_of(device, stream)
+        if capturing in captured:
+            captured.remove(capturing)
+        return warp.Graph(capturing)
 
     def run(condition: Any, *bodies: Any, stream: Any = None, **kwargs: Any) -> None:
         named = ("while_body", "on_true", "on_false")

@@ -99,16 +99,15 @@ def find(path: str) -> Any:
         UnsupportedWarpError: This Warp does not have it.
     """
     try:
-        found = _getter(f"_src.{path}")(warp)
+        member = _getter(f"_src.{path}")(warp)
     except AttributeError:
-        found = None
-    if found is None:
+        member = None
+    if member is None:
         raise missing(f"warp._src.{path}")
-    return found
+    return member
 
 
 def missing(what: str) -> UnsupportedWarpError:
-    """Returns the error for a part that this Warp lacks."""
     low, high = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
     return UnsupportedWarpError(
         f"Warp {warp.__version__} has no {what}, which warp_tiles hooks into",
@@ -128,10 +127,7 @@ def untested() -> str:
 
 
 def require(parts: Mapping[str, str]) -> None:
-    """Checks that this Warp has some parts.
-
-    Args:
-        parts: Paths below ``warp._src``, each with the names of its required parameters.
+    """Checks that this Warp has some paths below ``warp._src``, each with the names of its required parameters.
 
     Raises:
         UnsupportedWarpError: A part or a parameter is missing. The message names it and Warp's version.
@@ -145,11 +141,7 @@ def require(parts: Mapping[str, str]) -> None:
 
 
 def check_internals() -> list[str]:
-    """Checks that this Warp has every member that the hooks need.
-
-    Raises:
-        UnsupportedWarpError: A member or a parameter is missing. The message names it and Warp's version.
-    """
+    """Checks that this Warp has every member that the hooks need. See :func:`require`."""
     require(REQUIRED)
     for name in (MATMUL, *SOLVERS):
         if name not in find("context.builtin_functions"):
@@ -164,11 +156,11 @@ def runtime(*names: str) -> Any:
         UnsupportedWarpError: An attribute is missing; the message names it.
     """
     find("context.init")()
-    found = find("context.runtime")
+    runtime = find("context.runtime")
     for name in names:
-        if not hasattr(found, name):
+        if not hasattr(runtime, name):
             raise missing(f"warp._src.context.runtime.{name}")
-    return found
+    return runtime
 
 
 def unknown_products() -> set[str]:
@@ -186,17 +178,13 @@ def mathdx_enabled() -> bool:
 
 @contextmanager
 def without_tape() -> Iterator[None]:
-    """Suspends the active ``wp.Tape`` within the block.
-
-    Raises:
-        UnsupportedWarpError: This Warp stores its active tape elsewhere.
-    """
-    found = runtime("tape")
-    tape, found.tape = found.tape, None
+    """Suspends the active ``wp.Tape`` within the block."""
+    recording = runtime("tape")
+    tape, recording.tape = recording.tape, None
     try:
         yield
     finally:
-        found.tape = tape
+        recording.tape = tape
 
 
 class _Shared(threading.local):
@@ -217,14 +205,14 @@ def share_precompiled_headers() -> None:
     again. If this Warp stores the headers elsewhere, each thread precompiles its own.
     """
     try:
-        found = runtime("_get_or_create_pch_dir", "_pch_dirs")
-        folder = Path(found._get_or_create_pch_dir())
+        shared = runtime("_get_or_create_pch_dir", "_pch_dirs")
+        folder = Path(shared._get_or_create_pch_dir())
     except unless_signalled(UnsupportedWarpError, OSError) as error:
         log.info("tuning: each thread precompiles its own headers: %s", error)
         return
     dated: list[tuple[int, Path]] = []
-    for other in list(found._pch_dirs.values()):
-        for header in Path(other.name).glob(CPU_HEADERS):
+    for of_thread in list(shared._pch_dirs.values()):
+        for header in Path(of_thread.name).glob(CPU_HEADERS):
             with suppressed(OSError):  # Warp removes files that Clang rejects
                 dated.append((header.stat().st_mtime_ns, header))
     for name, newest in {header.name: header for _, header in sorted(dated)}.items():

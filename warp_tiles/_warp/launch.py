@@ -44,22 +44,20 @@ def runtime() -> Any:
         UnsupportedWarpError: This Warp lacks a part; the message names it.
     """
     require(_REQUIRED)
-    found = runtime_with("_apic_capture", "captures", "tape")
-    if len(found.core.wp_cuda_launch_kernel.argtypes or ()) != _NATIVE_PARAMETERS:
+    runtime = runtime_with("_apic_capture", "captures", "tape")
+    if len(runtime.core.wp_cuda_launch_kernel.argtypes or ()) != _NATIVE_PARAMETERS:
         raise missing(f"wp_cuda_launch_kernel with {_NATIVE_PARAMETERS} parameters")
-    return found
+    return runtime
 
 
 # ---- kernels and their arguments
 
 
 def is_kernel(value: Any) -> TypeGuard[warp.Kernel]:
-    """True for an object that ``@wp.kernel`` returns."""
     return isinstance(value, warp.Kernel)
 
 
 def argument_names(kernel: Any) -> tuple[str, ...]:
-    """The names of a kernel's arguments, in order."""
     return tuple(argument.label for argument in kernel.adj.args)
 
 
@@ -122,25 +120,16 @@ def pack(kernel: Any, index: int, value: Any, device: Any) -> Any:
 
 
 def check_arguments(kernel: Any, values: Sequence[Any], device: Any) -> None:
-    """Checks that the kernel takes these arguments. Arrays may be on any device.
-
-    Raises:
-        RecordingError: See :func:`pack`.
-    """
+    """Checks that the kernel takes these arguments, see :func:`pack`. Arrays may be on any device."""
     concrete = overload_for(kernel, values)
     for index, value in enumerate(values):
-        owner = value.device if isinstance(value, warp.array) else device
-        pack(concrete, index, value, owner)
+        pack(concrete, index, value, value.device if isinstance(value, warp.array) else device)
 
 
 def own_gradient(value: Any, of: Callable[[Any], Any] = lambda array: array.grad) -> Any:
     """Returns the gradient that ``wp.Tape`` would use for an argument.
 
-    Args:
-        of: Returns the gradient of an array, or None.
-
-    Returns:
-        An array's own gradient, a struct of the gradients of its arrays, or None.
+    It is an array's own gradient by ``of``, a struct of the gradients of its arrays, or None.
     """
     if warp.types.is_struct(value):
         mirror = value._cls()
@@ -190,7 +179,6 @@ class PackedLaunch:
         """Prepares the values that :meth:`run` passes."""
 
     def run(self) -> None:
-        """Launches the kernel."""
         self.launch.launch(self.stream)
 
     def set(self, index: int, value: Any) -> None:
@@ -222,9 +210,8 @@ class PackedLaunch:
 
     @functools.cached_property
     def _first_array(self) -> int:
-        """The position of the first array among the arguments."""
-        arguments = self.launch.kernel.adj.args
-        return next((at for at, one in enumerate(arguments) if warp.types.is_array(one.type)), len(arguments))
+        kinds = [argument.type for argument in self.launch.kernel.adj.args]
+        return next((at for at, kind in enumerate(kinds) if warp.types.is_array(kind)), len(kinds))
 
     def _point(self, pointers: Sequence[int | None], scalars: Sequence[float]) -> None:
         params = self.launch.params

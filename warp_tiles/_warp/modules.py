@@ -68,7 +68,7 @@ def hash_again(module: Any) -> bool:
 def withdrawn(module: Any) -> Iterator[None]:
     """Enters a block in which this thread does not count as one that loads the module; it reads no hash there."""
     this = threading.get_ident()
-    own = {call: found for call, found in tuple(loads.items()) if found[0] == this and found[1] is module}
+    own = {call: load for call, load in tuple(loads.items()) if load[0] == this and load[1] is module}
     for call in own:
         del loads[call]
     try:
@@ -93,7 +93,6 @@ def hash_outdated(module: Any) -> None:
 
 
 def capturing() -> bool:
-    """True while a graph is being captured on any device."""
     return any(device.is_capturing for device in warp.get_devices())
 
 
@@ -125,7 +124,6 @@ def hash_all_after_enable() -> None:
 
 
 def user_modules() -> dict[str, Any]:
-    """Warp's modules by name."""
     return dict(find("context.user_modules"))
 
 
@@ -158,10 +156,9 @@ def copied_kernel(kernel: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 def module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda") -> Any:
-    """Returns Warp's generator of a module's code."""
-    made = find("context.ModuleBuilder")
-    extra = {"target": target} if "target" in inspect.signature(made).parameters else {}
-    return made(module, options, hasher=hasher, **extra)
+    builder = find("context.ModuleBuilder")
+    extra = {"target": target} if "target" in inspect.signature(builder).parameters else {}
+    return builder(module, options, hasher=hasher, **extra)
 
 
 def name_of(kernel: Any, differing: Iterable[str] = ()) -> str:
@@ -185,32 +182,33 @@ def names_of(kernels: Iterable[Any]) -> dict[Any, str]:
     families: dict[str, list[Any]] = {}
     for kernel in kernels:
         families.setdefault(str(kernel.key), []).append(kernel)
-    found = {}
+    names = {}
     for family in families.values():
         constants = {kernel: _factory_constants(kernel) if len(family) > 1 else set() for kernel in family}
         shared = set.intersection(*constants.values())
-        found.update({kernel: name_of(kernel, sorted(constants[kernel] - shared)) for kernel in family})
-    return found
+        names.update({kernel: name_of(kernel, sorted(constants[kernel] - shared)) for kernel in family})
+    return names
 
 
 def hashed_names(module: Any, block_dim: int) -> dict[bytes, str]:
     """The names of a module's kernels by their hashes; empty if Warp keeps none, as with the option strip_hash."""
     module.get_module_hash(block_dim)
     hasher = module.hashers.get(block_dim)
-    return {} if hasher is None else {one.hash: name for one, name in names_of(hasher.get_unique_kernels()).items()}
+    names = {} if hasher is None else names_of(hasher.get_unique_kernels())
+    return {kernel.hash: name for kernel, name in names.items()}
 
 
 def _factory_constants(kernel: Any) -> set[str]:
     """The constants that a kernel has from the function that defines it, such as ``n=32`` and ``dtype=float16``."""
     function = kernel.func
-    found = set()
+    constants = set()
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with suppress(ValueError):  # the variable has no value any more
             value = cell.cell_contents
             text = str(value) if isinstance(value, (int, float, str)) else getattr(value, "__name__", None)
             if text := text or getattr(value, "key", ""):
-                found.add(f"{name}={text}")
-    return found
+                constants.add(f"{name}={text}")
+    return constants
 
 
 def users_own_modules() -> list[Any]:
@@ -219,11 +217,7 @@ def users_own_modules() -> list[Any]:
 
 
 def require_target(arch: int | None, block_dim: Any) -> None:
-    """Raises an error for a target that no module can have.
-
-    Raises:
-        PlanError: Warp's compiler does not know the architecture, or a block cannot have so many threads.
-    """
+    """Raises a PlanError if Warp's compiler does not know the architecture, or a block cannot have so many threads."""
     known = warp.get_cuda_supported_archs()
     if arch is not None and known and arch not in known:
         raise PlanError(
@@ -282,8 +276,8 @@ def launch_problems(cubin: Path, arch: int, threads: int) -> list[str]:
         if name.endswith(_FORWARD_BYTES):
             kernel = name.removesuffix(_FORWARD_BYTES).rpartition("_")[0]
             forward[kernel] = max(size, forward.get(kernel, 0))
-    found = (KernelMemory.of(kernel, "forward", size, arch, threads) for kernel, size in forward.items())
-    return [memory.problem for memory in found if memory.problem]
+    needed = (KernelMemory.of(kernel, "forward", size, arch, threads) for kernel, size in forward.items())
+    return [memory.problem for memory in needed if memory.problem]
 
 
 def compile_into_cache(module: Any, device: Any, block_dim: int) -> None:

@@ -40,7 +40,6 @@ class PlainModules:
 
     @staticmethod
     def serves(settings: Settings) -> bool:
-        """True if modules pass through the cache under some settings."""
         return settings.all_modules and settings.policy != "off"
 
     def settings(self, module: Any, options: Mapping[str, Any]) -> Settings | None:
@@ -114,11 +113,7 @@ class PlainModules:
         })  # fmt: skip
 
     def build(self, builder: Any, start: Start | None) -> WarpModuleBuild | None:
-        """The build of a module that was generated just now. None if it is left to Warp.
-
-        Args:
-            start: The lookup before its generation.
-        """
+        """The build of a module that was generated just now, after its lookup. None if it is left to Warp."""
         module, options = builder.module, builder.options
         resolved = self.settings(module, options)
         if resolved is None:
@@ -150,19 +145,19 @@ class PlainModules:
 
 def program_name(module: Any, hasher: Any) -> str:
     """The name of a module's source: of a plain one, that in unmodified Warp."""
-    found = hasher.get_hash() if hasher.warp_tiles_has_calls else hasher.warp_tiles_hash
-    return f"wp_{module.name}_{found.hex()[:7]}.cu"
+    digest = hasher.get_hash() if hasher.warp_tiles_has_calls else hasher.warp_tiles_hash
+    return f"wp_{module.name}_{digest.hex()[:7]}.cu"
 
 
 def loaded_programs() -> set[tuple[str, int, int]]:
     """What is loaded on GPUs: the name of each module's source, its block size and architecture."""
-    found = set()
+    loaded = set()
     for module in user_modules().values():
         for execution in tuple(module.execs.values()):
             hasher = module.hashers.get(execution.block_dim)
             if not execution.device.is_cpu and hasattr(hasher, "warp_tiles_hash"):
-                found.add((program_name(module, hasher), int(execution.block_dim), int(execution.compile_arch)))
-    return found
+                loaded.add((program_name(module, hasher), int(execution.block_dim), int(execution.compile_arch)))
+    return loaded
 
 
 def gpus_here() -> dict[int, Any]:
@@ -171,7 +166,6 @@ def gpus_here() -> dict[int, Any]:
 
 
 def in_kernel_cache(file: str) -> bool:
-    """True if a file lies in Warp's kernel cache."""
     return os.path.isfile(os.path.join(str(warp.config.kernel_cache_dir), file))
 
 
@@ -185,7 +179,7 @@ def exact_hashes(hasher: Any) -> list[str]:
         TypeError: A constant has an unknown type.
     """
     exact = _exact_hasher()
-    return [f"{found.hex()} {exact.hash_adjoint(kernel.adj).hex()}" for found, kernel in hasher.unique_kernels.items()]
+    return [f"{warps.hex()} {exact.hash_adjoint(kernel.adj).hex()}" for warps, kernel in hasher.unique_kernels.items()]
 
 
 def _exact_hasher() -> Any:
@@ -222,7 +216,7 @@ def _exact_hasher() -> Any:
 
 def _named_values(adjoint: Any) -> list[tuple[str, Any]]:
     """What a function refers to without calling it. Warp's hash has only numbers, vectors and matrices of these."""
-    nodes, found = adjoint.reference_nodes(), []
+    nodes, values = adjoint.reference_nodes(), []
     not_whole = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     not_whole |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     decorators = getattr(adjoint.tree.body[0], "decorator_list", ())
@@ -238,8 +232,8 @@ def _named_values(adjoint: Any) -> list[tuple[str, Any]]:
         for name in path[1:]:
             value = getattr(value, name, None)
         if value is not None and not isinstance(value, ModuleType):
-            found.append((".".join(path), value))
-    return found
+            values.append((".".join(path), value))
+    return values
 
 
 def _is_type(value: Any) -> bool:

@@ -74,7 +74,6 @@ def product_of(made: GeneratedModule) -> tuple[Any, ...]:
 
 
 def trace_of(made: GeneratedModule) -> tuple[Any, ...]:
-    """The trace of a module, without the names of variables."""
     return tuple(fact for function in made.trace.functions.values() for fact in _facts(function.nodes))
 
 
@@ -100,4 +99,4 @@ def _fact(value: Value) -> Any:
 def difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
     """The first values that differ; empty if none do."""
     pairs = zip_longest(expected, found)
-    return next((f"expected {one}, and got {other}" for one, other in pairs if one != other), "")
+    return next((f"expected {tested}, and got {here}" for tested, here in pairs if tested != here), "")

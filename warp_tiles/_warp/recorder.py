@@ -99,15 +99,15 @@ class Recorder:
         return output
 
     def resolve_call(self, original: Any, *args: Any, **named: Any) -> Any:
-        found = original(*args, **named)
+        resolved = original(*args, **named)
         call = self._call()
         if call is not None and call.function is None:
-            function, bound = found[:2]
+            function, bound = resolved[:2]
             call.function, call.operands = function, tuple(flatten(bound.values()))
             call.changed = changed_operands(function, bound)
             # stored now, because Warp turns the constant operand of a 64-bit constructor into its result
             call.constants = {id(value): value.constant for value in call.operands if hasattr(value, "constant")}
-        return found
+        return resolved
 
     def add_forward(self, original: Any, statement: str, replay: str | None = None, skip_replay: bool = False) -> None:
         frame = self._frames[-1]
@@ -170,7 +170,6 @@ class Recorder:
         return result
 
     def _end(self, original: Any, *args: Any, **named: Any) -> Any:
-        """Ends the block that lies open: a loop or a branch."""
         block = self._blocks[-1]
         block.end_wait = self._mark_wait()
         self._loads_in_flight = block.in_flight
@@ -194,25 +193,25 @@ class Recorder:
     def eval(self, original: Any, node: Any) -> Any:
         statement, block = Statement(type(node)), self._blocks[-1]
         earlier = len(block.nodes)
-        found = self._within(statement, original, node)
-        if isinstance(node, ast.BoolOp) and hasattr(found, "emit"):
-            made = (one for one in block.nodes[earlier:] if isinstance(one, RecordedOperation))
-            operands = tuple(value for one in made for value in one.results)
-            self._add(RecordedOperation(CONDITION, self.line, Effect.NONE, operands, (found,)))
+        variable = self._within(statement, original, node)
+        if isinstance(node, ast.BoolOp) and hasattr(variable, "emit"):
+            parts = (part for part in block.nodes[earlier:] if isinstance(part, RecordedOperation))
+            operands = tuple(value for part in parts for value in part.results)
+            self._add(RecordedOperation(CONDITION, self.line, Effect.NONE, operands, (variable,)))
         if isinstance(node, ast.Attribute) and node.attr == SHAPE and isinstance(node.value, ast.Name):
             array = self.adjoint.symbols.get(node.value.id)
-            if is_array(array) and hasattr(found, "emit"):
-                self._add(RecordedOperation(SHAPE, self.line, Effect.NONE, (array,), (found,)))
+            if is_array(array) and hasattr(variable, "emit"):
+                self._add(RecordedOperation(SHAPE, self.line, Effect.NONE, (array,), (variable,)))
         if statement.unrolled:
             self._end_loop()
-        return found
+        return variable
 
     def get_unroll_range(self, original: Any, *args: Any, **named: Any) -> Any:
-        found = original(*args, **named)
-        if isinstance(found, range) and isinstance(statement := self._frames[-1], Statement):
+        unrolled = original(*args, **named)
+        if isinstance(unrolled, range) and isinstance(statement := self._frames[-1], Statement):
             statement.unrolled = True
             self._begin_loop("unrolled")
-        return found
+        return unrolled
 
     def _unrecorded(self, original: Any, *args: Any, **named: Any) -> Any:
         return self._within(None, original, *args, **named)
@@ -244,7 +243,6 @@ class Recorder:
             call.solver = site
 
     def end_function(self) -> None:
-        """Ends the function."""
         if self._loads_in_flight:
             number = self._blocks[0].end_wait = next(self._numbers)
             self._loads_in_flight = False
@@ -282,7 +280,6 @@ class Recorder:
         return hooked
 
     def _is_hooked(self, call: RecordedOperation, name: str) -> bool:
-        """True if a call gets a hook around its statement."""
         builtin = ELEMENTWISE.get(name)
         if name == ASSIGN or (builtin is not None and builtin.updates is not None):
             return all(map(is_tile, call.operands))  # vectors, and elements of tiles, have these too
@@ -380,12 +377,12 @@ class Recorder:
 
     def effect(self, effect_of: Callable[[Any], Effect]) -> Effect:
         """Returns the effect of a call of the function; ``effect_of`` returns that of a function that it calls."""
-        found: list[Effect] = []
+        effects: list[Effect] = []
         pending: list[RecordedOperation | RecordedBlock] = list(self._blocks[0].nodes)
         while pending:
             node = pending.pop()
             if isinstance(node, RecordedBlock):
                 pending += node.nodes
             elif node.effect is not Effect.LEAVES:
-                found.append(node.effect if node.callee is None else effect_of(node.callee))
-        return effect_of_function(found)
+                effects.append(node.effect if node.callee is None else effect_of(node.callee))
+        return effect_of_function(effects)

@@ -53,12 +53,9 @@ log = logging.getLogger("warp_tiles")
 
 
 class LoadAgain(BaseException):
-    """Asks for a module to be hashed and loaded again.
+    """Asks for a module to be hashed and loaded again, after a call of ``first`` outside Warp's lock.
 
     This derives from BaseException, so Warp neither caches it nor reports a failed load.
-
-    Args:
-        first: Called outside Warp's lock before the module is loaded again.
     """
 
     def __init__(self, first: Callable[[], None] = lambda: None) -> None:
@@ -124,9 +121,8 @@ def target_of(module: Any, options: Mapping[str, Any]) -> str:
 
 
 def is_cpu(device: Any) -> bool:
-    """True for the CPU among Warp's devices and their names."""
-    found = getattr(device, "is_cpu", None)
-    return bool(warp.get_device(device).is_cpu if found is None else found)
+    known = getattr(device, "is_cpu", None)  # None for the name of a device
+    return bool(warp.get_device(device).is_cpu if known is None else known)
 
 
 class ModuleHash:
@@ -284,14 +280,11 @@ class Prefetches:
         self.pending: dict[int, tuple[Any, Future[None]]] = {}
 
     def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
-        """Queues modules before those of a start record. Returns at once.
+        """Queues modules before those of a start record. Returns how many, at once.
 
         Args:
             modules: Warp's modules, each with a device and a block size. Modules that cannot be compiled ahead are
                 left out: the cache of kernels is off, or their names or hashes do not identify their content.
-
-        Returns:
-            The number of modules that are queued.
         """
         targets = {id(target[0]): target for target in modules if reusable(target[0])}
         with self._lock:

@@ -73,7 +73,6 @@ class CallSites:
         return current(options) if builder is None else self.state(builder).session.settings
 
     def function(self, builder: Any) -> str:
-        """The label of the function that is being generated."""
         return self.state(builder).label(this_thread.adjoint)
 
     def add(
@@ -132,11 +131,6 @@ def mentions(adjoint: Any, names: set[str]) -> bool:
 
 
 def precision_of(value: object) -> Precision:
-    """Returns the ``precision`` argument of a call.
-
-    Raises:
-        ValueError: It is not one of the two literals.
-    """
     # Warp passes an argument that is not a literal as its Var
     if value not in ("default", "tf32") or not isinstance(value, str):
         got = repr(value) if isinstance(value, str) else "a non-literal argument"
@@ -162,8 +156,7 @@ def tile_of(var: Any) -> Tile:
 
 
 def put_in_shared_memory(var: Any) -> None:
-    """Makes a tile use shared memory. Warp reads the storage after it has generated the whole function."""
-    var.type.storage = "shared"
+    var.type.storage = "shared"  # Warp reads it after it has generated the whole function
 
 
 def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
@@ -247,11 +240,7 @@ def dispatch_lto_dot(
 
 
 def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmProblem) -> tuple[str, bytes]:
-    """Builds a variant with libmathdx inside warp.so, as Warp does.
-
-    Raises:
-        BuildError: libmathdx rejects the variant.
-    """
+    """Builds a variant with libmathdx inside warp.so, as Warp does."""
     builder = SimpleNamespace(ltoirs={}, ltoirs_decl={})  # what build_lto_dot() uses of a ModuleBuilder
     layouts = {value: key for key, value in WARP_LAYOUTS.items()}
     operands = (variant.a, variant.b, variant.c)
@@ -407,15 +396,15 @@ def _provider(
     """
     if resolved.provider == "own":  # the engine raises the reason why it cannot build the variant, here and below
         return "own", None
-    other = "scalar"
+    instead = "scalar"
     # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles
     if libmathdx and not {"libmathdx", "cublasdx"}.isdisjoint(resolved.providers):
-        other = "libmathdx"
+        instead = "libmathdx"
     if "own" not in resolved.providers:
         layer = "provider" if resolved.provider != "auto" else "policy"
-        return other, resolved.against(layer, "auto")
+        return instead, resolved.against(layer, "auto")
     if isinstance(found, Rejected):
-        return other, found
+        return instead, found
     # without NVRTC, functions of own stand in the module's source, unless the policy makes that an error
     unsupported = reason_unsupported(found[Role.FORWARD])
-    return (other, unsupported.after("own cannot serve ")) if unsupported else ("own", None)
+    return (instead, unsupported.after("own cannot serve ")) if unsupported else ("own", None)

@@ -61,11 +61,7 @@ class Tapes:
         self._plans: weakref.WeakKeyDictionary[Any, dict[Key, _Planned]] = weakref.WeakKeyDictionary()
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
-        """Installs the hook, unless this Warp lacks the part that it needs.
-
-        Args:
-            wrap: Replaces a method of a class, given by name, by ``hook(original, *args, **kwargs)``.
-        """
+        """Installs the hook by :meth:`Hooks._wrap`, unless this Warp lacks the part that it needs."""
         try:
             require(REQUIRED)
         except UnsupportedWarpError as error:
@@ -128,8 +124,8 @@ class Tapes:
         lost: dict[str, Rejected | str] = {"a solver": "Warp has none on the CPU"}
         if device.is_cuda:
             plan, name = self._planned(kernel, device.arch, block_dim)
-            found = () if plan is None else plan.variants
-            lost = {each.call: each.no_gradient for each in found if name in each.kernels and each.no_gradient}
+            variants = () if plan is None else plan.variants
+            lost = {v.call: v.no_gradient for v in variants if name in v.kernels and v.no_gradient}
         for call, reason in lost.items():
             warn(f"a tape records kernel {name_of(kernel)}, in which {call} has no gradient: {reason}")
 
@@ -174,8 +170,7 @@ def _argument(kind: Any, value: Any) -> Argument | None:
 class RecordedProduct(list):  # type: ignore[type-arg]
     """A launch as Warp records it. A tape calls it in its backward pass in place of the adjoint kernel.
 
-    Args:
-        backward: Adds the gradients (:class:`warp_tiles.array_products.backward.Backward`).
+    ``backward`` adds the gradients (:class:`warp_tiles.array_products.backward.Backward`).
     """
 
     def __init__(self, launch: list[Any], tape: Any, backward: Any) -> None:
@@ -184,7 +179,6 @@ class RecordedProduct(list):  # type: ignore[type-arg]
         self._backward = backward
 
     def __call__(self) -> None:
-        """Adds the gradients."""
         tape = self._tape()
         if tape is None:
             raise RecordingError(

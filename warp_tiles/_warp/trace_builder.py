@@ -118,17 +118,14 @@ def flatten(values: Any) -> Iterator[Any]:
 
 
 def is_tile(value: Any) -> bool:
-    """True for a tile."""
     return bool(warp.types.is_tile(getattr(value, "type", None)))
 
 
 def is_array(value: Any) -> bool:
-    """True for an array."""
     return bool(warp.types.is_array(getattr(value, "type", None)))
 
 
 def is_reference(value: Any) -> bool:
-    """True for a reference to memory."""
     return bool(find("types.is_reference")(getattr(value, "type", None)))
 
 
@@ -151,7 +148,6 @@ def changed_operands(function: Any, bound: Mapping[str, Any]) -> frozenset[str]:
 
 
 def is_int32(value: Any) -> bool:
-    """True for a 32-bit integer."""
     return getattr(getattr(value, "type", None), "__name__", "") in ("int", "int32")
 
 
@@ -245,7 +241,6 @@ class TraceBuilder:
         self._memory: dict[str, frozenset[str]] = {}
 
     def nodes(self, recorded: Sequence[RecordedOperation | RecordedBlock]) -> tuple[Node, ...]:
-        """Converts recorded nodes to nodes of the trace, in order."""
         return tuple(self._node(node) for node in recorded)
 
     def _node(self, node: RecordedOperation | RecordedBlock) -> Node:

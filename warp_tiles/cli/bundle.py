@@ -265,12 +265,8 @@ def _distribution(name: str, version: str | None, archs: Sequence[int], clients:
     own = next(iter(clients.values()))
     version = version or f"{own}{'.' if '+' in own else '+'}warp{local}"
     targets = ", ".join(f"sm_{arch}" for arch in sorted(archs))
-    summary = (
-        f"Compiled kernels of {' and '.join(packages)} with Warp {warp.version} for {targets}, which warp-tiles loads"
-    )
-    requires = (
-        *(f"{client}=={version}" for client, version in clients.items()),
-        f"warp-lang=={warp.version}",
-        "warp-tiles",
-    )
-    return Distribution(name, version, summary, f"py3-none-{platform}", requires)
+    made_with = f"with Warp {warp.version} for {targets}"
+    summary = f"Compiled kernels of {' and '.join(packages)} {made_with}, which warp-tiles loads"
+    requires = [f"{client}=={installed}" for client, installed in clients.items()]
+    requires += [f"warp-lang=={warp.version}", "warp-tiles"]
+    return Distribution(name, version, summary, f"py3-none-{platform}", tuple(requires))
