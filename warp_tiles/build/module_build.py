@@ -16,20 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warp_tiles.build import records
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
-from warp_tiles.build.records import (
-    COMPILE,
-    LINK,
-    WAIT,
-    WARP_LINK,
-    WRITE,
-    Artifact,
-    ModuleRecord,
-    Phases,
-    now_s,
-)
+from warp_tiles.build.records import Artifact, ModuleRecord, Phases, now_s
 from warp_tiles.codegen.prelude import finished_source, prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import (
@@ -223,7 +214,7 @@ class ModuleBuild:
 
     def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:
         """Write a module that was linked before. Its functions are neither built nor fetched."""
-        with self._phases.measured(WRITE):
+        with self._phases.measured(records.WRITE):
             write_output(output_path, entry.payload)
         artifacts = [
             Artifact(v.variant, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
@@ -243,7 +234,7 @@ class ModuleBuild:
         warp_build: Callable[[list[bytes]], None],
     ) -> ModuleRecord:
         """Link the module from its functions, here or with Warp's own build. See :meth:`finish`."""
-        with self._phases.measured(WAIT):
+        with self._phases.measured(records.WAIT):
             artifacts = [wait_result(future) for future in self._futures.values()]
         self._refuse_scalar(artifacts)
         if any(artifact.provider == "libmathdx" for artifact in artifacts):
@@ -260,7 +251,7 @@ class ModuleBuild:
                 plan, artifacts = self._linkable(plan, artifacts, module, reason)
                 self._write(plan, source_path)
         if reason:
-            with self._phases.measured(WARP_LINK):
+            with self._phases.measured(records.WARP_LINK):
                 plan, artifacts = self._link_by_warp(plan, artifacts, source_path, warp_inputs, warp_build)
         return self._record(plan, artifacts, reason, output_path)
 
@@ -326,7 +317,13 @@ class ModuleBuild:
         write_output(source_path, finished_source(self._generated.source, plan.code).encode("utf-8"))
 
     def _record(
-        self, plan: ModulePlan, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, found: bool = False
+        self,
+        plan: ModulePlan,
+        artifacts: Sequence[Artifact],
+        reason: str,
+        output_path: Path,
+        *,
+        found: bool = False,
     ) -> ModuleRecord:
         return ModuleRecord(
             plan,
@@ -361,7 +358,7 @@ class ModuleBuild:
     def _compile(self, module: ModuleSource, source_path: Path, *, precompiles: bool = True) -> Future[Compiled]:
         prefix = self._prefix if precompiles else 0
         request = _request(self._context, module, source_path.read_text("utf-8"), self.plan.name, prefix)
-        return self._phases.of_process(COMPILE, self._context.submit(request))
+        return self._phases.of_process(records.COMPILE, self._context.submit(request))
 
     def _link(
         self,
@@ -384,7 +381,7 @@ class ModuleBuild:
             inputs = (result_of(compiled).payload, *payloads)
             registers = plan.register_limit if module.output == "cubin" else None
             request = LinkRequest(module.name, inputs, module.target, module.output, registers)
-            linked = self._phases.of_process(LINK, self._context.submit(request))
+            linked = self._phases.of_process(records.LINK, self._context.submit(request))
             write_output(output_path, result_of(linked).payload)
 
         try:

@@ -19,19 +19,7 @@ from rich.filesize import decimal
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
-from warp_tiles.cli.common import (
-    GRAMMAR,
-    echo,
-    interrupted_by_signals,
-    json_option,
-    note,
-    output_errors,
-    print_result,
-    print_rows,
-    require_complete,
-    require_folders,
-    script_output_to_stderr,
-)
+from warp_tiles.cli import common
 from warp_tiles.cli.planning import MOST_THREADS, Wanted, takes_targets
 from warp_tiles.errors import PlanError, ScriptError
 from warp_tiles.launch.script import Script, Target
@@ -48,12 +36,12 @@ from warp_tiles.tuning.store import count_of, open_store
 from warp_tiles.util.threads import side_by_side
 
 
-@click.command(context_settings=GRAMMAR)
+@click.command(context_settings=common.GRAMMAR)
 @takes_targets
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File of the bundle, or folder of the wheel.")
 @click.option("--wheel", metavar="NAME", help="Write a wheel of kernels, NAME or NAME==VERSION, for several scripts.")
 @click.option("--client", metavar="NAME", help="The distribution of the kernels, where the scripts do not show it.")
-@json_option
+@common.json_option
 def bundle(wanted: Wanted, output: Path | None, wheel: str | None, client: str | None, as_json: bool) -> None:
     """Build every module of SCRIPT, sign it, and write all to one bundle.
 
@@ -79,11 +67,12 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
 
     now = current()
     wanted.script.require()
-    require_folders({"the bundle": file})
+    common.require_folders({"the bundle": file})
     signer = signer_of(now)
     own_records = cache_root(now.cache_dir) / "tuning"
     records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
-    with script_output_to_stderr(as_json), interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
+    outside = common.script_output_to_stderr(as_json)
+    with outside, common.interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         kept: Literal["all", "tiles"] = "all" if now.modules == "all" else "tiles"
         with override(cache_dir=folder, modules=kept, remote="", record_paths=records, kernel_packages="none"):
@@ -104,13 +93,14 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
     rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
     for row in rows:
         if not row["bundled"]:
-            note(f"warp-tiles: module {row['module']} for sm_{row['arch']} is not in the bundle: {row['reason']}")
+            module = f"module {row['module']} for sm_{row['arch']}"
+            common.note(f"warp-tiles: {module} is not in the bundle: {row['reason']}")
     data = {"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows}
     table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
-    print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
+    common.print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
     for text in () if as_json else compiled_again(built):
-        echo(text)
-    require_complete(wanted.script, discovery, wanted.allow_incomplete)
+        common.echo(text)
+    common.require_complete(wanted.script, discovery, wanted.allow_incomplete)
 
 
 def _bundled(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
@@ -161,12 +151,12 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
         name, *arguments = shlex.split(word) or [word]
         scripts.append(Script(name, tuple(arguments), wanted.script.is_module))
         scripts[-1].require()
-    outside = script_output_to_stderr(as_json)  # Warp says which devices it finds
-    with outside, interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
+    outside = common.script_output_to_stderr(as_json)  # Warp says which devices it finds
+    with outside, common.interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
         rows = [row for script in scripts for row in _warmed(script, wanted, Path(scratch))]
         for row in rows:
             if row["reason"]:
-                note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
+                common.note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
         kept = {row["key"]: row for row in rows if row["key"]}
         if not kept:
             raise ScriptError(
@@ -183,12 +173,12 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
         for key, row in kept.items():
             modules.setdefault(row["module"], []).append((row["arch"], row["block_dim"], key in linked))
         files = kernel_files(distribution, *_made_with(), modules, entries)
-        with output_errors(folder):
+        with common.output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             path = write_wheel(folder, distribution, files)
     size = path.stat().st_size
     data = {"wheel": str(path), "bytes": size, "requires": list(distribution.requires), "modules": rows}
-    print_result(as_json, data, f"{path}: {len(kept)} modules, {decimal(size)}")
+    common.print_result(as_json, data, f"{path}: {len(kept)} modules, {decimal(size)}")
 
 
 def _warmed(script: Script, wanted: Wanted, scratch: Path) -> list[Row]:

@@ -18,32 +18,7 @@ from rich.filesize import decimal
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
-from warp_tiles.cli.common import (
-    FILE,
-    GRAMMAR,
-    F,
-    arch_option,
-    bundle_option,
-    echo,
-    facts_of,
-    incomplete_option,
-    interrupted_by_signals,
-    json_option,
-    note,
-    output_errors,
-    policy_option,
-    print_json,
-    print_rows,
-    print_table,
-    record_options,
-    require_complete,
-    require_folders,
-    script_output_to_stderr,
-    takes_script,
-    write_depfile,
-    write_page,
-    write_records,
-)
+from warp_tiles.cli import common
 from warp_tiles.errors import (
     BuildError,
     RefusedWorkerError,
@@ -53,18 +28,7 @@ from warp_tiles.errors import (
     WorkerError,
 )
 from warp_tiles.launch.script import Discovery, Script, Target, discover
-from warp_tiles.reports.descriptions import (
-    LOOP_HEADINGS,
-    PRODUCT_HEADINGS,
-    SKIPPED,
-    compiled_again,
-    functions,
-    loop_rows,
-    module_notes,
-    module_title,
-    product_rows,
-    with_tiles,
-)
+from warp_tiles.reports import descriptions
 from warp_tiles.settings import current
 from warp_tiles.util.threads import side_by_side
 
@@ -104,7 +68,7 @@ class Wanted:
             require_target(arch, self.block_dim)
         discovery = discover(self.script, self.block_dim)
         for missing, device in discovery.substituted.items():
-            note(f"warp-tiles: {self.script} names {missing}, which this machine lacks: {device} stands for it")
+            common.note(f"warp-tiles: {self.script} names {missing}, which this machine lacks: {device} stands for it")
         return discovery
 
     def targets(self, discovery: Discovery) -> list[tuple[Target, int]]:
@@ -124,7 +88,7 @@ class Wanted:
             ) from error
 
 
-def takes_targets(command: F) -> F:
+def takes_targets(command: common.F) -> common.F:
     """``[-m] SCRIPT [ARGUMENTS]...``, ``--arch``, ``--block-dim`` and ``--allow-incomplete``, as ``wanted``."""
 
     @functools.wraps(command)
@@ -136,17 +100,17 @@ def takes_targets(command: F) -> F:
     block_dim = click.option(
         "--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own."
     )
-    return arch_option("90", "")(block_dim(incomplete_option(takes_script(call))))  # type: ignore[return-value]
+    return common.arch_option("90", "")(block_dim(common.incomplete_option(common.takes_script(call))))  # type: ignore[return-value]
 
 
 # ---- plan
 
 
-@click.command(context_settings=GRAMMAR)
+@click.command(context_settings=common.GRAMMAR)
 @takes_targets
-@click.option("--html", "page_file", type=FILE, help="Write the plan as a page.", metavar="FILE")
-@policy_option
-@json_option
+@click.option("--html", "page_file", type=common.FILE, help="Write the plan as a page.", metavar="FILE")
+@common.policy_option
+@common.json_option
 def plan(wanted: Wanted, page_file: Path | None, as_json: bool) -> None:
     """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
     Products of warp_tiles.matmul have a table of their own.
@@ -156,8 +120,8 @@ def plan(wanted: Wanted, page_file: Path | None, as_json: bool) -> None:
     """
     current()  # reports an invalid setting first
     wanted.script.require()
-    require_folders({"the page": page_file})
-    with script_output_to_stderr(as_json):
+    common.require_folders({"the page": page_file})
+    with common.script_output_to_stderr(as_json):
         api.enable()
         discovery = wanted.discovered()
         with wanted.kernel_errors():
@@ -165,18 +129,20 @@ def plan(wanted: Wanted, page_file: Path | None, as_json: bool) -> None:
     modules, products = discovery.with_launched(plans), [product.to_json() for product in discovery.products]
     document = {"modules": modules, "matmul": products}
     if page_file is not None:
-        write_page(page_file, document, f"Plan of {wanted.title}", facts_of(wanted.script, discovery.stopped))
+        facts = common.facts_of(wanted.script, discovery.stopped)
+        common.write_page(page_file, document, f"Plan of {wanted.title}", facts)
     if as_json:
-        print_json(document)
+        common.print_json(document)
     else:
-        shown, others = with_tiles(modules)
+        shown, others = descriptions.with_tiles(modules)
         for module in shown:
             print_plan(module)
         if products:
-            print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(products))
-        for text in filter(None, (*compiled_again(modules), others)):
-            echo(text)
-    require_complete(wanted.script, discovery, wanted.allow_incomplete)
+            cells = descriptions.product_rows(products)
+            common.print_table("products of warp_tiles.matmul", descriptions.PRODUCT_HEADINGS, cells)
+        for text in filter(None, (*descriptions.compiled_again(modules), others)):
+            common.echo(text)
+    common.require_complete(wanted.script, discovery, wanted.allow_incomplete)
 
 
 def _planned(target: Target, arch: int) -> dict[str, Any]:
@@ -188,7 +154,7 @@ def _planned(target: Target, arch: int) -> dict[str, Any]:
 
 def print_plan(module: Mapping[str, Any]) -> None:
     """Print the plan of a module as tables."""
-    planned = functions(module)
+    planned = descriptions.functions(module)
     rows = [
         (
             function.title,
@@ -200,24 +166,24 @@ def print_plan(module: Mapping[str, Any]) -> None:
             function.variant["key"][:12],
         )
         for function in planned
-        if function.state != SKIPPED
+        if function.state != descriptions.SKIPPED
     ]
-    skipped = Counter(function.reason for function in planned if function.state == SKIPPED)
-    echo(f"module {module_title(module)}, kernels: {', '.join(module['kernels'])}")
+    skipped = Counter(function.reason for function in planned if function.state == descriptions.SKIPPED)
+    common.echo(f"module {descriptions.module_title(module)}, kernels: {', '.join(module['kernels'])}")
     if rows:
-        print_table("", ("function", "dtypes", "kernels", "state", "provider, tile", "reason", "key"), rows)
+        common.print_table("", ("function", "dtypes", "kernels", "state", "provider, tile", "reason", "key"), rows)
     for reason, count in skipped.items():
-        echo(f"{count} function{'s' * (count > 1)} {reason}")
-    if loops := loop_rows(module):
-        print_table("loops of products", LOOP_HEADINGS, loops)
-    for text in module_notes(module):
-        echo(text)
+        common.echo(f"{count} function{'s' * (count > 1)} {reason}")
+    if loops := descriptions.loop_rows(module):
+        common.print_table("loops of products", descriptions.LOOP_HEADINGS, loops)
+    for text in descriptions.module_notes(module):
+        common.echo(text)
 
 
 # ---- compile
 
 
-@click.command("compile", context_settings=GRAMMAR)
+@click.command("compile", context_settings=common.GRAMMAR)
 @takes_targets
 @click.option(
     "-o",
@@ -232,20 +198,20 @@ def print_plan(module: Mapping[str, Any]) -> None:
 @click.option(
     "--depfile-of",
     "depends",
-    type=FILE,
+    type=common.FILE,
     metavar="FILE",
     help="Write FILE.d, which names everything that FILE, made from this output, depends on: the script and what it "
     "imports, device sources, headers, compiler. For make, ninja and CMake.",
 )
-@record_options
+@common.record_options
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
     help="Use the workers of this Dask scheduler, e.g. tcp://host:8786 or tls://host:8786 (docs/cluster.md).",
 )
-@bundle_option
-@policy_option
-@json_option
+@common.bundle_option
+@common.policy_option
+@common.json_option
 def compile_(
     wanted: Wanted, folder: Path, depends: Path | None, report_file: Path | None, trace_file: Path | None,
     scheduler: str | None, as_json: bool,
@@ -257,15 +223,15 @@ def compile_(
     """
     current()  # reports an invalid setting first
     file = wanted.script.require()
-    require_folders({"the report": report_file, "the trace": trace_file, "the depfile": depends})
+    common.require_folders({"the report": report_file, "the trace": trace_file, "the depfile": depends})
     built: list[dict[str, Any]] = []
     discovery = Discovery((), "", {}, ())  # of a script that fails
-    with script_output_to_stderr(as_json), interrupted_by_signals(), _enabled(scheduler):
+    with common.script_output_to_stderr(as_json), common.interrupted_by_signals(), _enabled(scheduler):
         try:
             discovery = wanted.discovered()
             # Warp's names of metadata have no architecture, and its loader takes one folder
             folders = {arch: folder / f"sm_{arch}" for arch in wanted.archs}
-            with output_errors(folder):
+            with common.output_errors(folder):
                 for of_arch in folders.values():
                     of_arch.mkdir(parents=True, exist_ok=True)
             earlier = {path: path.stat().st_ino for of_arch in folders.values() for path in of_arch.glob("*.cubin")}
@@ -276,20 +242,20 @@ def compile_(
                 return row
 
             threads = MOST_THREADS if scheduler is None else MOST_THREADS_ON_A_CLUSTER
-            with wanted.kernel_errors(), output_errors(folder):
+            with wanted.kernel_errors(), common.output_errors(folder):
                 built[:] = side_by_side(compile_one, wanted.targets(discovery), threads)  # in order
             if depends is not None:
-                write_depfile(depends, file)
+                common.write_depfile(depends, file)
         finally:
             record = api.report()  # a cluster's builds end with it
             record["modules"] = discovery.with_launched([*record["modules"], *_kept(built)])
-            facts = facts_of(wanted.script, sys.exc_info()[1] or discovery.stopped)
-            write_records(report_file, trace_file, record, f"Build of {wanted.title}", facts)
+            facts = common.facts_of(wanted.script, sys.exc_info()[1] or discovery.stopped)
+            common.write_records(report_file, trace_file, record, f"Build of {wanted.title}", facts)
     records = {module.get("output"): module for module in record["modules"]}
     rows = [_with_record(row, records) for row in built]
-    print_rows(as_json, {"modules": rows}, _HEADINGS, list(map(_cells, rows)))
-    for text in () if as_json else compiled_again(record["modules"]):
-        echo(text)
+    common.print_rows(as_json, {"modules": rows}, _HEADINGS, list(map(_cells, rows)))
+    for text in () if as_json else descriptions.compiled_again(record["modules"]):
+        common.echo(text)
     problems = [problem for row in rows for problem in row["launch_problems"]]
     problems += [
         f"{cubin} is for one of {count} block sizes, whose files have one name by strip_hash: give one with --block-dim"
@@ -298,7 +264,7 @@ def compile_(
     ]
     if problems:
         raise BuildError("; ".join(dict.fromkeys(problems)))
-    require_complete(wanted.script, discovery, wanted.allow_incomplete)
+    common.require_complete(wanted.script, discovery, wanted.allow_incomplete)
 
 
 _HEADINGS = ("module", "arch", "cubin", "size", "state", "functions", "LTO-IR", "seconds")

@@ -24,27 +24,8 @@ from warp_tiles import api
 from warp_tiles._warp import is_enabled, require_hooks
 from warp_tiles.build.ahead import FAILURES, AheadModule, build_ahead, compiled
 from warp_tiles.build.start_record import StartModule, read_record
+from warp_tiles.cli import common
 from warp_tiles.cli.cache_commands import counted, require_push, sign_and_write
-from warp_tiles.cli.common import (
-    FILE,
-    GRAMMAR,
-    arch_option,
-    bundle_option,
-    facts_of,
-    incomplete_option,
-    interrupted_by_signals,
-    json_option,
-    note,
-    policy_option,
-    print_json,
-    print_result,
-    record_options,
-    require_complete,
-    require_folders,
-    script_output_to_stderr,
-    takes_script,
-    write_records,
-)
 from warp_tiles.errors import PlanError, RecordError, SettingError
 from warp_tiles.launch.script import Discovery, Script, discover
 from warp_tiles.settings import (
@@ -66,19 +47,19 @@ if TYPE_CHECKING:
     from warp_tiles.store.transfer import Transfer
 
 
-@click.command(context_settings=GRAMMAR)
-@record_options
-@bundle_option
-@policy_option
+@click.command(context_settings=common.GRAMMAR)
+@common.record_options
+@common.bundle_option
+@common.policy_option
 @click.option(
     "--start",
-    type=FILE,
+    type=common.FILE,
     help="Keep the start record in this file, e.g. for a team. Without it, each script has one in the cache, if "
     "warp-tiles warm has made it, or if modules=all or a remote store is set.",
 )
 @click.option("--no-start", "keeps", is_flag=True, flag_value=False, default=True, help="Keep no start record.")
-@json_option
-@takes_script
+@common.json_option
+@common.takes_script
 def run(
     script: Script, report_file: Path | None, trace_file: Path | None, start: Path | None, keeps: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -92,13 +73,13 @@ def run(
 
     current()  # reports an invalid setting first
     script.require()
-    require_folders({"the report": report_file, "the trace": trace_file})
+    common.require_folders({"the report": report_file, "the trace": trace_file})
     try:
-        with script_output_to_stderr(as_json):
+        with common.script_output_to_stderr(as_json):
             if start is not None:
                 api.require_place(start)
                 if not gpus_here():
-                    note(
+                    common.note(
                         f"warp-tiles: this machine has no GPU, and {start} records what a GPU loads, so it stays as it "
                         f"is; `warp-tiles warm --arch 90 --start {start} {script}` needs none"
                     )
@@ -121,10 +102,10 @@ def run(
                         find("logger.log_info")(f"warp_tiles: {text}")
     finally:
         if is_enabled() and (report_file or trace_file or as_json):
-            record, facts = api.report(), facts_of(script, sys.exc_info()[1])
-            write_records(report_file, trace_file, record, f"Run of {script.title} with warp_tiles", facts)
+            record, facts = api.report(), common.facts_of(script, sys.exc_info()[1])
+            common.write_records(report_file, trace_file, record, f"Run of {script.title} with warp_tiles", facts)
             if as_json:
-                print_json(record)
+                common.print_json(record)
 
 
 # ---- warm
@@ -132,14 +113,18 @@ def run(
 Row = dict[str, Any]
 
 
-@click.command(context_settings=GRAMMAR)
-@click.option("--record", type=FILE, metavar="FILE", help="Compile the modules of this start record; no script runs.")
-@click.option("--start", type=FILE, metavar="FILE", help="Leave SCRIPT's start record in this file, not in the cache.")
-@arch_option(None, "; by default those of this machine's GPUs, or each module's own with --record")
+@click.command(context_settings=common.GRAMMAR)
+@click.option(
+    "--record", type=common.FILE, metavar="FILE", help="Compile the modules of this start record; no script runs."
+)
+@click.option(
+    "--start", type=common.FILE, metavar="FILE", help="Leave SCRIPT's start record in this file, not in the cache."
+)
+@common.arch_option(None, "; by default those of this machine's GPUs, or each module's own with --record")
 @click.option("--push", is_flag=True, help="Sign the modules, and write them to the remote store. You vouch for them.")
-@incomplete_option
-@json_option
-@lambda command: takes_script(command, required=False)
+@common.incomplete_option
+@common.json_option
+@lambda command: common.takes_script(command, required=False)
 def warm(
     script: Script | None, record: Path | None, start: Path | None, archs: tuple[int, ...], push: bool,
     allow_incomplete: bool, as_json: bool,
@@ -165,13 +150,13 @@ def warm(
     began, discovery = time.perf_counter(), None
     if script is not None:
         script.require()
-        note(
+        common.note(
             f"warp-tiles: the launches of {script} compute nothing, so results that it saves are zeros; it can ask "
             "warp_tiles.is_planning()"
         )
     # what a package has is not pushed
     own: AbstractContextManager[object] = override(kernel_packages="none") if push else nullcontext()
-    with own, interrupted_by_signals(), script_output_to_stderr(as_json):
+    with own, common.interrupted_by_signals(), common.script_output_to_stderr(as_json):
         for arch in archs:
             require_target(arch, None)
         if script is not None:
@@ -182,7 +167,7 @@ def warm(
     counts = Counter(row["state"] for row in rows)
     for row in rows:
         if row["reason"]:
-            note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
+            common.note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
     pushed: dict[str, Transfer] = {}
     try:
         if push:
@@ -193,9 +178,9 @@ def warm(
         text += f"; start record {start}" if start else ""
         data: dict[str, Any] = {"modules": rows, "start": start and str(start)}
         data |= {f"push_{kind}": vars(transfer) for kind, transfer in pushed.items()}
-        print_result(as_json, data, f"{script or record}: {text} ({time.perf_counter() - began:.1f} s)")
+        common.print_result(as_json, data, f"{script or record}: {text} ({time.perf_counter() - began:.1f} s)")
     if script is not None and discovery is not None:
-        require_complete(script, discovery, allow_incomplete)
+        common.require_complete(script, discovery, allow_incomplete)
     sys.exit(1 if counts["failed"] or any(transfer.failed for transfer in pushed.values()) else 0)
 
 

@@ -17,24 +17,7 @@ from rich.filesize import decimal
 from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
 from warp_tiles.build.progress import is_enabled
-from warp_tiles.cli.common import (
-    FILE,
-    GRAMMAR,
-    incomplete_option,
-    interrupted_by_signals,
-    json_option,
-    module_option,
-    note,
-    output_errors,
-    print_json,
-    print_result,
-    print_rows,
-    print_table,
-    require_complete,
-    require_folders,
-    script_output_to_stderr,
-    takes_script,
-)
+from warp_tiles.cli import common
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.launch.script import Discovery, Script, discover
 from warp_tiles.settings import current
@@ -104,9 +87,9 @@ class _ScriptOrCommand(click.Group):
 @click.group(cls=_ScriptOrCommand, subcommand_metavar="SCRIPT [ARGUMENTS]... | COMMAND [ARGS]...")
 @_budget_option
 @_devices_option
-@incomplete_option
-@module_option
-@json_option
+@common.incomplete_option
+@common.module_option
+@common.json_option
 @click.pass_context
 def tune(context: click.Context, /, **given: Any) -> None:
     """Tune the kernels of SCRIPT, or manage tuning records.
@@ -119,12 +102,12 @@ def tune(context: click.Context, /, **given: Any) -> None:
     context.default_map = dict.fromkeys(["", *tune.commands], given)
 
 
-@click.command(context_settings=GRAMMAR)
+@click.command(context_settings=common.GRAMMAR)
 @_budget_option
 @_devices_option
-@incomplete_option
-@json_option
-@takes_script
+@common.incomplete_option
+@common.json_option
+@common.takes_script
 @click.pass_context
 def _script(
     context: click.Context, script: Script, budget_s: float | None, devices: str | None, allow_incomplete: bool,
@@ -142,9 +125,9 @@ def _script(
     names = _names(devices)
 
     def stopped(discovery: Discovery) -> None:
-        require_complete(script, discovery, allow_incomplete)
+        common.require_complete(script, discovery, allow_incomplete)
 
-    with script_output_to_stderr(as_json):
+    with common.script_output_to_stderr(as_json):
         tuned = tune_script(script, budget_s=budget_s, devices=names, progress=_print_best, stopped=stopped)
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
@@ -223,10 +206,10 @@ def _print_tuned(script: Script, tuned: Sequence[TunedPlace], as_json: bool) -> 
         for item in tuned
     ]
     if as_json:
-        print_json({"places": rows})
+        common.print_json({"places": rows})
         return
     if not tuned:
-        note(f"warp-tiles: {script} launches no kernel that can be tuned on a GPU")
+        common.note(f"warp-tiles: {script} launches no kernel that can be tuned on a GPU")
     table = [
         (
             item.kernel,
@@ -239,14 +222,14 @@ def _print_tuned(script: Script, tuned: Sequence[TunedPlace], as_json: bool) -> 
         )
         for item in tuned
     ]
-    print_table("", ("kernel", "subject", "question", "winner", "default", "time", "measured now", "key"), table)
+    common.print_table("", ("kernel", "subject", "question", "winner", "default", "time", "measured now", "key"), table)
     _print_unfinished(tuned)
 
 
 def _print_unfinished(tuned: Sequence[TunedPlace]) -> None:
     for item in tuned:
         if item.error:
-            note(f"warp-tiles: {item.place.title} is unfinished: {item.error}")
+            common.note(f"warp-tiles: {item.place.title} is unfinished: {item.error}")
 
 
 def _winner(winner: Timing | None) -> str:
@@ -258,16 +241,16 @@ def _print_best(place: Place, record: Record) -> None:
     if is_enabled():
         winner = record.winner()
         time = "" if winner is None else f"{microseconds(winner.median_us)}, "
-        note(f"{place.title}: {len(record.timings)} candidates, best {time}{_winner(winner)}")
+        common.note(f"{place.title}: {len(record.timings)} candidates, best {time}{_winner(winner)}")
 
 
 @tune.command("list")
-@json_option
+@common.json_option
 def list_(as_json: bool) -> None:
     """List every record, in the order of lookup: read-only folders first."""
     records = open_store().records()
     headings = ("key", "subject", "values", "device", "configurations", "winner", "time", "folder")
-    print_rows(as_json, {"records": list(map(_summary, records))}, headings, list(map(_cells, records)))
+    common.print_rows(as_json, {"records": list(map(_summary, records))}, headings, list(map(_cells, records)))
 
 
 def _cells(stored: StoredRecord) -> tuple[object, ...]:
@@ -306,7 +289,7 @@ def _merged(store: RecordStore, prefix: str) -> StoredRecord:
 
 @tune.command()
 @click.argument("key")
-@json_option
+@common.json_option
 def show(key: str, as_json: bool) -> None:
     """Print every timing and failure of one record. The winner is marked.
 
@@ -315,16 +298,16 @@ def show(key: str, as_json: bool) -> None:
     stored = _merged(open_store(), key)
     record = stored.record
     if as_json:
-        print_json({**_summary(stored), "timings": record.to_json()["timings"]})
+        common.print_json({**_summary(stored), "timings": record.to_json()["timings"]})
         return
     data = record.key.to_json()
     facts = [("subject", data["subject"]), *data["values"].items(), ("source", data["source"])]
     facts += [(name, "-" if value is None else value) for name, value in data["environment"].items()]
-    print_table(f"key {record.key.digest}", ("what", "value"), [*facts, ("file", stored.path)])
+    common.print_table(f"key {record.key.digest}", ("what", "value"), [*facts, ("file", stored.path)])
     winner = record.winner()
     rows = [_row(timing, timing is winner) for timing in sorted(record.timings, key=_order)]
     headings = ("configuration", "", "median", "95 % interval", "launches", "shared memory", "reason")
-    print_table("", headings, rows)
+    common.print_table("", headings, rows)
 
 
 def _order(timing: Timing) -> tuple[int, float, str]:
@@ -347,7 +330,7 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 
 
 @tune.command()
-@click.argument("file", type=FILE)
+@click.argument("file", type=common.FILE)
 @click.option(
     "--minutes",
     type=click.UNPROCESSED,
@@ -357,7 +340,7 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
     help="Stop after this time. The same command continues with what is left.",
 )
 @_devices_option
-@json_option
+@common.json_option
 def contribute(file: Path, minutes: float, devices: str | None, as_json: bool) -> None:
     """Measure a fixed list of loops and products on this GPU, and write FILE, from which maintainers ship records.
 
@@ -366,48 +349,48 @@ def contribute(file: Path, minutes: float, devices: str | None, as_json: bool) -
     """
     from warp_tiles.tuning.contribution import contribute as measure
 
-    require_folders({"the contribution": file})
+    common.require_folders({"the contribution": file})
     enable()
     gpus = sharing_gpus(_names(devices))
 
     def started(number: int, total: int, product: Product) -> None:
         if is_enabled():
-            note(f"{number} of {total}: {product.text}")
+            common.note(f"{number} of {total}: {product.text}")
 
-    with output_errors(file), interrupted_by_signals():
+    with common.output_errors(file), common.interrupted_by_signals():
         tuned, left = measure(file, gpus, minutes, started, _print_best)
     complete = [item for item in tuned if not item.pending]
     faster = sum(item.winner not in (None, item.record.default) for item in complete)
     counts = {"complete": len(complete), "faster": faster, "unfinished": len(tuned) - len(complete), "left": left}
     text = f"{len(complete)} questions measured on {gpus[0].name}, {faster} with a faster answer than the default"
-    print_result(as_json, {"file": str(file), **counts}, f"{text}; written to {file}")
+    common.print_result(as_json, {"file": str(file), **counts}, f"{text}; written to {file}")
     _print_unfinished(tuned)
     if len(complete) < len(tuned) or left:
         rest = f"{len(tuned) - len(complete)} questions are unfinished, {left} products were not reached"
-        note(f"warp-tiles: {rest}: the same command continues")
+        common.note(f"warp-tiles: {rest}: the same command continues")
 
 
 @tune.command()
-@click.argument("file", type=FILE)
+@click.argument("file", type=common.FILE)
 @click.argument("keys", nargs=-1)
-@json_option
+@common.json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write records to one bundle FILE: those of KEYS, or all. It is signed if there is a signing key."""
     store = open_store()
     records = [_merged(store, key).record for key in keys] if keys else None
     count = store.export(file, records, signer_if_any(current()))
-    print_result(as_json, {"records": count, "file": str(file)}, f"{_records(count)} written to {file}")
+    common.print_result(as_json, {"records": count, "file": str(file)}, f"{_records(count)} written to {file}")
 
 
 @tune.command("import")
-@click.argument("file", type=FILE)
+@click.argument("file", type=common.FILE)
 @click.option(
     "--into",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     help="Add them to this folder in place of your own, e.g. to ship it with an application.",
 )
-@json_option
+@common.json_option
 def import_(file: Path, folder: Path | None, as_json: bool) -> None:
     """Add the records of an exported FILE to your own. Existing timings stay.
 
@@ -415,24 +398,25 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
     """
     store = open_store()
     if folder is not None:
-        with output_errors(folder):
+        with common.output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         store = RecordStore(folder, shared=True)  # as readable as the folder
     count = store.import_(file, trusted_by(current()))
-    print_result(as_json, {"records": count, "folder": str(store.root)}, f"{_records(count)} added to {store.root}")
+    data = {"records": count, "folder": str(store.root)}
+    common.print_result(as_json, data, f"{_records(count)} added to {store.root}")
 
 
 @tune.command()
 @click.argument("keys", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All of your own records.")
-@json_option
+@common.json_option
 def clear(keys: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Remove your own records of KEYS. Read-only folders stay unchanged."""
     if bool(keys) == everything:
         raise click.UsageError("give KEYS, or --all for all records")
     store = open_store()
     count = store.remove(None if everything else [_own_digest(store, key) for key in keys])
-    print_result(as_json, {"removed": count}, f"{_records(count)} removed")
+    common.print_result(as_json, {"removed": count}, f"{_records(count)} removed")
 
 
 def _own_digest(store: RecordStore, prefix: str) -> str:

@@ -28,19 +28,8 @@ from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
+from warp_tiles.gemm import hardware
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
-from warp_tiles.gemm.hardware import (
-    MIN_ARCH,
-    WGMMA_ARCH,
-    allows_pair,
-    has_wgmma,
-    least_registers,
-    max_registers,
-    multiprocessor,
-    pair_limit,
-    resident_blocks,
-    static_shared_bytes,
-)
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -131,7 +120,7 @@ def plan_module(
     bare = replace(bare, linker_reason=linker_reason or generated.linker_reason)
     planner = _Planner(generated, bare, choose)
     arch = generated.session.arch
-    has_suffix = arch is not None and has_wgmma(arch) and not (generated.linker_reason or without_wgmma)
+    has_suffix = arch is not None and hardware.has_wgmma(arch) and not (generated.linker_reason or without_wgmma)
     loops, calls = planner.decide(suffix=has_suffix)
     plan = replace(
         bare,
@@ -387,11 +376,11 @@ class _Planner:
 
         target, arch = self._loop_target(suffix), self.session.arch
         limit = None
-        if arch is not None and arch >= MIN_ARCH and not self.generated.linker_reason:
-            limit = pair_limit(arch, self.session.block_dim)
+        if arch is not None and arch >= hardware.MIN_ARCH and not self.generated.linker_reason:
+            limit = hardware.pair_limit(arch, self.session.block_dim)
         if arch is not None and limit is not None:
             paired = decisions(replace(target, registers=limit))
-            if all(allows_pair(arch, limit, loop.registers, alone=loop.resident_blocks == 1) for loop in paired):
+            if _allows_pair(arch, limit, paired):
                 return paired
         return decisions(target)
 
@@ -404,7 +393,7 @@ class _Planner:
         if choice.family == "double_buffered":
             return replace(without_stages, rejection=self.settings.against("main_loop", "auto"))
         asked = None if choice == AUTO else self.settings.against("main_loop")
-        could_have_wgmma = has_wgmma(self.session.arch or 0)
+        could_have_wgmma = hardware.has_wgmma(self.session.arch or 0)
         if choice.family == "wgmma" and not (suffix and could_have_wgmma):
             problem = _NO_CUBIN if could_have_wgmma else Rejected("arch_without_wgmma", (self.session.arch,))
             return replace(without_stages, rejection=problem.after(f"{asked}, and "))
@@ -530,7 +519,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     own = [v for v in plan.needed if v.provider == "own"]
     if (paired := _pair(plan)) is not None:
         limits[paired[0]] = paired[1]
-    elif (alone := max_registers(plan.arch, plan.block_dim)) is not None:
+    elif (alone := hardware.max_registers(plan.arch, plan.block_dim)) is not None:
         limits[alone] = f"a block of {plan.block_dim} threads cannot launch with more"
     solvers = [(v.variant, v.kernels) for v in own if isinstance(v.variant, SolverVariant)]
     if solvers and set(plan.kernels) == {kernel for _, kernels in solvers for kernel in kernels}:
@@ -541,7 +530,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         least, needs = max(_needs(plan), default=(0, ""))
         if least > wanted:
             wanted, reason = least, needs
-        limits.setdefault(min(wanted, multiprocessor(plan.arch).thread_registers), reason)
+        limits.setdefault(min(wanted, hardware.multiprocessor(plan.arch).thread_registers), reason)
     least_limit = min(limits, default=None)
     return replace(
         plan,
@@ -550,19 +539,23 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     )
 
 
+def _allows_pair(arch: int, limit: int, loops: Iterable[LoopDecision | PlannedLoop]) -> bool:
+    return all(hardware.allows_pair(arch, limit, loop.registers, alone=loop.resident_blocks == 1) for loop in loops)
+
+
 def _pair(plan: ModulePlan) -> tuple[int, str] | None:
     """The register limit for two resident blocks, and the reason; None if they do not fit or would spill too much."""
     assert plan.arch is not None
-    limit = pair_limit(plan.arch, plan.block_dim)
+    limit = hardware.pair_limit(plan.arch, plan.block_dim)
     functions = [(v.variant, v.tile_config) for v in plan.needed if v.provider == "own"]
     staged = [loop for loop in plan.loops if loop.instruction or loop.reverse_instructions]
     if limit is None or not (functions or staged):
         return None
-    static = static_shared_bytes(plan.block_dim)
+    static = hardware.static_shared_bytes(plan.block_dim)
     dynamic = [memory.needed_bytes - static for memory in plan.memory]
-    if all(resident_blocks(plan.arch, plan.block_dim, shared_bytes=size) < 2 for size in dynamic):
+    if all(hardware.resident_blocks(plan.arch, plan.block_dim, shared_bytes=size) < 2 for size in dynamic):
         return None
-    if not all(allows_pair(plan.arch, limit, one.registers, alone=one.resident_blocks == 1) for one in staged):
+    if not _allows_pair(plan.arch, limit, staged):
         return None
     states = {loop.state for loop in plan.loops if not loop.instruction}
     in_loop, ahead = bool(states - {"as_warp"}), AHEAD_REGISTERS * ("pipelined" in states)
@@ -571,7 +564,7 @@ def _pair(plan: ModulePlan) -> tuple[int, str] | None:
         for variant, config in functions
         if isinstance(variant, GemmProblem) and isinstance(config, TileConfig)
     ]
-    if plan.arch != WGMMA_ARCH and any(each > limit for each in taken):
+    if plan.arch != hardware.WGMMA_ARCH and max(taken, default=0) > limit:
         return None
     reason = "2 resident blocks hide latency"
     if max([loop.registers for loop in staged] + taken, default=0) > limit:
@@ -585,7 +578,7 @@ def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
     for planned in plan.needed:
         if isinstance(planned.variant, GemmProblem) and isinstance(planned.tile_config, TileConfig):
             instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
-            yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
+            yield hardware.least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
         elif isinstance(planned.variant, SolverVariant) and planned.provider == "own" and plan.loops:
             row = f"{planned.variant.size} is slower with fewer beside a loop of products"
             yield registers_of_rows(planned.variant), row
