@@ -124,7 +124,7 @@ def compiled_again(modules: Iterable[Json]) -> list[str]:
     Args:
         modules: Modules. Those of a planned script have ``launched``, the names of the kernels of their block size.
     """
-    found: dict[tuple[str, str, int, int], list[int]] = {}  # the functions for each architecture
+    compiled: dict[tuple[str, str, int, int], list[int]] = {}  # the functions for each architecture
     planned = [module for module in modules if "launched" in module]
     for module in planned:
         kernels = (kernel for variant in module.get("variants", ()) for kernel in variant["kernels"])
@@ -135,13 +135,13 @@ def compiled_again(modules: Iterable[Json]) -> list[str]:
             continue
         count = sum(function.state not in (SKIPPED, SCALAR, STAGED) for function in functions(module))
         again = module["name"], ", ".join(module["launched"]), module["block_dim"], useful
-        found.setdefault(again, []).append(count)
+        compiled.setdefault(again, []).append(count)
     return [
         f"module {name} is compiled once more{f' for each of {len(counts)} architectures' * (len(counts) > 1)}, with "
         f"{sum(counts)} function{'s' * (sum(counts) != 1)}, only because {kernels} without tile functions is launched "
         f"with {threads} threads: launch it with block_dim={useful}, or give it a module of its own with "
         '@wp.kernel(module="unique")'
-        for (name, kernels, threads, useful), counts in found.items()
+        for (name, kernels, threads, useful), counts in compiled.items()
     ]
 
 
@@ -200,17 +200,20 @@ def product_rows(products: Iterable[Json]) -> list[tuple[str, ...]]:
 
 def module_notes(module: Json) -> list[str]:
     """What a plan says about a module as a whole."""
-    found = []
+    texts = []
     if module["policy"] != "auto" or module["provider"] != "auto":
-        found.append(f"policy {module['policy']}, provider {module['provider']}")
-    found += [module["kernel_package"]] if module.get("kernel_package") and "output" not in module else []
-    found += module["stuck"]
-    found += [memory["problem"] for memory in module["memory"] if memory["problem"]]
-    if module["uninstantiated"]:
-        found.append(module["uninstantiated_reason"])
-    if module["loops_reason"]:
-        found.append(f"loops stay as Warp generates them: {module['loops_reason']}")
+        texts.append(f"policy {module['policy']}, provider {module['provider']}")
+    texts += [module["kernel_package"]] if module.get("kernel_package") and "output" not in module else []
+    texts += module["stuck"]
+    texts += [memory["problem"] for memory in module["memory"] if memory["problem"]]
+    texts += filter(None, [module["uninstantiated_reason"], loops_note(module)])
     if module["register_limit"]:
         limit = f"at most {module['register_limit']} registers per thread if warp_tiles links"
-        found.append(f"{limit}: {module['register_limit_reason']}")
-    return found
+        texts.append(f"{limit}: {module['register_limit_reason']}")
+    return texts
+
+
+def loops_note(module: Json) -> str:
+    """Why the loops of a module were not examined; empty if they were."""
+    reason = module.get("loops_reason")
+    return f"loops stay as Warp generates them: {reason}" if reason else ""

@@ -2,13 +2,20 @@
 
 The timeline is inline SVG: one drawing for each row, beside its label. Positions are percentages of the width; heights
 and texts are in pixels. So a narrow page scales the times and leaves the texts readable.
+
+All texts and attributes are escaped in :func:`escaped`, and nowhere else. The style has the colours of both themes as
+variables, and rules that use only these.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.filesize import decimal
@@ -21,15 +28,17 @@ from warp_tiles.reports.descriptions import (
     Function,
     Json,
     compiled_again,
+    filled,
     functions,
     loop_rows,
+    loops_note,
     module_notes,
     module_title,
     product_rows,
     with_tiles,
 )
-from warp_tiles.reports.html import STYLE, Content, Markup, content_security_policy, element, joined, table
 from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline
+from warp_tiles.util.warn import printable
 
 _SHORT = ("state", "LTO-IR", "seconds", "products")
 
@@ -41,8 +50,7 @@ def is_built(module: Json) -> bool:
 
 def cards(modules: Sequence[Json]) -> Markup:
     """The totals of all modules."""
-    found = [function for module in modules for function in functions(module)]
-    states = [function.state for function in found]
+    states = [function.state for module in modules for function in functions(module)]
     built = [module for module in modules if is_built(module)]
     kept = sum(bool(module.get("up_to_date")) for module in modules)
     names = {module["name"] for module in modules}
@@ -50,7 +58,7 @@ def cards(modules: Sequence[Json]) -> Markup:
         (str(len(names)), "module" if len(names) == 1 else "modules"),
         *([(str(len(modules)), "targets of modules")] if len(modules) > len(names) else []),
         *([(str(kept), "up to date")] if kept else []),
-        (str(len(found)), "products and solvers" if len(modules) == len(names) else "products and solvers of targets"),
+        (str(len(states)), "products and solvers" if len(modules) == len(names) else "products and solvers of targets"),
     ]
     counts = ((state, states.count(state), text) for state, (_, text) in STATES.items())
     values += [(str(count), text) for state, count, text in counts if count or state == SKIPPED]
@@ -76,13 +84,11 @@ def notes(modules: Sequence[Json]) -> list[str]:
     """Every warning, fallback and link by Warp, once, with the module's name."""
     found: list[str] = []
     for module in modules:
-        texts = [f"{each.title}: {each.fallback}" for each in functions(module) if each.fallback]
+        texts = [f"{built.title}: {built.fallback}" for built in functions(module) if built.fallback]
         texts += [text for build in module.get("builds", ()) for text in build["warnings"]]
         if module.get("linker") == "warp":
             texts.append(f"linked by Warp: {module['linker_reason']}")
-        if module.get("loops_reason"):
-            texts.append(f"loops stay as Warp generates them: {module['loops_reason']}")
-        found += [f"Module {module['name']}: {text}" for text in texts]
+        found += [f"Module {module['name']}: {text}" for text in (*texts, loops_note(module)) if text]
     return list(dict.fromkeys(found))
 
 
@@ -92,22 +98,22 @@ def module_section(module: Json, is_one_of_many: bool, is_open: bool) -> Markup:
     Args:
         is_one_of_many: True if others have its title, because the module changed during the run.
     """
-    found = functions(module)
+    planned = functions(module)
     parts: list[Markup] = [_facts(_module_facts(module))]
-    if found:
-        parts.append(_functions_table(found, on_cpu=module["arch"] is None))
+    if planned:
+        headings = ["function", "kernels", "state", "provider, tile", "reason"]
+        headings += ["LTO-IR", "seconds"] if (has_builds := any(function.build for function in planned)) else []
+        cells = [_function_cells(function, has_builds, module["arch"] is None) for function in planned]
+        parts.append(table(headings, cells, "products and solvers", _SHORT))
     if rows := loop_rows(module):
-        cells: list[list[Content]] = [[element("code", row[0]), element("code", row[1]), *row[2:]] for row in rows]
+        cells = [[element("code", row[0]), element("code", row[1]), *row[2:]] for row in rows]
         parts.append(table(LOOP_HEADINGS, cells, "loops of products", _SHORT))
-    counts = "up to date" if module.get("up_to_date") else _counts(found)
+    states = [function.state for function in planned]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no tile functions"
+    counts = "up to date" if module.get("up_to_date") else counts
     name = module_title(module) + (f", {module.get('output', 'not built')}" if is_one_of_many else "")
     title = element("summary", name, " ", element("span", counts, class_="muted"))
     return element("details", title, *parts, open="" if is_open else None)
-
-
-def _counts(found: Iterable[Function]) -> str:
-    states = [function.state for function in found]
-    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no tile functions"
 
 
 def _module_facts(module: Json) -> list[tuple[str, Content]]:
@@ -136,15 +142,6 @@ def _facts(facts: Iterable[tuple[str, Content]]) -> Markup:
 
 def _codes(names: Iterable[str]) -> Markup:
     return Markup(", ".join(element("code", name).text for name in names))
-
-
-def _functions_table(found: Sequence[Function], on_cpu: bool) -> Markup:
-    headings = ["function", "kernels", "state", "provider, tile", "reason"]
-    has_builds = any(function.build for function in found)
-    if has_builds:
-        headings += ["LTO-IR", "seconds"]
-    rows = [_function_cells(function, has_builds, on_cpu) for function in found]
-    return table(headings, rows, "products and solvers", _SHORT)
 
 
 def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[Content]:
@@ -201,7 +198,7 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
         body.append(table(PRODUCT_HEADINGS, product_rows(products), "products of warp_tiles.matmul", _SHORT))
     body.append(element("h2", "Modules"))
     titles = Counter(map(module_title, modules))
-    body += [module_section(each, titles[module_title(each)] > 1, len(modules) <= _MOST_OPEN) for each in modules]
+    body += [module_section(m, titles[module_title(m)] > 1, len(modules) <= _MOST_OPEN) for m in modules]
     if others or not modules:
         body.append(element("p", others or "No module with products or solvers was planned or built.", class_="muted"))
     return _document(title, body)
@@ -217,21 +214,21 @@ def _start_facts(start: Json | None) -> Iterator[tuple[str, Content]]:
 
 def _package_facts(document: Json) -> Iterator[tuple[str, Content]]:
     """What came from which installed kernel package, and what did not."""
-    served = Counter(each.get("kernel_package", "") for each in document["modules"] if is_built(each))
+    served = Counter(module.get("kernel_package", "") for module in document["modules"] if is_built(module))
     for package, count in served.items():
         if package:
             yield "kernel package", f"{package}: {count} module{'s' * (count != 1)}"
-    missed = Counter(each["reason"] for each in document.get("not_in_kernel_packages", ()))
+    missed = Counter(module["reason"] for module in document.get("not_in_kernel_packages", ()))
     for reason, count in missed.items():
         yield "not from kernel packages", f"{count} module{'s' * (count != 1)}: {reason}"
 
 
-def _warnings(found: list[str], built: bool) -> list[Markup]:
-    if not found:
+def _warnings(texts: list[str], built: bool) -> list[Markup]:
+    if not texts:
         text = "No warning and no fallback." if built else "No warning."
         return [element("h2", "Warnings"), element("p", text, class_="muted")]
-    items = [element("li", text) for text in found]
-    return [element("h2", f"Warnings and fallbacks ({len(found)})"), element("ul", *items, class_="notes")]
+    items = [element("li", text) for text in texts]
+    return [element("h2", f"Warnings and fallbacks ({len(texts)})"), element("ul", *items, class_="notes")]
 
 
 def _document(title: str, body: list[Markup]) -> str:
@@ -245,8 +242,8 @@ def _document(title: str, body: list[Markup]) -> str:
         element("title", title),
         element("style", Markup(STYLE)),
     ]
-    html = element("html", element("head", *head), element("body", element("main", *body)), lang="en")
-    return f"<!DOCTYPE html>\n{joined([html]).text}\n"
+    whole = element("html", element("head", *head), element("body", element("main", *body)), lang="en")
+    return f"<!DOCTYPE html>\n{whole.text}\n"
 
 
 # ---- the timeline
@@ -273,7 +270,7 @@ def chart(rows: Sequence[ModuleRows]) -> Markup:
 
 def _session(group: Sequence[ModuleRows]) -> Markup:
     drawn: list[ModuleRows | Span] = [*group, *(span for item in group for row in item.rows for span in row.spans)]
-    scale = _Scale(min(each.start_s for each in drawn), max(each.end_s for each in drawn))
+    scale = _Scale(min(part.start_s for part in drawn), max(part.end_s for part in drawn))
     lanes = [_lane("seconds since warp_tiles was enabled", "muted", scale.axis())]
     for item in group:
         took = f"{item.end_s - item.start_s:.2f} s"
@@ -343,3 +340,165 @@ def ticks(low: float, high: float) -> list[float]:
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+# ---- elements and style
+
+_VOID = frozenset(("meta", "br", "rect", "line"))
+
+
+@dataclass(frozen=True)
+class Markup:
+    """Text that is HTML already."""
+
+    text: str
+
+
+Content = Markup | str
+
+
+def element(name: str, /, *content: Content, **attributes: str | None) -> Markup:
+    """An element with content. Strings are escaped, markup is not.
+
+    Args:
+        attributes: Its attributes. ``_`` in a name becomes ``-``, and one at its end is dropped (``class_``). None
+            leaves an attribute out.
+    """
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in _VOID and not content:
+        return Markup(f"<{name}{given}/>")
+    return Markup(f"<{name}{given}>{joined(content).text}</{name}>")
+
+
+def joined(parts: Iterable[Content]) -> Markup:
+    """Parts after one another. Strings are escaped."""
+    return Markup("".join(part.text if isinstance(part, Markup) else escaped(part) for part in parts))
+
+
+def escaped(text: str) -> str:
+    """A text for an element or an attribute, with a visible form of control characters and lone surrogates."""
+    return html.escape(printable(text, lines=True), quote=True)
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[Content]], caption: str, unbroken: Collection[str] = ()
+) -> Markup:
+    """A table whose cells carry their headings, so that a narrow page can show each row as a list.
+
+    Args:
+        unbroken: Headings of columns with short texts, which are not broken into lines.
+    """
+    headings, rows = filled(headings, list(rows))
+    names = [element("th", name, scope="col", class_="short" if name in unbroken else None) for name in headings]
+    body = [
+        element("tr", *(_cell(name, cell, name in unbroken) for name, cell in zip(headings, cells, strict=True)))
+        for cells in rows
+    ]
+    head = element("thead", element("tr", *names))
+    return element("div", element("table", element("caption", caption), head, element("tbody", *body)), class_="wide")
+
+
+def _cell(heading: str, cell: Content, is_short: bool) -> Markup:
+    is_empty = not (cell.text if isinstance(cell, Markup) else cell)
+    classes = " ".join(name for name, applies in (("short", is_short), ("empty", is_empty)) if applies)
+    return element("td", cell, data_label=heading, class_=classes or None)
+
+
+# texts and marks have a contrast of at least 4.5 (WCAG 2.2) to both backgrounds, page and panel
+_COLOURS = {  # of the light theme, and of the dark one
+    "page": ("#ffffff", "#0f1318"),
+    "panel": ("#f3f5f8", "#181d24"),
+    "text": ("#1b1f24", "#e6eaef"),
+    "muted": ("#545b64", "#a0a8b3"),
+    "compile": ("#0a58a8", "#6cb2ff"),
+    "cache": ("#17692f", "#4cc265"),
+    "link": ("#7440c8", "#c09bff"),
+    "shared": ("#8a5300", "#e0a33a"),
+    "wait": ("#5f6771", "#98a1ad"),
+    "bad": ("#b3202a", "#ff8078"),
+    "edge": ("#cfd6de", "#363e49"),
+}
+_LIGHT, _DARK = (" ".join(f"--{name}: {pair[theme]};" for name, pair in _COLOURS.items()) for theme in (0, 1))
+_RULES = """
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--text);
+  font: 15px/1.5 system-ui, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 20px 24px 60px; }
+h1 { font-size: 26px; line-height: 1.25; margin: 8px 0 4px; }
+h2 { font-size: 19px; margin: 36px 0 8px; }
+p { margin: 6px 0 12px; max-width: 80ch; }
+h1, h2, h3, p, td, th, dd, summary, li { overflow-wrap: anywhere; }
+.muted, caption, dt { color: var(--muted); }
+.facts { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margin: 8px 0; }
+.facts dd { margin: 0; min-width: 0; }
+.cards { display: flex; flex-wrap: wrap; gap: 10px; padding: 0; }
+.cards li { flex: 1 1 136px; list-style: none;
+  background: var(--panel); border: 1px solid var(--edge); border-radius: 8px;
+  padding: 10px 12px; }
+.cards b { display: block; white-space: nowrap; font-size: 22px; line-height: 1.2; font-variant-numeric: tabular-nums; }
+.notes { margin: 0; padding: 0; }
+.notes li { list-style: none; margin: 8px 0; padding: 8px 12px; background: var(--panel);
+  border-left: 4px solid var(--bad); white-space: pre-wrap; }
+details { margin: 14px 0; border: 1px solid var(--edge); border-radius: 8px; padding: 0 14px; }
+summary { cursor: pointer; font-weight: 600; padding: 10px 0; }
+summary .muted { font-weight: 400; }
+summary:focus-visible { outline: 2px solid var(--compile); outline-offset: 2px; }
+table { width: 100%; border-collapse: collapse; margin: 8px 0 16px; font-size: 14px; }
+caption { text-align: left; padding: 4px 0; }
+th, td { text-align: left; vertical-align: top; padding: 5px 10px 5px 0; border-top: 1px solid var(--edge); }
+th { color: var(--muted); font-weight: 600; border-top: 0; }
+code { font: 13px/1.45 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+.short { white-space: nowrap; }
+.more { display: block; }
+td:not(.short) { min-width: 9em; }
+.state { white-space: nowrap; font-weight: 600; }
+.state.compile { color: var(--compile); } .state.cache { color: var(--cache); } .state.shared { color: var(--shared); }
+.state.wait { color: var(--muted); } .state.bad { color: var(--bad); }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 8px 0; padding: 0; }
+.legend li { list-style: none; display: flex; align-items: center; gap: 6px; }
+.legend svg { width: 22px; height: 16px; flex: none; }
+.lanes { background: var(--panel); border: 1px solid var(--edge); border-radius: 8px;
+  padding: 8px 14px 12px; margin: 10px 0; }
+.lane { display: grid; grid-template-columns: minmax(0, 30em) minmax(0, 1fr); gap: 0 16px; align-items: center;
+  padding: 2px 0; font-size: 13px; line-height: 1.35; }
+.lane.module { font-weight: 600; padding-top: 10px; }
+.lane svg { display: block; width: 100%; height: 18px; overflow: visible; }
+.lane .label { min-width: 0; overflow-wrap: anywhere; }
+.lane .label span { color: var(--muted); }
+svg text { fill: var(--muted); font-size: 12px; }
+svg .tick { stroke: var(--edge); stroke-width: 1; }
+svg rect { stroke-width: 1; }
+svg .compile { fill: var(--compile); stroke: var(--compile); } svg .link { fill: var(--link); stroke: var(--link); }
+svg .cache { fill: var(--cache); stroke: var(--cache); } svg .wait { fill: var(--wait); stroke: var(--wait); }
+svg .shared { fill: var(--shared); stroke: var(--shared); }
+@media (max-width: 720px) {
+  main { padding: 12px 14px 40px; }
+  .lane { grid-template-columns: minmax(0, 1fr); padding: 5px 0; }
+  .facts { grid-template-columns: minmax(0, 1fr); gap: 0; } .facts dd { margin: 0 0 6px; }
+  .cards li { flex-basis: calc(50% - 35px); }
+  table, caption, tbody, tr, td { display: block; }
+  thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  tr { border-top: 1px solid var(--edge); padding: 8px 0; }
+  td, td:not(.short) { border: 0; padding: 1px 0; min-width: 0; white-space: normal;
+    display: grid; grid-template-columns: 7.5em minmax(0, 1fr); gap: 8px; }
+  td::before { content: attr(data-label); color: var(--muted); }
+  td.empty { display: none; }
+}
+@media print { details { border: 0; padding: 0; } .lanes, .cards li { break-inside: avoid; } }
+"""
+
+STYLE = (
+    f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
+    f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}{_RULES}"
+)
+
+
+def content_security_policy(style: str) -> str:
+    """A policy that allows one inline style by its digest, and nothing else: no script, no image, no request."""
+    digest = base64.b64encode(hashlib.sha256(style.encode("utf-8")).digest()).decode("ascii")
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

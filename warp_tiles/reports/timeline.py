@@ -33,7 +33,6 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """The time that it took."""
         return self.end_s - self.start_s
 
 
@@ -66,15 +65,14 @@ class ModuleRows:
 def timeline(modules: Sequence[Json]) -> list[ModuleRows]:
     """The rows of each module that was built, sorted by start. Modules without times are left out."""
     built = [module for module in modules if "phases" in module and "started_at_s" in module]
-    found = [_module_rows(module, _builders(built)) for module in built]
-    return sorted(found, key=lambda rows: rows.start_s)
+    return sorted((_module_rows(module, _builders(built)) for module in built), key=lambda rows: rows.start_s)
 
 
 def sessions(rows: Sequence[ModuleRows]) -> list[list[ModuleRows]]:
     """The modules in groups, divided where nothing was built for more than ``IDLE_S``."""
     groups: list[list[ModuleRows]] = []
     end = 0.0
-    for item in sorted(rows, key=lambda found: found.start_s):
+    for item in sorted(rows, key=lambda module: module.start_s):
         if not groups or item.start_s > end + IDLE_S:
             groups.append([])
             end = item.end_s
@@ -113,21 +111,20 @@ def _module_rows(module: Json, builders: dict[tuple[Any, Any], str]) -> ModuleRo
 
 def _lookup_rows(module: Json) -> list[Row]:
     """The row of the linked module's lookup, if modules are kept."""
-    found = {str(phase["name"]): _times(phase) for phase in module["phases"] if phase["name"] in _LOOKUPS}
-    spans = tuple(Span(kind, *found[name], text) for name, (kind, text) in _LOOKUPS.items() if name in found)
+    times = {str(phase["name"]): _times(phase) for phase in module["phases"] if phase["name"] in _LOOKUPS}
+    spans = tuple(Span(kind, *times[name], text) for name, (kind, text) in _LOOKUPS.items() if name in times)
     if not spans:
         return []
-    place = "from the remote store or the bundle" if "fetch_module" in found else "from the cache"
+    place = "from the remote store or the bundle" if "fetch_module" in times else "from the cache"
     place = f"from {package}" if (package := module.get("kernel_package")) else place
     result = place if module["found"] else "not found"
     return [Row("linked module", f"{result}, {spans[-1].end_s - spans[0].start_s:.3f} s", spans)]
 
 
 def _label(module: Json, build: Json) -> str:
-    found = [each.variant for each in functions(module) if each.build is build]
-    return (
-        f"{', '.join(dict.fromkeys(each['role'] for each in found))} {found[0]['size'] if found else build['symbol']}"
-    )
+    variants = [function.variant for function in functions(module) if function.build is build]
+    roles = ", ".join(dict.fromkeys(variant["role"] for variant in variants))
+    return f"{roles} {variants[0]['size'] if variants else build['symbol']}"
 
 
 def _span(kind: str, start: float, end: float, text: str) -> list[Span]:
@@ -220,11 +217,9 @@ def trace(document: Json, facts: Mapping[str, str]) -> dict[str, Any]:
         threads (``ph`` is ``M``). ``ts`` 0 is the moment when warp_tiles was enabled. ``displayTimeUnit`` is ``ms``.
         ``otherData`` has the schema's version and the facts.
     """
-    events: list[dict[str, Any]] = []
-    for number, module in enumerate(timeline(document.get("modules") or ()), 1):
-        events += _module_events(number, module)
+    modules = enumerate(timeline(document.get("modules") or ()), 1)
     return {
-        "traceEvents": events,
+        "traceEvents": [event for number, module in modules for event in _module_events(number, module)],
         "displayTimeUnit": "ms",
         "otherData": {"schema": str(TRACE_SCHEMA), **facts},
     }
