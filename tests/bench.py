@@ -76,6 +76,9 @@ class FakeStore:
             raise self.error
         return self.found
 
+    def try_toolchain(self) -> Toolchain | None:
+        return self.found if self.error is None else None
+
     def source_digest(self, source: DeviceSource) -> str:
         return f"{self.source} of {source.path.name}"
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench import variant_of
 from warp_tiles import errors
-from warp_tiles.build.chain import variant_text
+from warp_tiles.build.functions import variant_text
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.providers.fallbacks import IN_SOURCE_TITLE, LIBMATHDX_TITLE, SCALAR_TITLE
 from warp_tiles.store.report import Problems

@@ -13,9 +13,9 @@ import pytest
 
 from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, failing_libmathdx, libmathdx, own, variant_of
 from warp_tiles import settings
-from warp_tiles.build.chain import Chain
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
+from warp_tiles.build.functions import Chain
 from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError

@@ -337,7 +337,7 @@ def test_a_worker_describes_itself_and_its_failure(monkeypatch: pytest.MonkeyPat
 def test_a_replaced_library_gets_new_compiler_processes(installation: Installation) -> None:
     job = Job(GOOD, installation.facts((CODE, COMPILER)))
     assert run_job(job).compiled is not None
-    workshop = module._workshop()
+    workshop = module._workshop(None)
     first = workshop._context.pool
     assert run_job(job).compiled is not None
     assert workshop._context.pool is first

@@ -75,7 +75,7 @@ class FakeEngine:
     found: Toolchain | None = TOOLCHAIN
     pool: FakePool = field(default_factory=FakePool)
     recorder: Recorder = field(default_factory=Recorder)
-    on_loaded: None = None
+    program_start: None = None
     progress: BuildProgress = field(default_factory=BuildProgress)
     started: list[GemmProblem] = field(default_factory=list)
     prefixes: list[int] = field(default_factory=list)

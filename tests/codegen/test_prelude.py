@@ -55,7 +55,7 @@ EXCEPTIONS = {
     ("codegen/prelude.py", "source.partition(PLACEHOLDER)"),
     ("codegen/prelude.py", "source.replace(PLACEHOLDER, '\\n'.join(lines), 1)"),
     # a line of a compiler's log
-    ("build/chain.py", "line.strip()"),
+    ("build/functions.py", "line.strip()"),
     # drops the space after a macro without a body; the text is the package's own
     ("codegen/macros.py", "f\"#define {name} {' '.join(self._texts.get(name, ()))}\".rstrip()"),
 }

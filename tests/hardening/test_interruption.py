@@ -23,9 +23,8 @@ from tests.waiting import until
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.util import processes, trusted_folder
-from warp_tiles.util.files import staging
-from warp_tiles.util.processes import TEMP_PREFIX
+from warp_tiles.util import files, trusted_folder
+from warp_tiles.util.files import TEMP_PREFIX, staging
 from warp_tiles.util.trusted_folder import PATIENCE_S
 
 MANY = """
@@ -287,8 +286,8 @@ def test_a_suspended_change_is_named_and_costs_one_wait(
 
 
 def test_a_process_is_described() -> None:
-    assert processes.described(processes.this_process()) == f"process {os.getpid()} on {os.uname().nodename!r}"
-    assert processes.described(b"123 elsewhere") == "process 123 on 'elsewhere'"
+    assert files.described(files.this_process()) == f"process {os.getpid()} on {os.uname().nodename!r}"
+    assert files.described(b"123 elsewhere") == "process 123 on 'elsewhere'"
     for damaged in (b"", b"x", b"-1 host", b"9" * 500, b"\xff\xfe"):
-        assert processes.described(damaged) == "another process"
+        assert files.described(damaged) == "another process"
     assert PATIENCE_S == 5.0

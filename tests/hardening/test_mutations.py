@@ -23,7 +23,7 @@ from warp_tiles.errors import WarpTilesError
 from warp_tiles.store import report
 from warp_tiles.tuning import record_folder
 from warp_tiles.util import files
-from warp_tiles.util.processes import described, this_process
+from warp_tiles.util.files import described, this_process
 from warp_tiles.util.warn import WarnedTexts
 
 SEEDS = 6  # for each kind, mutation, and treatment of the times; each run has the first two

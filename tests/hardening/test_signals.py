@@ -154,6 +154,10 @@ class Anything:
 
     warp_toolkit = None
 
+    @property
+    def store(self) -> Anything:
+        return self
+
 
 WAITS: dict[str, Callable[[Path], object]] = {
     "a compiler process": lambda _: result_of(unfinished()),

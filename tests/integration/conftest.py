@@ -107,6 +107,6 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets the modules that exist."""
 
     def exist(*modules: ModuleType) -> None:
-        monkeypatch.setattr("warp_tiles._warp.generate_ahead.users_own_modules", lambda: [*map(warp_module, modules)])
+        monkeypatch.setattr("warp_tiles._warp.reload.users_own_modules", lambda: [*map(warp_module, modules)])
 
     return exist

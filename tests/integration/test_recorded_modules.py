@@ -23,9 +23,9 @@ from tests.integration.helpers import gemm, load
 from tests.store.test_start_record import MODULE
 from tests.waiting import until
 from warp_tiles._warp import installed
-from warp_tiles._warp.generate_ahead import RecordedModules
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import hash_again
+from warp_tiles._warp.reload import RecordedModules
 from warp_tiles.build import ahead
 from warp_tiles.build import warp_module as warp_module_build
 from warp_tiles.build.ahead import AheadModule, ProgramStart
@@ -233,7 +233,7 @@ def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
     warp_tiles.enable(start=tmp_path / "start.json")
     engine = installed().engine
     engine.after_fork()
-    assert (engine.listener, engine.on_loaded) == (None, None)
+    assert engine.program_start is None
 
 
 # ---- what is generated, and what is left to its launch
@@ -242,7 +242,7 @@ def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
 @pytest.fixture
 def loading(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """This thread loads a module for the fake GPU."""
-    monkeypatch.setattr("warp_tiles._warp.generate_ahead.loaded_here", lambda: {"device": device, "output_arch": 90})
+    monkeypatch.setattr("warp_tiles._warp.reload.loaded_here", lambda: {"device": device, "output_arch": 90})
 
 
 def generate(*modules: ModuleType) -> str:

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from warp_tiles._warp.generate_ahead import NotCompiled, RecordedModules
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
     LTO_DOT,
@@ -59,7 +58,15 @@ from warp_tiles._warp.modules import (
     user_modules,
 )
 from warp_tiles._warp.plain import PlainModules, gpus_here, in_kernel_cache, loaded_programs
-from warp_tiles._warp.reload import LoadAgain, ModuleHash, Reloads, check_prefetch, this_thread
+from warp_tiles._warp.reload import (
+    LoadAgain,
+    ModuleHash,
+    NotCompiled,
+    RecordedModules,
+    Reloads,
+    check_prefetch,
+    this_thread,
+)
 from warp_tiles._warp.sites import (
     CallSites,
     dispatch_lto_dot,
@@ -230,7 +237,7 @@ class Hooks:
             self._restore.callback(keep_start_record, kept=False)
         version, generate = str(warp.__version__), RecordedModules().generate
         start = ProgramStart(self.engine, file, version, in_kernel_cache, generate, gpus_here())
-        self.program_start = self.engine.listener = start
+        self.program_start = self.engine.program_start = start
         start.begin(before)
 
     def end_start(self) -> None:

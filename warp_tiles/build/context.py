@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases, now_s
 from warp_tiles.compile.find import Toolchain, Version, dotted, unlinkable_reason
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, RemoteError, WorkerError
 from warp_tiles.settings import OF_MODULE, Settings, current
 from warp_tiles.store import AHEAD, ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.store.kinds import FUNCTIONS, MODULES, REJECTED_SOURCES, Kind
@@ -82,15 +82,11 @@ class Resources:
         with self._lock:
             if identity not in self._made:
                 self._made[identity] = make()
-            found: T = self._made[identity]
-            return found
+            made: T = self._made[identity]
+            return made
 
     def pool(self, jobs: int, others: int, make: Callable[[], CompilerPool]) -> CompilerPool:
-        """The compiler processes. Those for a third number of them end when they have no request any more.
-
-        Args:
-            jobs: Their number.
-            others: The number of those that other modules use.
+        """``jobs`` compiler processes. Those for neither this number nor ``others`` end after their last request.
 
         Raises:
             WorkerError: warp_tiles was disabled.
@@ -101,13 +97,12 @@ class Resources:
                     "warp_tiles was disabled, or its libraries were replaced, during a build",
                     "retry the build; enable warp_tiles first if it is disabled",
                 )
-            for identity in [one for one in self._made if one[0] == "pool" and one[1] not in (jobs, others)]:
+            for identity in [made for made in self._made if made[0] == "pool" and made[1] not in (jobs, others)]:
                 self._made.pop(identity).retire()
             return self.once(make, "pool", jobs)
 
     @property
     def waiters(self) -> DaemonThreads:
-        """Threads that wait for builds."""
         count = _WAITING_THREADS_OF_EXECUTORS if self.executor_pool is not None else _WAITING_THREADS
         return self.once(lambda: DaemonThreads(count, "warp_tiles_wait"), "waiters")
 
@@ -153,7 +148,7 @@ class BuildContext:
 
     @property
     def cache(self) -> Cache:
-        """The cache."""
+        """The cache of functions."""
         return self._cache(FUNCTIONS)
 
     @property
@@ -193,8 +188,8 @@ class BuildContext:
         from warp_tiles.store.packages import KernelPackages
 
         make = partial(KernelPackages, chosen, self.warp_version, tuple(sys.path))
-        found = self.resources.once(make, "packages", chosen, *sys.path)
-        return found if found.found else None
+        packages = self.resources.once(make, "packages", chosen, *sys.path)
+        return packages if packages.found else None
 
     def is_packaged(self, module: str) -> bool:
         """True if an installed kernel package may have a module, by name."""
@@ -261,7 +256,6 @@ class BuildContext:
 
     @property
     def headers(self) -> ModuleHeaders:
-        """The precompiled headers."""
         from warp_tiles.build.headers import ModuleHeaders
 
         root, store, resources = self.root, self.store, self.resources
@@ -336,20 +330,12 @@ class BuildContext:
         return text
 
     def toolchain(self) -> Toolchain:
-        """The toolchain.
-
-        Raises:
-            ToolchainError: It is missing.
-        """
+        """The toolchain. Raises a ToolchainError if it is missing."""
         return self.store.toolchain()
 
     @property
     def unlinkable_reason(self) -> str:
-        """The reason why the module's linker cannot read the LTO-IR of the toolchain; empty if it can.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
+        """The reason why the module's linker cannot read the LTO-IR of the toolchain; empty if it can."""
         return unlinkable_reason(self.toolchain(), self.resources.warp_toolkit, self.linker_reason)
 
     def why_warp_links(self, arch: int, keywords: Mapping[str, Any], foreign_inputs: Sequence[str]) -> str:
@@ -378,11 +364,7 @@ class BuildContext:
         )
 
     def try_toolchain(self) -> Toolchain | None:
-        """The toolchain, or None if there is none."""
-        try:
-            return self.toolchain()
-        except ToolchainError:
-            return None
+        return self.store.try_toolchain()
 
     def submit(self, request: Request) -> Future[Compiled]:
         """Start a request, with precompiled headers if they are possible and the settings allow them.
@@ -407,15 +389,14 @@ class BuildContext:
         """Look up a module that was generated, and keep other processes from building it. Lookup and fetch are phases.
 
         Args:
-            started_at_s: The start of the lookup.
             keeps: False for a module that is only looked up here, and not kept if it is built.
         """
         from warp_tiles.store.cache import BuildLease
 
         if not keeps:
-            found = self.modules.get(key)
+            entry = self.modules.get(key)
             phases.add(LOOK_UP, started_at_s)
-            yield BuildLease(found, partial(self.modules.put, key))
+            yield BuildLease(entry, partial(self.modules.put, key))
             return
         upstream = self.upstream(MODULE, key)
 

@@ -27,19 +27,14 @@ _AGAIN = "make the bundle again with `warp-tiles bundle`"
 
 
 def facts_entry(settings: Settings, store: ToolchainStore, sources: Iterable[DeviceSource]) -> Entry:
-    """What a bundle says about the machine that made it: what keys contain, without names of this machine's folders.
-
-    Raises:
-        ToolchainError: There is no toolchain.
-        OSError: A file cannot be read.
-    """
-    found = store.toolchain()
-    linker = "nvjitlink" if found.nvjitlink is not None else None
+    """What a bundle says about the machine that made it: what keys contain, without names of this machine's folders."""
+    toolchain = store.toolchain()
+    linker = "nvjitlink" if toolchain.nvjitlink is not None else None
+    without_folders: dict[str, Any] = {"nvrtc": "nvrtc", "nvjitlink": linker, "include_dirs": [], "passed_over": []}
     facts = {
         "toolchain": {
             "schema": _SCHEMA,
-            "toolchain": found.to_json()
-            | {"nvrtc": "nvrtc", "nvjitlink": linker, "include_dirs": [], "passed_over": []},
+            "toolchain": toolchain.to_json() | without_folders,
             "compiler": store.compiler_digest(),
             "linker": store.linker_digest(),
             "sources": {_label(source): store.source_digest(source) for source in sources},
@@ -107,7 +102,6 @@ def _check_facts(settings: Settings, facts: dict[str, Any]) -> None:
 
 
 def not_in_bundle(plan: ModulePlan, bundle: Path) -> LockedError:
-    """The error for a module that a bundle lacks."""
     return LockedError(
         f"module {plan.name} for sm_{plan.arch} with {plan.block_dim} threads per block is not in the bundle {bundle}, "
         "or its source differs",
@@ -125,11 +119,6 @@ def _label(source: DeviceSource) -> str:
 
 class RecordedStore(ToolchainStore):
     """The toolchain of the machine that made a bundle, known by its facts alone. Nothing can be compiled with it.
-
-    Args:
-        bundle: The bundle, with the facts of :func:`facts_entry`.
-        root: Folder of the cache, for digests of files of this machine.
-        shared: Accept a root that others can write.
 
     Raises:
         BundleError: It has no facts of this version.
@@ -149,19 +138,13 @@ class RecordedStore(ToolchainStore):
             raise BundleError(f"the bundle {bundle.path} cannot be used: {reason}", remedy=_AGAIN) from error
 
     def compiler_digest(self) -> str:
-        """See :meth:`ToolchainStore.compiler_digest`."""
         return self._compiler
 
     def linker_digest(self) -> str:
-        """See :meth:`ToolchainStore.linker_digest`."""
         return self._linker
 
     def source_digest(self, source: DeviceSource) -> str:
-        """See :meth:`ToolchainStore.source_digest`.
-
-        Raises:
-            ToolchainError: The facts lack this source.
-        """
+        """See :meth:`ToolchainStore.source_digest`. Raises a ToolchainError if the facts lack this source."""
         label = _label(source)
         if label not in self._sources:
             raise ToolchainError(

@@ -11,33 +11,30 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warp_tiles.build.chain import Chain, variant_text
 from warp_tiles.build.context import BuildContext, Resources
+from warp_tiles.build.functions import Chain, Linked, variant_text
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder, now_s
 from warp_tiles.compile.find import Version, dotted
-from warp_tiles.compile.sources import code_files
+from warp_tiles.compile.sources import DeviceSource, code_files
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
-from warp_tiles.providers.base import Provider, Recipe
+from warp_tiles.providers.base import Provider, Recipe, Tuned
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.fallbacks import Libmathdx, LibmathdxProvider, ScalarProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import InSourceProvider, OwnProvider, SolverProvider
 from warp_tiles.settings import OWN, Settings, current
 from warp_tiles.solver.variant import Variant
-from warp_tiles.util.threads import unless_signalled, wait_all
+from warp_tiles.util.threads import suppressed, wait_all
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
-    from warp_tiles.build.functions import Linked
     from warp_tiles.compile.module import WarpCompileRequest
     from warp_tiles.compile.pool import CompilerPool
-    from warp_tiles.compile.sources import DeviceSource
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.plan.planner import Choose
-    from warp_tiles.providers.base import Tuned
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
@@ -61,26 +58,14 @@ class Measurements(Protocol):
         """Tune the kernel that this thread is launching, if it launches one on a GPU."""
 
 
-class Note(Protocol):
-    """See :meth:`LaunchListener.note`."""
-
-    def __call__(
-        self,
-        name: str,
-        block_dim: int,
-        request: WarpCompileRequest,
-        meta: Mapping[str, Any],
-        digest: str,
-        linked: Linked | None = None,
-    ) -> None: ...
-
-
 class LaunchListener(Protocol):
-    """Learns of the modules of launches: the start of a program."""
+    """Learns of the modules of launches: the start of a program (:class:`warp_tiles.build.ahead.ProgramStart`)."""
 
-    @property
-    def note(self) -> Note:
-        """Notes a module that is loaded, from the request of Warp's compiler and its key in the cache."""
+    def note(
+        self, name: str, block_dim: int, request: WarpCompileRequest, meta: Mapping[str, Any], digest: str,
+        linked: Linked | None = None,
+    ) -> None:  # fmt: skip
+        """Note a module that is loaded, from the request of Warp's compiler and its key in the cache."""
 
     def generate_while(self, is_waiting: Callable[[], bool]) -> None:
         """Use the time of a launch that waits."""
@@ -90,12 +75,11 @@ class Engine:
     """Plans and builds the functions of products and solvers.
 
     Args:
-        warp_toolkit: CUDA version of Warp's linker, or None if unknown.
         executor: Runs the compilers in place of this package's processes.
         tuned: Measurements; None leaves every choice to the heuristics.
 
     Attributes:
-        listener: What launches tell of; None without a start record.
+        program_start: What launches tell of their modules; None without a start record.
     """
 
     def __init__(
@@ -108,7 +92,7 @@ class Engine:
         self.recorder = Recorder()
         self.progress = BuildProgress()
         self.tuned = tuned
-        self.listener: LaunchListener | None = None
+        self.program_start: LaunchListener | None = None
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.RLock()  # without threads, submit() does the work itself
@@ -121,13 +105,7 @@ class Engine:
         self._libmathdx = build
 
     def build_context(self, settings: Settings) -> BuildContext:
-        """The build context under some settings."""
         return BuildContext(self.resources, settings)
-
-    @property
-    def on_loaded(self) -> Note | None:
-        """:meth:`LaunchListener.note`; None without a start record."""
-        return None if self.listener is None else self.listener.note
 
     def close(self) -> None:
         """End the compiler processes."""
@@ -136,7 +114,7 @@ class Engine:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock, self._running = threading.RLock(), {}
-        self.listener = None  # the parent writes the record
+        self.program_start = None  # the parent writes the record
         self.progress = BuildProgress()  # a thread of the parent may hold its lock
         self.resources.after_fork()
 
@@ -166,11 +144,7 @@ class Engine:
             self.tuned.forget()
 
     def answers(self, resolved: Settings) -> Tuned | None:
-        """The answers that a search forces, or else the measured ones, which do not count in a deterministic module.
-
-        Returns:
-            None if there are none.
-        """
+        """The answers that a search forces, or else the measured ones, which do not count in a deterministic module."""
         if self.tuned is None or (resolved.deterministic and not resolved.answers):
             return None
         return self.tuned.snapshot(resolved, self.build_context(resolved).store)
@@ -178,10 +152,7 @@ class Engine:
     def tune_launch(self, resolved: Settings) -> None:
         """Tune the kernel that this thread is launching, if it launches one on a GPU.
 
-        Warp has to hash all modules again after this.
-
-        Args:
-            resolved: The settings. Their ``tune_budget_s`` limits the search.
+        Warp has to hash all modules again after this. The setting ``tune_budget_s`` limits the search.
         """
         if self.tuned is not None and not resolved.deterministic:
             self.tuned.tune_launch(self, resolved)
@@ -204,14 +175,7 @@ class Engine:
             self.recorder.add_missed(plan, reason)
 
     def start_compilers(self, resolved: Settings, module: str) -> None:
-        """Start compiler processes for a build that is certain to come, while Warp still generates its code.
-
-        Args:
-            module: Its name.
-
-        Raises:
-            SettingError: The policy forbids the provider of the settings.
-        """
+        """Start compiler processes for a module whose build is certain to come, while Warp still generates its code."""
         compiles = not _COMPILING.isdisjoint(resolved.providers)
         context = self.build_context(resolved)
         if (context.remote is not None and context.remote.is_up) or context.is_packaged(module):
@@ -232,11 +196,9 @@ class Engine:
         """
         resolved = resolved or current()
         context, chain = self.build_context(resolved), self.chain(resolved)
-        if context.store.digests.is_empty and (found := self.device_sources(resolved)):
-            try:
-                context.store.take_digests(found)  # side by side
-            except unless_signalled(ToolchainError, OSError):  # reported when the digests are needed
-                pass
+        if context.store.digests.is_empty and (sources := self.device_sources(resolved)):
+            with suppressed(ToolchainError, OSError):  # reported when the digests are needed
+                context.store.take_digests(sources)  # side by side
         if self._code is None:  # it is taken once, because loaded modules do not change
             self._code = context.store.digests.digest_many(code_files())
         trust = self.foreign_trust(resolved) or OWN
@@ -269,11 +231,11 @@ class Engine:
 
     def device_sources(self, resolved: Settings) -> list[DeviceSource]:
         """The device sources of the providers that this machine has."""
-        found = []
+        sources = []
         for provider in self.chain(resolved).providers:
             with contextlib.suppress(ToolchainError):
-                found += [provider.source()] if isinstance(provider, NvrtcProvider) else []
-        return found
+                sources += [provider.source()] if isinstance(provider, NvrtcProvider) else []
+        return sources
 
     def chooser(self, resolved: Settings, linker_reason: str = "") -> Choose:
         """Gives needed variants their providers, device functions, keys and cache states.
@@ -297,30 +259,22 @@ class Engine:
         )
 
     def _chosen(self, chain: Chain, context: BuildContext, planned: PlannedVariant) -> PlannedVariant:
-        from warp_tiles.build.functions import with_function
-
-        found, provider, recipe = chain.assign(planned, context)
-        key = provider.key_of(recipe)
+        assigned, key = chain.assign(planned, context)
         if key is None:
-            return with_function(found)
+            return assigned
         cached = context.cache.manifest(key) is not None
         if not cached:
             from warp_tiles.store.explain import MissedKeys
 
             MissedKeys(context.root, shared=context.settings.cache_shared).add(key)
-        return with_function(replace(found, key=key.digest, cached=cached))
+        return replace(assigned, key=key.digest, cached=cached)
 
     # ---- building
 
     def start(
         self, variants: Iterable[Variant], resolved: Settings | None = None, linker_reason: str = ""
     ) -> dict[Variant, Future[Artifact]]:
-        """Start building variants. Modules that need the same variant share its build.
-
-        Args:
-            resolved: The settings; None for those of the process.
-            linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
-        """
+        """Start building variants. Modules that need the same variant share its build."""
         context = replace(self.build_context(resolved or current()), linker_reason=linker_reason)
         return {variant: self._start(variant, context) for variant in variants}
 
@@ -431,12 +385,11 @@ def _pool_of(executor: Executor, store: ToolchainStore, jobs: int) -> CompilerPo
 
 
 def _retry_once(attempt: Callable[[], Artifact]) -> Artifact:
-    """Retry once if a compiler process died."""
     try:
         return attempt()
     except RefusedWorkerError:
         raise
-    except WorkerError:
+    except WorkerError:  # a compiler process died
         return attempt()
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.find import Toolchain, Version, dotted, package_version
+from warp_tiles.compile.find import Version, dotted, package_version
 from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.compile.sources import code_modules, kernels_folder
@@ -74,19 +74,7 @@ class Installation:
     """The parts of this machine's installation that affect machine code."""
 
     def __init__(self, store: ToolchainStore) -> None:
-        self._store = store
-
-    @property
-    def warp_toolkit(self) -> Version | None:
-        """The CUDA version of Warp, which decides among installed compilers; None if it is unknown."""
-        return self._store.warp_toolkit
-
-    def try_toolchain(self) -> Toolchain | None:
-        """The toolchain, or None if there is none."""
-        try:
-            return self._store.toolchain()
-        except ToolchainError:
-            return None
+        self.store = store
 
     def facts(self, names: Iterable[str]) -> Facts:
         """The facts with these names, in this order. They are taken anew, because files can be replaced."""
@@ -95,26 +83,26 @@ class Installation:
     @functools.cached_property
     def _code(self) -> Fact:
         """The package's own modules. Those that are loaded do not change."""
-        return Fact(self._store.digests.digest_many(code_modules()), __version__)
+        return Fact(self.store.digests.digest_many(code_modules()), __version__)
 
     def _fact(self, name: str) -> Fact:
         try:
             if name == CODE:
                 return self._code
-            toolchain = self._store.toolchain()
+            toolchain = self.store.toolchain()
             if name == COMPILER:
-                return Fact(self._store.compiler_digest(), dotted(toolchain.nvrtc_version))
+                return Fact(self.store.compiler_digest(), dotted(toolchain.nvrtc_version))
             if name == LINKER:
                 version = dotted(toolchain.nvjitlink_version) if toolchain.nvjitlink else "missing"
-                return Fact(self._store.linker_digest(), version)
+                return Fact(self.store.linker_digest(), version)
             if name == DEVICE_SOURCES:
-                return Fact(self._store.digests.digest_folder(kernels_folder(), "*.cuh"), __version__)
+                return Fact(self.store.digests.digest_folder(kernels_folder(), "*.cuh"), __version__)
             if name == CUDA_HEADERS:
-                source = CublasdxProvider(self._store).source()
-                return Fact(self._store.source_digest(source), f"mathdx {toolchain.mathdx_version}")
+                source = CublasdxProvider(self.store).source()
+                return Fact(self.store.source_digest(source), f"mathdx {toolchain.mathdx_version}")
             folder = warp_headers_folder()
             if name == WARP_HEADERS and folder is not None:
-                return Fact(self._store.digests.digest_folder(folder, "*.h"), package_version("warp-lang"))
+                return Fact(self.store.digests.digest_folder(folder, "*.h"), package_version("warp-lang"))
         except unless_signalled(OSError, ToolchainError) as error:
             return Fact("", f"missing ({getattr(error, 'message', error)})")
         return Fact("", "missing" if name in ALL else "unknown")
@@ -144,7 +132,7 @@ class Installation:
         return replace(request, include_dirs=tuple(names)), tuple(needed)
 
     def _name_of(self, path: str) -> str | None:
-        if path in map(os.fspath, self._store.toolchain().include_dirs):
+        if path in map(os.fspath, self.store.toolchain().include_dirs):
             return _CUDA
         if path == os.fspath(warp_headers_folder() or ""):
             return _WARP
@@ -164,7 +152,7 @@ class Installation:
 
     def _folders(self, name: str) -> list[str]:
         if name == _CUDA:
-            return [os.fspath(folder) for folder in self._store.toolchain().require_headers()]
+            return [os.fspath(folder) for folder in self.store.toolchain().require_headers()]
         if name.startswith(_KERNELS):
             return [os.fspath(kernels_folder() / name.removeprefix(_KERNELS))]
         if name == _WARP and (folder := warp_headers_folder()) is not None:
@@ -229,15 +217,15 @@ def worker_name() -> str:
 
 def run_job(job: Job) -> Answer:
     """Compile or link with this worker's own installation, if it is like the sender's."""
-    found: Facts = ()
+    facts: Facts = ()
     try:
         workshop = _workshop(job.warp_toolkit)
-        found = workshop.installation.facts([name for name, _ in job.expected])
-        if found != job.expected:
-            return Answer(worker_name(), found)
-        return Answer("", found, workshop.run(job))
+        facts = workshop.installation.facts([name for name, _ in job.expected])
+        if facts != job.expected:
+            return Answer(worker_name(), facts)
+        return Answer("", facts, workshop.run(job))
     except WarpTilesError as error:
-        return Answer(worker_name(), found, failure=error)
+        return Answer(worker_name(), facts, failure=error)
 
 
 def describe_worker(names: Sequence[str], warp_toolkit: Version | None = None) -> Answer:
@@ -259,7 +247,6 @@ class _Workshop:
         self._lock = threading.Lock()
 
     def run(self, job: Job) -> Compiled:
-        """Compile or link. Raises the error of a request that failed."""
         return result_of(self._current().submit(self.installation.localized(job.request)))
 
     def _current(self) -> BuildContext:
@@ -285,7 +272,7 @@ _workshops: dict[tuple[int, Settings, Version | None], _Workshop] = {}
 _lock = threading.Lock()
 
 
-def _workshop(warp_toolkit: Version | None = None) -> _Workshop:
+def _workshop(warp_toolkit: Version | None) -> _Workshop:
     """The workshop of this process under its present settings. Raises a SettingError if one is invalid."""
     now = current()
     with _lock:
@@ -308,7 +295,7 @@ class ExecutorPool(CompilerPool):
     """
 
     def __init__(self, executor: Executor, installation: Installation, jobs: int = 0) -> None:
-        toolchain = installation.try_toolchain()  # for requests that are compiled here
+        toolchain = installation.store.try_toolchain()  # for requests that are compiled here
         super().__init__(jobs, libraries=() if toolchain is None else toolchain.paths)
         self._executor = executor
         self._installation = installation
@@ -324,7 +311,7 @@ class ExecutorPool(CompilerPool):
                 log.info("%s includes folders of this machine, so it is compiled here", request.name)
                 return super().submit(request, ahead=ahead)
             facts = self._installation.facts(portable[1])
-            job = Job(portable[0], facts, uuid.uuid4().hex, self._installation.warp_toolkit)
+            job = Job(portable[0], facts, uuid.uuid4().hex, self._installation.store.warp_toolkit)
             sent = self._executor.submit(run_job, job)
         except unless_signalled(Exception) as error:
             failed: Future[Compiled] = Future()
@@ -389,6 +376,6 @@ def executor_error(error: BaseException) -> WorkerError:
         remedy = f"{SAME_PACKAGES}, and start its workers in that environment"
     elif kind == "KilledWorker":
         remedy = "several workers died with this request: look at their logs and at their memory, then build again"
-    found = WorkerError(f"the executor failed: {kind}: {error}", remedy)
-    found.__cause__ = error
-    return found
+    failure = WorkerError(f"the executor failed: {kind}: {error}", remedy)
+    failure.__cause__ = error
+    return failure

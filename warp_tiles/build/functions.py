@@ -1,19 +1,200 @@
-"""The device functions of one module: as planned and as built, and what they need of the module."""
+"""The device functions of a module: the chain of providers that may serve each, as planned and as built.
+
+A module's hash contains the choices of its chain.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.module_code import DeviceFunction, LoopAccumulators
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
+from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.plan.planner import Choose
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.providers.base import Provider, ProviderContext, Recipe, Tuned, TunedChoice
+from warp_tiles.providers.fallbacks import COSTS
 from warp_tiles.providers.own import register_accumulators, unit_of
+from warp_tiles.settings import PROVIDER_ORDER, Settings
 from warp_tiles.solver.variant import SolverVariant, Variant, variant_from_fields
+
+if TYPE_CHECKING:
+    from warp_tiles.plan.planner import Choose
+    from warp_tiles.store.key import CacheKey
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The providers under some settings.
+
+    Attributes:
+        providers: The providers, in the order in which they are tried.
+        tuned: Measurements; None if there are no valid ones.
+    """
+
+    settings: Settings
+    providers: tuple[Provider[Any], ...]
+    tuned: Tuned | None = None
+
+    @property
+    def forced(self) -> bool:
+        """True if only one provider is tried, and its failure is an error."""
+        return self.settings.provider != "auto"
+
+    def order(self, variant: Variant) -> tuple[Provider[Any], ...]:
+        """The providers in the order in which they are tried for a variant. The fastest by measurement comes first."""
+        best = self._best(variant, self.providers)
+        serving = (provider for provider in self.providers if isinstance(variant, provider.serves))
+        return tuple(sorted(serving, key=lambda provider: best is None or provider.name != best.provider))
+
+    def _best(self, variant: Variant, providers: Sequence[Provider[Any]]) -> TunedChoice | None:
+        if self.tuned is None or not isinstance(variant, GemmProblem):
+            return None
+        return self.tuned.best(variant, [provider.name for provider in providers])
+
+    @staticmethod
+    def match(
+        provider: Provider[Any], variant: Variant, context: ProviderContext
+    ) -> tuple[Recipe, ...] | UnsupportedVariant | ToolchainError:
+        """The ways in which a provider builds a variant, best first.
+
+        If it cannot, the reason: UnsupportedVariant, which is normal, or ToolchainError, which the user can remedy. A
+        WorkerError is raised, since the provider may still support the variant.
+        """
+        try:
+            recipes = provider.recipes(variant)
+            provider.require(variant, context)
+        except WorkerError:
+            raise
+        except (UnsupportedVariant, ToolchainError) as error:
+            return error
+        return recipes
+
+    def require_fallback(self, missing: ToolchainError) -> None:
+        """Check that the settings allow another provider in place of one without its toolchain.
+
+        Raises:
+            LockedError: The policy is ``locked``.
+            ToolchainError: The policy is ``fast``, or the settings name the provider ``cublasdx``.
+        """
+        needed = self.settings.needs_toolchain
+        if not needed and not (self.forced and self.settings.provider == "cublasdx"):
+            return
+        policy = f"{self.settings.named('policy')} is {self.settings.policy!r}"
+        remedies = [missing.remedy] if missing.remedy else []
+        if not self.settings.rules.builds:
+            raise LockedError(
+                f"{policy}, and no function can be found in the cache without the toolchain: {missing.message}",
+                remedy="; ".join((*remedies, "take the versions of the machine that filled the cache")),
+            ) from missing
+        if not needed:
+            raise missing
+        raise ToolchainError(
+            f"{missing.message}, and {policy}, which allows no other provider instead",
+            remedy="; or ".join((*remedies, self.settings.remedy("policy", "auto"))),
+            log=missing.log,
+        ) from missing
+
+    def _measurement(self, provider: Provider[Any], variant: Variant) -> TunedChoice | None:
+        best = self._best(variant, self.providers)
+        return best if best is None or best.provider == provider.name else self._best(variant, [provider])
+
+    def choice(self, provider: Provider[Any], variant: Variant) -> str:
+        """What decided about a provider and its tile configuration: ``tuned`` or ``default``."""
+        return "default" if self._measurement(provider, variant) is None else "tuned"
+
+    def reason(self, provider: Provider[Any], variant: Variant, reasons: Sequence[WarpTilesError]) -> str:
+        """The reason for a provider and its tile configuration, for the plan; empty for the first provider."""
+        best = self._measurement(provider, variant)
+        causes = [error.message for error in reasons]
+        if self.forced:
+            causes.append(f"{self.settings.named('provider')} asks for it")
+        if best is not None:
+            causes.append(best.reason)
+        where = "on Warp's scalar path" if provider.name == "scalar" else f"built by {provider.name}"
+        if provider.in_source:
+            where = "in the module's source"
+        if not causes:
+            return where if provider.in_source else ""
+        return f"{where} ({'; '.join(dict.fromkeys(causes))})"
+
+    def unsupported(self, variant: Variant, reasons: Sequence[WarpTilesError]) -> UnsupportedVariant:
+        causes = "; ".join(dict.fromkeys(error.message for error in reasons))
+        named = self.settings.named
+        remedy = f"{named('provider')} is {self.settings.provider!r}"
+        if self.forced:
+            remedy += f", which tries no other; {self.settings.remedy('provider', 'auto')}"
+        elif self.settings.rules.providers != PROVIDER_ORDER:
+            remedy = f"{named('policy')} is {self.settings.policy!r}, which tries {', '.join(self.settings.providers)}"
+        return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
+
+    def assign(self, planned: PlannedVariant, context: ProviderContext) -> tuple[PlannedVariant, CacheKey | None]:
+        """Assign the first provider that can build a needed variant. Returns it, and the key of its function.
+
+        Raises:
+            LockedError, ToolchainError: See :meth:`require_fallback`.
+            UnsupportedVariant: No provider can serve the variant.
+            TypeError: No provider can accumulate in bfloat16 here. The message is Warp's own.
+        """
+        variant = planned.variant
+        assert variant is not None
+        reasons: list[WarpTilesError] = []
+        for provider in self.order(variant):
+            match = self.match(provider, variant, context)
+            if isinstance(match, tuple):
+                recipe = match[0]
+                reason = "; ".join(filter(None, (planned.reason, self.reason(provider, variant, reasons))))
+                assigned = replace(
+                    planned, reason=reason, provider=provider.name, symbol=recipe.symbol,
+                    tile_config=recipe.tile_config, choice=self.choice(provider, variant), in_source=provider.in_source,
+                )  # fmt: skip
+                return with_function(assigned), provider.key_of(recipe)
+            if isinstance(match, ToolchainError):
+                self.require_fallback(match)
+            reasons.append(match)
+        error = self.unsupported(variant, reasons)
+        if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
+            text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
+            raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
+        raise error
+
+    def choices(self) -> str:
+        """The part of a fingerprint that changes while a program runs: settings, providers and tuning records."""
+        parts = [f"{name}={value}" for name, value in self.settings.affecting_code().items()]
+        parts.append("providers=" + " ".join(dict.fromkeys(provider.name for provider in self.providers)))
+        if self.tuned is not None:
+            parts.append(f"tuned={self.tuned.fingerprint}")
+        return "\n".join(parts)
+
+
+def variant_text(variant: Variant, failure: WarpTilesError, instead: str) -> str:
+    """The text if a variant could not be built. It is the same for every variant if the toolchain is missing.
+
+    Args:
+        failure: Its error. The first error in its log is the cause.
+        instead: Name of the replacement.
+    """
+    if isinstance(failure, ToolchainError):
+        return f"{failure.message}; using {_with_cost(instead)}. Remedy: {failure.remedy}"
+    cause = failure.message
+    if failure.log:
+        cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
+    text = f"{variant.describe()}: {cause}; using {_with_cost(instead)}."
+    if isinstance(failure, BuildError) and failure.remedy:
+        text += f" To see it alone: {failure.remedy.splitlines()[0]}"
+    return text
+
+
+def _with_cost(instead: str) -> str:
+    return f"{instead}, {COSTS[instead]}" if instead in COSTS else instead
+
+
+# ---- as planned and as built
 
 
 @dataclass(frozen=True)
@@ -80,17 +261,9 @@ def choose_built(plan: ModulePlan, artifacts: Iterable[Artifact]) -> Choose:
             reason = f"{planned.reason}; on Warp's scalar path, because nothing was built"
             return replace(planned, provider="scalar", reason=reason)
         where = "in the module's source" if artifact.in_source else f"built by {artifact.provider}"
-        found = replace(
-            planned,
-            reason=f"{planned.reason}; {where} in place of the function that was planned",
-            provider=artifact.provider,
-            symbol=artifact.symbol,
-            key=artifact.key,
-            tile_config=artifact.tile_config,
-            choice=before.choice,
-            in_source=artifact.in_source,
-        )
-        return with_function(found)
+        reason = f"{planned.reason}; {where} in place of the function that was planned"
+        same = {name: getattr(artifact, name) for name in ("provider", "symbol", "key", "tile_config", "in_source")}
+        return with_function(replace(planned, reason=reason, choice=before.choice, **same))
 
     return choose
 

@@ -106,7 +106,6 @@ class ModuleHeaders:
         return None
 
     def _keep(self, key: CacheKey, header: HeaderFile, done: Future[Compiled]) -> None:
-        """Move a written file into the cache."""
         path = Path(header.path)
         try:
             if not done.cancelled() and done.exception() is None and done.result().header_written:

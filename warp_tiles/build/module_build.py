@@ -71,19 +71,11 @@ class ModuleBuild:
 
     @property
     def text(self) -> str:
-        """The source that the plan asks for.
-
-        Raises:
-            ToolchainError: The device sources are missing.
-        """
+        """The source that the plan asks for. Raises a ToolchainError if the device sources are missing."""
         return finished_source(self._generated.source, self.plan.code)
 
     def start(self) -> None:
-        """Start the variants without waiting for them, unless the linked module itself may be cached.
-
-        Raises:
-            LockedError: The policy is ``locked``, and something is not in the cache.
-        """
+        """Start the variants without waiting for them, unless the linked module itself may be cached."""
         self._started, self._phases = now_s(), Phases()
         for memory in self.plan.memory:
             if memory.problem and memory.direction == "forward":
@@ -119,7 +111,6 @@ class ModuleBuild:
 
         Args:
             source_path: Generated source. It is written again if a product fell back.
-            output_path: ``.cubin`` or ``.ptx`` to write.
             module: The module, with the arguments of Warp's ``build_cuda()``.
             warp_inputs: LTO-IR that Warp built itself, for solvers and FFTs.
             warp_build: Runs Warp's own build with the given LTO-IR.
@@ -153,9 +144,9 @@ class ModuleBuild:
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=lease.keep(output_path.read_bytes(), info).key)
-        note = self._engine.on_loaded  # in the start record
-        if note is not None and record.module_key and (parts := self._parts(module, text)) is not None:
-            note(self.plan.name, self.plan.block_dim, parts[0], {}, record.module_key, parts[1])
+        start = self._engine.program_start
+        if start is not None and record.module_key and (parts := self._parts(module, text)) is not None:
+            start.note(self.plan.name, self.plan.block_dim, parts[0], {}, record.module_key, parts[1])
         self._engine.recorder.add_record(record, planned=plan)
         if not record.found:
             self._engine.note_missed(plan)
@@ -265,11 +256,7 @@ class ModuleBuild:
     ) -> tuple[ModulePlan, list[Artifact]]:
         """Warp's own build. If it fails, the module is built again with less of the code that is not Warp's.
 
-        Returns:
-            The plan and the functions that were built.
-
-        Raises:
-            Exception: The error of the first build, if the others fail, too.
+        Returns the plan and the functions that were built. If the others fail, too, the error is that of the first one.
         """
         try:
             warp_build([*warp_inputs, *payloads_of(artifacts)])
@@ -280,21 +267,21 @@ class ModuleBuild:
             failure = error
         session = replace(self._generated.session, settings=replace(self._settings, async_copies=False))
         generated = replace(self._generated, session=session)
-        scalar = [replace(each, symbol="", payload=b"", provider="scalar", key="") for each in artifacts]
-        for found, instead in ((artifacts, "without async copies"), (scalar, "with Warp's scalar products")):
-            choose, reason = choose_built(plan, found), plan.linker_reason
+        scalar = [replace(artifact, symbol="", payload=b"", provider="scalar", key="") for artifact in artifacts]
+        for built, instead in ((artifacts, "without async copies"), (scalar, "with Warp's scalar products")):
+            choose, reason = choose_built(plan, built), plan.linker_reason
             less = plan_module(generated, choose, lambda _: plan.memory, linker_reason=reason, without_wgmma=True)
             self._write(less, source_path)
             try:
-                self._refuse_scalar(found)
-                warp_build([*warp_inputs, *payloads_of(found)])
+                self._refuse_scalar(built)
+                warp_build([*warp_inputs, *payloads_of(built)])
             except unless_signalled(Exception):
                 continue
             warn(
                 f"Warp could not link module {plan.name}, and links it {instead}: {failure}. If this stays, set "
                 "async_copies to 'off' for the module, which saves the first build"
             )
-            return less, found
+            return less, built
         raise failure
 
     def _replanned(self, artifacts: Sequence[Artifact], module: ModuleSource, linker_reason: str = "") -> ModulePlan:
@@ -408,28 +395,20 @@ class ModuleBuild:
 
         Args:
             reason: The reason why Warp links the module; empty if warp_tiles links it.
-
-        Raises:
-            LinkError: A function that cannot stand in the source has LTO-IR that the linker cannot read.
         """
         by_nvrtc = [artifact for artifact in artifacts if artifact.payload and artifact.provider != "libmathdx"]
-        problem = replace(self._context, linker_reason=reason).unlinkable_reason if by_nvrtc else ""
-        if problem:
-            artifacts = self._in_source(artifacts, problem)
+        if by_nvrtc and (problem := replace(self._context, linker_reason=reason).unlinkable_reason):
+            if fixed := next((artifact for artifact in by_nvrtc if artifact.provider != "own"), None):
+                raise LinkError(
+                    f"module {self.plan.name} cannot be linked with {fixed.variant.describe()}, built by "
+                    f"{fixed.provider}: {problem}",
+                    remedy="install an NVRTC that is not newer than Warp's CUDA, or set the provider to 'libmathdx'",
+                )
+            artifacts = [
+                replace(artifact, payload=b"", key="", in_source=True) if artifact.provider == "own" else artifact
+                for artifact in artifacts
+            ]
         return (self._replanned(artifacts, module, reason) if plan.has_own_code else plan), artifacts
-
-    def _in_source(self, artifacts: list[Artifact], problem: str) -> list[Artifact]:
-        by_nvrtc = [artifact for artifact in artifacts if artifact.payload and artifact.provider != "libmathdx"]
-        if fixed := next((artifact for artifact in by_nvrtc if artifact.provider != "own"), None):
-            raise LinkError(
-                f"module {self.plan.name} cannot be linked with {fixed.variant.describe()}, built by {fixed.provider}: "
-                f"{problem}",
-                remedy="install an NVRTC that is not newer than Warp's CUDA, or set the provider to 'libmathdx'",
-            )
-        return [
-            replace(artifact, payload=b"", key="", in_source=True) if artifact.provider == "own" else artifact
-            for artifact in artifacts
-        ]
 
     def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
         """Refuse calls that would take a missing or an inaccurate scalar path of Warp.
@@ -516,9 +495,7 @@ def key_ahead(
 ) -> tuple[CacheKey | None, dict[str, str]]:
     """The key of a module of a start record, or None, and the keys of its functions by symbol.
 
-    Args:
-        bare: Its name, target and settings.
-        text: Its source.
+    ``bare`` has its name, target and settings, and ``text`` is its source.
     """
     called = [PlannedVariant(v, Role.FORWARD, "", "", (), True, "in a start record") for v in linked.functions]
     functions = _keys_of(engine.annotate(replace(bare, variants=tuple(called))))
@@ -533,11 +510,7 @@ def link_ahead(
 ) -> bytes | None:
     """Build the functions of a module of a start record, and link it. See :func:`key_ahead`.
 
-    Args:
-        functions: The keys of its functions by symbol.
-
-    Returns:
-        The binary; None if another function took the place of one.
+    None if another function took the place of one.
     """
     context = engine.build_context(bare.settings)
     futures = engine.start(linked.functions, bare.settings).values()

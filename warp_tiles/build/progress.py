@@ -18,11 +18,7 @@ _SHOW_AFTER_SECONDS = 0.3  # a cache hit ends long before, so that no bar flashe
 
 
 def is_enabled(choice: str | None = None) -> bool:
-    """Returns True if the setting ``progress`` enables the bar; its default enables it on a terminal.
-
-    Args:
-        choice: A value of the setting; None for the current one.
-    """
+    """True if a value of the setting ``progress`` enables the bar: by default the current one, on a terminal."""
     choice = choice or current().progress
     return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
 
@@ -54,12 +50,7 @@ class BuildProgress:
 
     @contextlib.contextmanager
     def counted(self, what: str, choice: str = "auto") -> Iterator[None]:
-        """Count one build as long as the block runs.
-
-        Args:
-            what: Name of the build.
-            choice: The setting ``progress``. The one of the first running build decides.
-        """
+        """Count one build as long as the block runs. The setting ``progress`` of the first running one decides."""
         with self._lock:
             if not self._running:
                 self._done = self._total = 0

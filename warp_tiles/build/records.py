@@ -40,13 +40,9 @@ def _times(of: Phase | Artifact | ModuleRecord) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Phase:
-    """One step of a module's build.
+    """One step of a module's build: :data:`LOOK_UP` to :data:`WARP_LINK`, with its start in seconds of :func:`now_s`.
 
-    Attributes:
-        name: ``look_up_module``, ``fetch_module``, ``write_module``, ``compile``, ``wait_for_functions``, ``link`` or
-            ``link_by_warp``.
-        started_at_s: Its start, in seconds of :func:`warp_tiles.build.records.now_s`.
-        seconds: Its time. Steps of compiler processes count without the wait for a free process.
+    Steps of compiler processes count without the wait for a free process.
     """
 
     name: str
@@ -54,7 +50,6 @@ class Phase:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values."""
         return {"name": self.name, **_times(self)}
 
 
@@ -62,12 +57,12 @@ class Phases:
     """Collects the steps of one module's build. Threads may add steps at the same time."""
 
     def __init__(self) -> None:
-        self._found: list[Phase] = []
+        self._phases: list[Phase] = []
 
     @property
     def found(self) -> tuple[Phase, ...]:
         """The steps so far, sorted by start."""
-        return tuple(sorted(self._found, key=lambda phase: (phase.started_at_s, phase.name)))
+        return tuple(sorted(self._phases, key=lambda phase: (phase.started_at_s, phase.name)))
 
     @contextlib.contextmanager
     def measured(self, name: str) -> Iterator[None]:
@@ -79,15 +74,10 @@ class Phases:
             self.add(name, started)
 
     def add(self, name: str, started_at_s: float) -> None:
-        """Add a step that ends now."""
-        self._found.append(Phase(name, started_at_s, now_s() - started_at_s))
+        self._phases.append(Phase(name, started_at_s, now_s() - started_at_s))
 
     def of_process(self, name: str, work: Future[Compiled]) -> Future[Compiled]:
         """Add the work of a compiler process as a step, unless it fails.
-
-        Args:
-            name: Name of the step.
-            work: The request. Its result says how long the compiler or linker took.
 
         Returns:
             A future of the same result. The step is added before it is done, so a reader of the result sees the step.
@@ -101,7 +91,7 @@ class Phases:
                 followed.set_exception(error)
                 return
             compiled = done.result()
-            self._found.append(Phase(name, end - compiled.seconds, compiled.seconds))
+            self._phases.append(Phase(name, end - compiled.seconds, compiled.seconds))
             followed.set_result(compiled)
 
         work.add_done_callback(ended)
@@ -249,33 +239,29 @@ class Recorder:
             self._plans = [record.plan if plan is planned else plan for plan in self._plans]
 
     def has_plan(self, module: str, arch: int | None, block_dim: int) -> bool:
-        """Returns True if there is a plan of a module for a target."""
         with self._lock:
             return any((plan.name, plan.arch, plan.block_dim) == (module, arch, block_dim) for plan in self._plans)
 
     @property
     def records(self) -> tuple[ModuleRecord, ...]:
-        """Records of finished modules, oldest first."""
         with self._lock:
             return tuple(self._records)
 
     def summary(self) -> str:
         """One line: what was built and what was found, of modules and of their functions."""
-        records = self.records
-        functions = [artifact.hit for record in records for artifact in record.artifacts if artifact.is_linked]
-        found = sum(record.found for record in records)
-        if not records:
+        if not (records := self.records):
             return "nothing to build"
+        functions = [artifact.hit for record in records for artifact in record.artifacts if artifact.is_linked]
+        cached = sum(record.found for record in records)
         packages = Counter(record.package for record in records if record.package)
         served = "".join(f", {count} of them from {package}" for package, count in packages.items())
         return (
-            f"modules: {len(records) - found} built, {found} cached{served}; "
+            f"modules: {len(records) - cached} built, {cached} cached{served}; "
             f"functions: {functions.count(False)} built, {functions.count(True)} cached; "
             f"{sum(record.seconds for record in records):.1f} s"
         )
 
     def clear(self) -> None:
-        """Remove all plans and records."""
         with self._lock:
             self._plans.clear()
             self._records.clear()

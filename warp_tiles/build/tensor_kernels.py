@@ -38,10 +38,7 @@ class FunctionSource:
 
 
 def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings, function: FunctionSource | None = None) -> bytes:
-    """The machine code of a kernel, from the cache or from the compiler and the linker.
-
-    Args:
-        function: The kernel's function, if it has one.
+    """The machine code of a kernel, perhaps with a function, from the cache or from the compiler and the linker.
 
     Raises:
         BuildError, LinkError: The compiler or the linker refused it.

@@ -84,10 +84,10 @@ class WarpOutput:
 
 def _unpacked(data: bytes) -> bytes:
     unpacker = zlib.decompressobj()
-    found = unpacker.decompress(data, _MOST_TEXT_BYTES)
+    text = unpacker.decompress(data, _MOST_TEXT_BYTES)
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("it does not end")
-    return found
+    return text
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,7 @@ def look_up(context: BuildContext, key: CacheKey, *, asks: bool = True) -> Start
 
 
 def content_key(context: BuildContext, request: WarpCompileRequest, target: str) -> CacheKey:
-    """The key over all that Warp's compiler reads for a module.
-
-    Args:
-        target: The end of the binary's name, e.g. ``.sm_90a.cubin``.
-    """
+    """The key over all that Warp's compiler reads for a module. ``target`` is that of :class:`WarpOutput`."""
     digests = context.store.digests
     return CacheKey.of({
         "headers": digests.digest_folder(Path(request.native_dir), "*.h"),
@@ -174,17 +170,16 @@ class WarpModuleBuild:
         plan, progress = self.plan, self._engine.progress
         keeps, package = plan.settings.all_modules, ""
         with progress.module(plan.name, module.arch, plan.block_dim, plan.settings.progress):
-            asked_at, listener = now_s(), self._engine.listener
+            asked_at, program_start = now_s(), self._engine.program_start
             found = wanted.equal(self.start.found) if self.start is not None else None
             if found is not None and self.start is not None:
                 self._write(output_path, found)
                 package = self.start.package
             else:
-                if listener is not None:
-                    listener.generate_while(lambda: self.context.modules.is_locked(key))
+                if program_start is not None:
+                    program_start.generate_while(lambda: self.context.modules.is_locked(key))
                 with self.context.leased_module(key, self._phases, asked_at, keeps=keeps) as lease:
-                    found = wanted.equal(WarpOutput.of(lease.found))
-                    by_warp = False
+                    found, by_warp = wanted.equal(WarpOutput.of(lease.found)), False
                     if found is not None:
                         self._write(output_path, found)
                         package = package_of(lease.found)
@@ -198,8 +193,8 @@ class WarpModuleBuild:
                         output = found or replace(wanted, binary=output_path.read_bytes())
                         # a module that is found without generation has no link inputs
                         self._keep(output.pack(), key, lease, now_s() - started, binds=not warp_inputs)
-        if self._engine.on_loaded is not None and not (warp_inputs or request.fatbins):
-            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, self.meta, key.digest)
+        if (program_start := self._engine.program_start) is not None and not (warp_inputs or request.fatbins):
+            program_start.note(self.plan.name, self.plan.block_dim, request, self.meta, key.digest)
         self._engine.recorder.add_record(
             ModuleRecord(
                 self.plan, (), "warp", "it calls no function of warp_tiles", output_path.name,
@@ -224,15 +219,11 @@ class WarpModuleBuild:
             write_output(output_path, found.binary)
 
     def _compile(self, request: WarpCompileRequest, output_path: Path, by_warp: Callable[[], None]) -> bool:
-        """Compile in a worker. If that fails, Warp compiles in this process, and reports errors of the source.
-
-        Returns:
-            True if Warp has compiled.
-        """
+        """Compile in a worker. If that fails, Warp compiles here, and reports errors of the source; then True."""
         try:
-            work, listener = self._phases.of_process(COMPILE, self.context.submit(request)), self._engine.listener
-            if listener is not None:
-                listener.generate_while(lambda: not work.done())
+            work = self._phases.of_process(COMPILE, self.context.submit(request))
+            if (program_start := self._engine.program_start) is not None:
+                program_start.generate_while(lambda: not work.done())
             write_output(output_path, result_of(work).payload)
             return False
         except LinkError as error:

@@ -297,7 +297,7 @@ class LaunchedModules:
 
     def at_launch(self, module: Any, device: Any, threads: int) -> None:
         """Generate a module, and queue its build, if it was not launched as it is now."""
-        from warp_tiles._warp.generate_ahead import generate_launched, kernels_of, packages_of
+        from warp_tiles._warp.reload import generate_launched, kernels_of, packages_of
 
         if self._has_gpus and device.is_cpu:  # elsewhere, the CPU stands for the GPU
             return

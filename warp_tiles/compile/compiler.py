@@ -38,7 +38,6 @@ class HeaderFile:
 
     @property
     def flag(self) -> str:
-        """The flag of NVRTC."""
         return f"--{'create' if self.create else 'use'}-pch={self.path}"
 
 
@@ -74,11 +73,7 @@ class CompileRequest:
 
     @classmethod
     def from_text(cls, text: str, name: str) -> CompileRequest:
-        """Rebuild the request of a :attr:`text`.
-
-        Raises:
-            ValueError: Its first line has no flags.
-        """
+        """Rebuild the request of a :attr:`text`. Raises a ValueError if its first line has no flags."""
         first = text.partition("\n")[0]
         if not first.startswith(REPRODUCE):
             raise ValueError(f"the first line must be '{REPRODUCE}...', as in the error")
@@ -190,8 +185,7 @@ def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]
 def reserve_heap(nvrtc: Nvrtc) -> bool:
     """Place NVRTC's heap for precompiled headers below :data:`HEAP_END`, once in a process.
 
-    Returns:
-        True if it lies there. Otherwise, files of other processes are of no use.
+    True if it lies there. Otherwise, files of other processes are of no use.
     """
     with contextlib.suppress(Exception):  # without it, headers are read again
         return sys.platform == "linux" and _reserve(nvrtc)

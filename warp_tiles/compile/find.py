@@ -98,8 +98,8 @@ class Toolchain:
 
     def to_json(self) -> dict[str, Any]:
         """The toolchain as ``doctor`` and the reports print it."""
-        found: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
-        return found
+        data: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
@@ -125,11 +125,7 @@ def dotted(version: Version | None) -> str:
 
 
 def require_arch(toolchain: Toolchain, arch: int) -> None:
-    """Refuse an architecture that NVRTC does not compile for.
-
-    Raises:
-        ToolchainError: NVRTC does not support it. Warp's own compiler may be newer and support it.
-    """
+    """Refuse an architecture that NVRTC does not compile for. Warp's own compiler may be newer and support it."""
     if reason := toolchain.reason_unsupported(arch):
         raise ToolchainError(reason, "install a newer NVRTC: pip install --upgrade nvidia-cuda-nvrtc nvidia-nvjitlink")
 
@@ -138,7 +134,6 @@ def unlinkable_reason(toolchain: Toolchain, warp_toolkit: Version | None, linker
     """The reason why the linker of a module cannot read the LTO-IR of NVRTC; empty if it can.
 
     Args:
-        warp_toolkit: CUDA version of Warp's linker, or None if unknown.
         linker_reason: The reason why Warp links the module; empty if nvJitLink does.
     """
     if not linker_reason or warp_toolkit is None or toolchain.nvrtc_version <= warp_toolkit:
@@ -151,9 +146,6 @@ def unlinkable_reason(toolchain: Toolchain, warp_toolkit: Version | None, linker
 
 def find_toolchain(warp_toolkit: Version | None = None) -> Toolchain:
     """Search for NVRTC, nvJitLink and the headers.
-
-    Args:
-        warp_toolkit: The CUDA version of Warp, or None if it is unknown.
 
     Raises:
         ToolchainError: NVRTC is missing or unfit; the remedy names the package.
@@ -216,8 +208,8 @@ def choose_libraries(
         linker = next((linker for linker in usable if linker.version >= compiler.version), None)
         if linker is not None:
             passed_over += [
-                f"NVRTC {dotted(other.version)} ({other.path}): no nvJitLink here reads its LTO-IR"
-                for other in fit[:number]
+                f"NVRTC {dotted(newer.version)} ({newer.path}): no nvJitLink here reads its LTO-IR"
+                for newer in fit[:number]
             ]
             return compiler, linker, tuple(passed_over)
     passed_over += [
@@ -306,11 +298,8 @@ _HEADER_FOLDERS = (
 )
 
 
-def find_headers(nvrtc_version: Version | None = None) -> tuple[tuple[Path, ...], str]:
-    """Folders of cuBLASDx's and CUDA's headers, and the version of nvidia-mathdx.
-
-    Args:
-        nvrtc_version: The compiler that reads them; None if it is unknown.
+def find_headers(nvrtc_version: Version | None) -> tuple[tuple[Path, ...], str]:
+    """Folders of cuBLASDx's and CUDA's headers for a compiler, and the version of nvidia-mathdx.
 
     Raises:
         ToolchainError: Some are missing or do not fit together; the remedy names the packages.
@@ -334,8 +323,8 @@ def _header_folders() -> Iterator[tuple[Path, ...]]:
     """Folders that may have CUDA's headers together, in the order of preference."""
     packages = package_folders()
     for group in _HEADER_FOLDERS:
-        found = [next((p / name for p in packages if (p / name).is_dir()), None) for name in group]
-        if folders := tuple(folder for folder in found if folder is not None):
+        named = [next((p / name for p in packages if (p / name).is_dir()), None) for name in group]
+        if folders := tuple(folder for folder in named if folder is not None):
             yield folders
     for root in _roots():
         for include in (root / "include", *sorted(root.glob("targets/*/include"))):
@@ -363,8 +352,8 @@ def _reason_headers_unfit(folders: Sequence[Path], nvrtc_version: Version | None
 def _defined(header: Path, name: str) -> int:
     """The number that a header defines as a macro; 0 if it does not."""
     with suppressed(OSError):
-        if found := re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", header.read_text("utf-8", "replace"), re.M):
-            return int(found[1])
+        if match := re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", header.read_text("utf-8", "replace"), re.M):
+            return int(match[1])
     return 0
 
 
@@ -418,9 +407,9 @@ def package_folders() -> tuple[Path, ...]:
 
     An empty entry, which stands for the current folder, is left out, because those files may belong to anyone.
     """
-    found = [os.fspath(absolute(Path(entry)) / "nvidia") for entry in search_path()]
+    folders = [os.fspath(absolute(Path(entry)) / "nvidia") for entry in search_path()]
     with suppressed(ImportError, ValueError, OSError):  # no specification, or no working folder
         spec = importlib.util.find_spec("nvidia")
         locations = (spec.submodule_search_locations or ()) if spec else ()
-        found += [folder for folder in locations if os.path.dirname(folder) != os.getcwd()]
-    return tuple(Path(folder) for folder in dict.fromkeys(found) if os.path.isdir(folder))
+        folders += [folder for folder in locations if os.path.dirname(folder) != os.getcwd()]
+    return tuple(Path(folder) for folder in dict.fromkeys(folders) if os.path.isdir(folder))

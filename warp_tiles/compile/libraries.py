@@ -97,9 +97,9 @@ class Nvrtc(_Library):
         """The compute capabilities that it compiles for, e.g. 90."""
         count = c_int()
         self._checked("nvrtcGetNumSupportedArchs", byref(count))
-        found = (c_int * count.value)()
-        self._checked("nvrtcGetSupportedArchs", found)
-        return tuple(found)
+        archs = (c_int * count.value)()
+        self._checked("nvrtcGetSupportedArchs", archs)
+        return tuple(archs)
 
     @property
     def pch_heap_bytes(self) -> int:
@@ -133,8 +133,6 @@ class Nvrtc(_Library):
 
 
 class NvJitLink(_Library):
-    """The linker."""
-
     name = "nvJitLink"
     _version_function = "nvJitLinkVersion"
 
@@ -173,13 +171,5 @@ def _text(log: bytes) -> str:
     return log.rstrip(b"\0").decode("utf-8", "replace")
 
 
-@cache
-def open_nvrtc(path: str) -> Nvrtc:
-    """The compiler of a path, which a process opens once. Raises a ToolchainError if the loader refuses it."""
-    return Nvrtc(path)
-
-
-@cache
-def open_nvjitlink(path: str) -> NvJitLink:
-    """The linker of a path, which a process opens once. Raises a ToolchainError if the loader refuses it."""
-    return NvJitLink(path)
+# a process opens each path once
+open_nvrtc, open_nvjitlink = cache(Nvrtc), cache(NvJitLink)

@@ -126,15 +126,13 @@ def warp_link_reason(
 
     Args:
         keywords: The arguments of Warp's ``build_cuda()``.
-        toolchain: The toolchain of warp_tiles, or None if there is none.
         foreign_inputs: Names of inputs from another compiler than the one of ``toolchain``.
     """
     if toolchain is None:
         return "there is no toolchain except Warp's: see `warp-tiles doctor`"
     if not toolchain.can_link:
-        found = dotted(toolchain.nvjitlink_version)
-        written = dotted(toolchain.nvrtc_version)
-        return f"nvJitLink {found} cannot read the LTO-IR of NVRTC {written}: see `warp-tiles doctor`"
+        linker, compiler = dotted(toolchain.nvjitlink_version), dotted(toolchain.nvrtc_version)
+        return f"nvJitLink {linker} cannot read the LTO-IR of NVRTC {compiler}: see `warp-tiles doctor`"
     if foreign_inputs:
         inputs = f"it also links {', '.join(foreign_inputs)}, built by Warp's newer compiler"
         return f"{inputs}: put kernels with such calls into another module"
@@ -161,11 +159,7 @@ def warp_headers_folder() -> Path | None:
 
 
 def warp_library() -> Path:
-    """The native library of the installed Warp, which contains its compiler.
-
-    Raises:
-        OSError: There is no Warp.
-    """
+    """The native library of the installed Warp, which contains its compiler. Raises an OSError without Warp."""
     headers = warp_headers_folder()
     if headers is None:
         raise FileNotFoundError("Warp is not installed")
@@ -197,14 +191,7 @@ class WarpCompileRequest:
 
     @classmethod
     def of(cls, module: ModuleSource, source: bytes, ltoirs: Sequence[bytes] = ()) -> WarpCompileRequest:
-        """The request of a module for the compiler of the installed Warp.
-
-        Args:
-            ltoirs: LTO-IR to link.
-
-        Raises:
-            OSError: There is no Warp.
-        """
+        """The request of a module for the compiler of the installed Warp."""
         given = module.keywords
         return cls(
             str(warp_library()),

@@ -28,7 +28,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import import_path
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
-from warp_tiles.util.processes import free_memory_bytes, host
+from warp_tiles.util.files import host
 from warp_tiles.util.threads import (
     LAUNCH,
     RECORD,
@@ -85,11 +85,7 @@ class _Process:
         self._requests = 0
 
     def start(self) -> None:
-        """Start the process unless it runs.
-
-        Raises:
-            WorkerError: It cannot be started, or the pool was closed.
-        """
+        """Start the process unless it runs. Raises a WorkerError if it cannot be started, or if the pool was closed."""
         if self._process is not None and (self._process.poll() is not None or self._lost_folder()):
             self._end_process()
         if self._process is not None:
@@ -187,6 +183,21 @@ def _identity(folder: str) -> tuple[int, int, int]:
     return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode)
 
 
+def free_memory_bytes() -> int | None:
+    """Memory that new processes may use, on this machine and in this container; None if that is not known."""
+    free = None
+    with suppressed(OSError, LookupError, ValueError):  # not on Linux, no container, or one without a limit
+        free = _bytes_of("/proc/meminfo", "MemAvailable:") * 1024
+        most, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        return min(free, most - used + _bytes_of("/sys/fs/cgroup/memory.stat", "inactive_file"))
+    return free
+
+
+def _bytes_of(path: str, name: str) -> int:
+    rows = (line.split() for line in Path(path).read_text().splitlines())
+    return {row[0]: int(row[1]) for row in rows}[name]
+
+
 def _default_jobs() -> int:
     cores, free = available_cores(), free_memory_bytes()
     return cores if free is None else max(1, min(cores, free // PROCESS_BYTES))
@@ -230,7 +241,6 @@ class WorkerSlots:
         return None
 
     def release(self, slot: int | None) -> None:
-        """Give a slot back."""
         if slot in self._taken:
             self._taken.discard(slot)
             with suppressed(OSError):
@@ -413,8 +423,8 @@ class CompilerPool:
         with self._lock:
             threads, self._threads = self._threads, None
             processes, self._processes, self._idle = self._processes, [], []
-        for each in threads or ():
-            each.close()
+        for kind in threads or ():
+            kind.close()
         for process in processes:
             process.close()
 

@@ -55,10 +55,10 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
                 if name not in searched:
                     places = (os.path.join(folder, name) for folder in folders)
                     searched[name] = next(filter(os.path.isfile, places), None)
-                found, label = searched[name], name
-                if found is None:
+                label = name
+                if (place_of_name := searched[name]) is None:
                     continue
-                place = found
+                place = place_of_name
             place, label = os.path.normpath(place), os.path.normpath(label)
             if place in seen:
                 continue
@@ -100,8 +100,8 @@ CODE_FOLDERS = ("_warp", "build", "codegen", "compile", "gemm", "plan", "provide
 
 def code_modules() -> dict[str, Path]:
     """Every Python module in these folders, by its path relative to the package."""
-    found = (path for folder in CODE_FOLDERS for path in (PACKAGE / folder).rglob("*.py"))
-    return {path.relative_to(PACKAGE).as_posix(): path for path in found}
+    paths = (path for folder in CODE_FOLDERS for path in (PACKAGE / folder).rglob("*.py"))
+    return {path.relative_to(PACKAGE).as_posix(): path for path in paths}
 
 
 def code_files() -> dict[str, Path]:

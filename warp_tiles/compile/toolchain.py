@@ -21,6 +21,7 @@ from typing import Any
 
 from warp_tiles.compile.find import Toolchain, Version, find_toolchain, search_path
 from warp_tiles.compile.sources import DeviceSource, include_closure
+from warp_tiles.errors import ToolchainError
 from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.paths import absolute, is_digest
 from warp_tiles.store.sealed import Documents
@@ -190,15 +191,22 @@ class ToolchainStore:
             ToolchainError: See :func:`find_toolchain`.
         """
         if self._toolchain is None:  # several threads may search at once; each stores a complete result
-            found = self._remembered_toolchain()
-            if found is None:
-                found = find_toolchain(self.warp_toolkit)
-                value = {"toolchain": found.to_json(), "files": _files_state(found)}
+            toolchain = self._remembered_toolchain()
+            if toolchain is None:
+                toolchain = find_toolchain(self.warp_toolkit)
+                value = {"toolchain": toolchain.to_json(), "files": _files_state(toolchain)}
                 # a toolkit can add headers without changing the state, and a lack of memory hides the linker
-                if found.missing_headers is None and found.nvjitlink is not None:
+                if toolchain.missing_headers is None and toolchain.nvjitlink is not None:
                     self._write("toolchain", self._search_state(), value)
-            self._toolchain = found
+            self._toolchain = toolchain
         return self._toolchain
+
+    def try_toolchain(self) -> Toolchain | None:
+        """The toolchain, or None if there is none."""
+        try:
+            return self.toolchain()
+        except ToolchainError:
+            return None
 
     def _remembered_toolchain(self) -> Toolchain | None:
         remembered: Any = self._read("toolchain", self._search_state())
@@ -227,21 +235,13 @@ class ToolchainStore:
         side_by_side(lambda digest: digest(), digests, 3)
 
     def compiler_digest(self) -> str:
-        """SHA-256 over the compiler's library files.
-
-        Raises:
-            ToolchainError: There is no compiler.
-        """
+        """SHA-256 over the compiler's library files. Raises a ToolchainError if there is none."""
         return self.digests.digest_many(self.toolchain().libraries)
 
     def linker_digest(self) -> str:
-        """SHA-256 of the linker's library; empty if there is none.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
-        found = self.toolchain().nvjitlink
-        return self.digests.digest(found) if found is not None else ""
+        """SHA-256 of the linker's library; empty if there is none. Raises a ToolchainError without a toolchain."""
+        linker = self.toolchain().nvjitlink
+        return self.digests.digest(linker) if linker is not None else ""
 
     def source_digest(self, source: DeviceSource) -> str:
         """SHA-256 over a device source and every header that it can include."""
@@ -252,8 +252,7 @@ class ToolchainStore:
 
         Path objects of hundreds of headers would take time.
         """
-        known = self._closures.get(source)
-        if known is not None:
+        if (known := self._closures.get(source)) is not None:
             return known
         folders = [os.fspath(folder) for folder in source.include_dirs]
         own = sorted(str(path) for path in source.folder.rglob("*") if path.is_file())

@@ -63,18 +63,13 @@ class Limited:
 
 
 def send(stream: BinaryIO, message: object) -> None:
-    """Write one message and flush it."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(_LENGTH.pack(len(data)) + data)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Read one message.
-
-    Raises:
-        EOFError: The other end closed the pipe.
-    """
+    """Read one message. Raises an EOFError if the other end has closed the pipe."""
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
         raise EOFError("the other end closed the pipe")
@@ -94,13 +89,8 @@ def preload(libraries: Sequence[str]) -> None:
             load(path)
 
 
-def end_with(parent: int, folder: str | None = None) -> None:
-    """End this process within a second of its parent, even if a child of the parent still holds the pipe open.
-
-    Args:
-        parent: Its process ID.
-        folder: A folder to remove at that point.
-    """
+def end_with(parent: int, folder: str | None) -> None:
+    """End this process, and remove a folder, within a second of its parent, whoever still holds the pipe open."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -87,11 +87,7 @@ class Script:
         return os.getcwd() if self.is_module else str(Path(self.name).resolve().parent)
 
     def require(self) -> Path:
-        """The file of its code.
-
-        Raises:
-            ScriptError: There is none.
-        """
+        """The file of its code. Raises a ScriptError if there is none."""
         if not self.is_module:
             if not Path(self.name).is_file():
                 raise ScriptError(f"there is no script {self.name}", remedy="give the path of a Python file")
@@ -99,27 +95,21 @@ class Script:
         with _searching(self.folder):
             first, *rest = self.name.split(".")
             try:
-                found = find_spec(first) if first else None
+                spec = find_spec(first) if first else None
             except ValueError:  # of __main__
-                found = None
+                spec = None
             for part in rest:  # find_spec() of a whole name would import its packages
-                found = found and PathFinder.find_spec(part, found.submodule_search_locations or [])
-            if found is not None and found.submodule_search_locations is not None:  # a package
-                found = PathFinder.find_spec("__main__", found.submodule_search_locations)
-        if found is None or found.origin is None:
+                spec = spec and PathFinder.find_spec(part, spec.submodule_search_locations or [])
+            if spec is not None and spec.submodule_search_locations is not None:  # a package
+                spec = PathFinder.find_spec("__main__", spec.submodule_search_locations)
+        if spec is None or spec.origin is None:
             raise ScriptError(
                 f"there is no module {self.name} that can be run", remedy="give a name that works with `python -m`"
             )
-        return Path(found.origin)
+        return Path(spec.origin)
 
     def run(self) -> None:
-        """Run it as ``__main__``, as ``python`` does, without the kernels of another ``__main__``.
-
-        Its exceptions are not caught.
-
-        Raises:
-            ScriptError: There is no such script or module.
-        """
+        """Run it as ``__main__``, as ``python`` does, without the kernels of another one. No exception is caught."""
         from warp_tiles._warp.modules import forget_modules
 
         self.require()

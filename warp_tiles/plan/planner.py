@@ -170,7 +170,7 @@ class _Planner:
 
     def function_of(self, variant: Variant) -> DeviceFunction | None:
         """The function of a variant; None if it takes the scalar path, or if the plan does not need it."""
-        planned = next((each for each in self.bare.needed if each.variant == variant), None)
+        planned = next((needed for needed in self.bare.needed if needed.variant == variant), None)
         return None if planned is None else self.chosen_variant(planned).device_function
 
     def variants(self, calls: _Calls) -> tuple[PlannedVariant, ...]:
@@ -180,14 +180,12 @@ class _Planner:
         staged = {(variant, role) for site in sites for role, variant in site.variants.items()} - called
 
         def treated(planned: PlannedVariant) -> PlannedVariant:
-            if planned.needed and planned.variant is None:
-                return self._with_race(planned)
             if not planned.needed:
                 return planned
             if (planned.variant, planned.role) in staged:
                 reason = f"{planned.reason}; computed by its loop from stages, so no function is built"
                 return replace(planned, provider=STAGES, reason=reason)
-            return self._with_race(self.chosen_variant(planned))
+            return self._with_race(planned if planned.variant is None else self.chosen_variant(planned))
 
         return tuple(map(treated, self.bare.variants))
 
@@ -196,11 +194,12 @@ class _Planner:
         if planned.provider != "scalar" or planned.role is not Role.ADJOINT_B:
             return planned
         waiting = waiting_sites(self.trace) & self.generated.called
-        for site in self.session.sites:
-            is_it = site.variants.get(planned.role) == planned.variant and site.function == planned.function
-            if site.index in waiting and is_it:
-                return replace(planned, reason=f"{planned.reason}; {_RACE}")
-        return planned
+        races = any(
+            site.index in waiting
+            and (site.function, site.variants.get(planned.role)) == (planned.function, planned.variant)
+            for site in self.session.sites
+        )
+        return replace(planned, reason=f"{planned.reason}; {_RACE}") if races else planned
 
     # ---- loops
 
@@ -252,10 +251,9 @@ class _Planner:
 
     def whole_products(self) -> dict[str, WholeProduct]:
         """Returns the kernels that are a product of whole arrays and have an adjoint, by their keys."""
-        found = {
-            key: self._whole_product(label) for label, key in self.trace.kernels.items() if label in self.trace.reversed
-        }
-        return {key: whole for key, whole in found.items() if isinstance(whole, WholeProduct)}
+        kernels = ((label, key) for label, key in self.trace.kernels.items() if label in self.trace.reversed)
+        wholes = {key: self._whole_product(label) for label, key in kernels}
+        return {key: whole for key, whole in wholes.items() if isinstance(whole, WholeProduct)}
 
     @rejectable
     def _whole_product(self, label: str) -> WholeProduct:
@@ -263,8 +261,8 @@ class _Planner:
         keys = self.trace.kernels
         refuse(label not in keys, "in_function")
         refuse(list(keys.values()).count(keys[label]) > 1, "several_kernels")
-        found = accepted(whole_product(self.trace.functions[label]))
-        return replace(found, tf32=self.session.sites[found.site].is_tf32)
+        whole = accepted(whole_product(self.trace.functions[label]))
+        return replace(whole, tf32=self.session.sites[whole.site].is_tf32)
 
     def _gradients(self, label: str) -> tuple[str, str]:
         """How a tape computes the gradients of a loop, and the code of a rejection; empty without an adjoint."""
@@ -274,9 +272,9 @@ class _Planner:
         if self.settings.deterministic:
             kernel += ", whose additions to the gradients of loaded arrays have no fixed order"
         is_off = self.settings.gemm_gradients == "off"
-        found = self.settings.against("gemm_gradients", "auto") if is_off else self._whole_product(label)
-        if isinstance(found, Rejected):
-            return f"{kernel}: {found}", found.code
+        whole = self.settings.against("gemm_gradients", "auto") if is_off else self._whole_product(label)
+        if isinstance(whole, Rejected):
+            return f"{kernel}: {whole}", whole.code
         return f"{DETERMINISTIC_GRADIENTS}; else {kernel}" if self.settings.deterministic else WHOLE_GRADIENTS, ""
 
     # ---- the source
@@ -288,10 +286,10 @@ class _Planner:
         named = tuple(call for site in sites for call in self._calls_of(site, calls, waiting))
         products = self._products()
         summed = {
-            one.accumulators.symbol: (products[one.operation.site], one.accumulators)
+            product.accumulators.symbol: (products[product.operation.site], product.accumulators)
             for loop in loops
             if not loop.ring
-            for one in loop.accumulations
+            for product in loop.accumulations
         }
         called = any(call.variant is not None for call in named)
         variants = (*(call.variant for call in named), *(product for product, _ in summed.values()))
@@ -301,8 +299,8 @@ class _Planner:
         moving = traces if moves else ()
         kept = (loop.accumulator_store for loop in loops)
         stored = {store.computed.store for store in kept if isinstance(store, AccumulatorStore)}
-        stores = (found for function in moving for found in computed_stores(function))
-        reverse = (found for function in moving for found in reversed_stores(Context(self.trace, function)))
+        stores = (store for function in moving for store in computed_stores(function))
+        reverse = (store for function in moving for store in reversed_stores(Context(self.trace, function)))
         return ModuleCode(
             hooks=tuple(hook for function in traces for hook in function.hooks()),
             calls=named,
@@ -313,10 +311,10 @@ class _Planner:
             loads=plan_loads(
                 moving,
                 {loop.hook for loop in loops if loop.loads},
-                {one.home for loop in loops if not loop.ring for one in loop.accumulations},
+                {product.home for loop in loops if not loop.ring for product in loop.accumulations},
             ),
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse_ring}, replayed=True),
-            stores=tuple(found for found in stores if found.store not in stored),
+            stores=tuple(store for store in stores if store.store not in stored),
             reversed_stores=tuple(reverse),
             skipped=self._skipped(calls) if self.settings.register_accumulators else (),
             unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
@@ -339,16 +337,16 @@ class _Planner:
                 yield FunctionCall(placeholder, function.symbol, variant) if function else FunctionCall(placeholder)
             return
         roles = calls[site.index]
-        found = {role: self.function_of(site.variants[role]) for role in roles}
-        symbols = {role: function.symbol for role, function in found.items() if function is not None}
+        functions = {role: self.function_of(site.variants[role]) for role in roles}
+        symbols = {role: function.symbol for role, function in functions.items() if function is not None}
         if len(symbols) < len(roles):
             symbols = {}
         # A role that nothing calls is still an argument, and Warp's templates look at the forward one
-        other = symbols.get(Role.FORWARD, next(iter(symbols.values()), ""))
+        argument = symbols.get(Role.FORWARD, next(iter(symbols.values()), ""))
         for role in site.roles:
             waits = role is Role.ADJOINT_B and role in symbols and site.index in waiting
             variant = site.variants[role] if role in symbols else None
-            yield FunctionCall(site.placeholder(role), symbols.get(role, other), variant, waits)
+            yield FunctionCall(site.placeholder(role), symbols.get(role, argument), variant, waits)
 
     def _product_sites(self) -> list[Site]:
         return [site for site in self.session.sites if not site.is_solver]
@@ -414,7 +412,7 @@ class _Planner:
     def stuck(self) -> tuple[str, ...]:
         """The statements at which lanes wait for each other forever, in the order of the functions."""
         functions, threads = self.trace.functions.values(), self.session.block_dim
-        return tuple(f"{one.file}:{line}" for one in functions for line in stuck_lines(one, threads))
+        return tuple(f"{function.file}:{line}" for function in functions for line in stuck_lines(function, threads))
 
     def reserved_bytes(self, alternatives: Iterable[tuple[LoopDecision, ...]]) -> dict[str, tuple[int, int]]:
         """The bytes that :data:`Reserve` gets. They suffice for each decision."""
@@ -488,11 +486,7 @@ def _merge(planned: Sequence[PlannedVariant]) -> tuple[PlannedVariant, ...]:
 def resolve(
     session: Session, called: Collection[int], kernels: Sequence[str], uses: Sequence[FunctionUse]
 ) -> ModulePlan:
-    """Decide about every product of a module.
-
-    Args:
-        called: Numbers of the sites in functions whose adjoint was generated.
-        uses: The functions that each kernel uses, forward and backward.
+    """Decide about every product of a module whose sites of these numbers have adjoints.
 
     Raises:
         TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.

@@ -208,7 +208,7 @@ class PlannedLoop:
             2 if decision.loads else 1,
             "; ".join(dict.fromkeys(map(str, reasons))),
             accumulators=decision.accumulators,
-            codes=tuple(dict.fromkeys(one.code for one in reasons if isinstance(one, Rejected))),
+            codes=tuple(dict.fromkeys(reason.code for reason in reasons if isinstance(reason, Rejected))),
             gradients=gradients,
             gradients_code=gradients_code,
             reverse=_reverse_reason(decision.reverse),
@@ -298,9 +298,9 @@ class ModulePlan:
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """What is needed or done, and why: each function and loop, and launches that fail."""
-        for each in self.variants:
-            size = each.call if each.variant is None else each.variant.size
-            yield f"{each.role.value} {size}, {', '.join(each.kernels)}", each.reason
+        for planned in self.variants:
+            size = planned.call if planned.variant is None else planned.variant.size
+            yield f"{planned.role.value} {size}, {', '.join(planned.kernels)}", planned.reason
         for loop in self.loops:
             yield f"loop in {loop.file}:{loop.line}, {loop.kernel}", f"{loop.describe()}: {loop.explanation}"
         for problem in (*self.launch_problems, *filter(None, [self.uninstantiated_reason])):

@@ -58,7 +58,6 @@ def _parsed(
         spell: The layer's name of a setting.
         label: A name in the messages of parsers.
         unknown: The message about unknown names.
-        skip_none: Leave out values that are None.
         folder: The folder that relative paths are relative to; None if they are relative to the working folder, which
             those that decide about trust must not be.
 
@@ -71,19 +70,19 @@ def _parsed(
     strangers = sorted(set(given) - set(names))
     if strangers:
         former = {spell(name): f"{text}. " for name, text in FORMER.items() if spell(name) in strangers}
-        others = [one.replace("-", "_") for one in strangers if one not in former]
-        near = [match for one in others for match in get_close_matches(one, names, 1)]
+        misspelt = [stranger.replace("-", "_") for stranger in strangers if stranger not in former]
+        near = [match for stranger in misspelt for match in get_close_matches(stranger, names, 1)]
         meant = f"{''.join(former.values())}did you mean {' and '.join(near)}? " if near else "".join(former.values())
         raise SettingError(unknown(", ".join(strangers)), remedy=f"{meant}valid ones are {', '.join(names)}")
-    found = {}
+    values = {}
     for spelled, value in given.items():
         name = names[spelled]
         if not (value is None and skip_none):
             typed = SETTINGS[name].parse(label(spelled), value)
-            found[name] = typed if folder is None else _resolve_paths(folder, typed)
+            values[name] = typed if folder is None else _resolve_paths(folder, typed)
             if SETTINGS[name].absolute:
-                require_absolute(label(spelled), found[name])
-    return found
+                require_absolute(label(spelled), values[name])
+    return values
 
 
 def _of_keywords(given: Mapping[str, Any], layer: str, **how: Any) -> dict[str, Any]:
@@ -111,10 +110,10 @@ def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]
     Raises:
         SettingError: An option that begins with ``warp_tiles_`` is unknown or has an unknown value.
     """
-    found = {n: value for n, value in options.items() if n.startswith(OPTION_PREFIX) and n != ANSWERS}
+    given = {n: value for n, value in options.items() if n.startswith(OPTION_PREFIX) and n != ANSWERS}
     where = f"module {module}: option " if module else "the module option "
     return _parsed(
-        found, OPTION_PREFIX.__add__, where.__add__, lambda names: f"{where}{names} is unknown", skip_none=True
+        given, OPTION_PREFIX.__add__, where.__add__, lambda names: f"{where}{names} is unknown", skip_none=True
     )
 
 
@@ -127,10 +126,9 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
         SettingError: The file cannot be read, a name or value in the table is unknown, or the file sets something that
             only the user may set (``Setting.users_own``).
     """
-    found = project_file.find()
-    if found is None:
+    if (nearest := project_file.find()) is None:
         return "", {}
-    path, table = found
+    path, table = nearest
     refused = [name for name in table if name in SETTINGS and SETTINGS[name].users_own]
     if refused and not project_file.is_trusted(path, trusted):
         raise SettingError(
@@ -171,15 +169,15 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
     trusted, _ = process.get("trusted_project_dirs", (environment.get("trusted_project_dirs", ()), ""))
     file, project_values = from_project(trusted)
     suffix = f" of module {module}" if module else ""
-    found: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in project_values.items()}
+    layered: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in project_values.items()}
     for name, value in environment.items():
-        found[name] = value, f"environment variable {ENVIRONMENT[name]}"
+        layered[name] = value, f"environment variable {ENVIRONMENT[name]}"
     for name, value in from_options(options or {}, module).items():
-        found[name] = value, f"{OF_MODULE} {OPTION_PREFIX}{name}{suffix}"
-    found.update(process)
-    layers = tuple((name, layer) for name, (_, layer) in found.items())
+        layered[name] = value, f"{OF_MODULE} {OPTION_PREFIX}{name}{suffix}"
+    layered.update(process)
+    layers = tuple((name, layer) for name, (_, layer) in layered.items())
     return Settings(
-        **{name: value for name, (value, _) in found.items()},
+        **{name: value for name, (value, _) in layered.items()},
         answers=str((options or {}).get(ANSWERS) or ""),
         deterministic=bool((options or {}).get("deterministic")),
         start_record=_keeps_start_record,
@@ -215,11 +213,7 @@ def configure(**given: Unpack[Keywords[None]]) -> None:
 
 
 def configure_by_option(name: str, value: Any) -> None:
-    """Change a setting of the process as :func:`configure` does, for an option of a command.
-
-    Raises:
-        SettingError: The value is unknown.
-    """
+    """Change a setting of the process as :func:`configure` does, for an option of a command."""
     _configure({name: value}, COMMAND_LINE)
 
 
@@ -233,20 +227,16 @@ def _configure(given: Mapping[str, Any], layer: str) -> None:
 
 
 def configured(layer: str | None = None) -> dict[str, Any]:
-    """The settings from options of a command, from :func:`configure`, and from :func:`override` blocks above them.
-
-    Args:
-        layer: The only layer whose settings are returned; None for all of these.
-    """
+    """The settings of a layer; by default from options of a command, :func:`configure`, and :func:`override` blocks."""
     return {name: value for name, (value, place) in _of_process().items() if layer in (None, place)}
 
 
 def _of_process() -> dict[str, tuple[Any, str]]:
     """The settings above those of modules, each with its layer."""
-    found = dict(_configured)
+    settings = dict(_configured)
     for block in tuple(_overrides):
-        found.update({name: (value, "override()") for name, value in block.items()})
-    return found
+        settings.update({name: (value, "override()") for name, value in block.items()})
+    return settings
 
 
 @contextlib.contextmanager
@@ -262,5 +252,5 @@ def override(**given: Unpack[Keywords[Never]]) -> Iterator[Settings]:
     try:
         yield current()
     finally:
-        _overrides[:] = [other for other in _overrides if other is not layer]
+        _overrides[:] = [block for block in _overrides if block is not layer]
         _changed()

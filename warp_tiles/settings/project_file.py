@@ -53,9 +53,8 @@ def find() -> tuple[Path, Mapping[str, Any]] | None:
 
 
 def is_trusted(path: Path, trusted: Iterable[Path]) -> bool:
-    """Returns True if one of the trusted folders contains the file itself."""
-    folder = os.path.realpath(path.parent)
-    return any(os.path.realpath(other) == folder for other in trusted)
+    """True if one of the trusted folders contains the file itself."""
+    return os.path.realpath(path.parent) in map(os.path.realpath, trusted)
 
 
 def _table(path: str) -> Mapping[str, Any] | None:

@@ -198,9 +198,9 @@ class Settings:
     def against(self, name: str, better: str = "") -> Rejected:
         """A setting with its layer and value as the reason against something, and how to set a better value."""
         value = getattr(self, name)
-        found = self.named(name), ("on" if value else "off") if isinstance(value, bool) else repr(value)
+        facts = self.named(name), ("on" if value else "off") if isinstance(value, bool) else repr(value)
         return (
-            Rejected("setting_to_change", (*found, self.remedy(name, better))) if better else Rejected("setting", found)
+            Rejected("setting_to_change", (*facts, self.remedy(name, better))) if better else Rejected("setting", facts)
         )
 
     def remedy(self, name: str, value: str) -> str:
@@ -274,14 +274,17 @@ class Settings:
         """Settings of a module that opts out of MathDx but takes own templates: no provider that needs a library."""
         if self.policy not in ("auto", "max"):
             return self
-        kept = tuple(item for item in self.layers if item[0] not in ("policy", "provider"))
-        layers = (*kept, ("policy", "of a module that opts out of MathDx"))
-        return dataclasses.replace(self, policy="fast", provider="auto", fast_by_default=True, layers=layers)
+        now = self._with_policy("fast", "of a module that opts out of MathDx")
+        layers = tuple(item for item in now.layers if item[0] != "provider")
+        return dataclasses.replace(now, provider="auto", fast_by_default=True, layers=layers)
 
     def left_to_warp(self) -> Settings:
         """Settings of a module whose products Warp serves alone, because it generates code in an unknown way."""
-        kept = tuple(item for item in self.layers if item[0] != "policy")
-        return dataclasses.replace(self, policy="off", layers=(*kept, ("policy", "of an untested Warp")))
+        return self._with_policy("off", "of an untested Warp")
+
+    def _with_policy(self, policy: str, layer: str) -> Settings:
+        kept = (item for item in self.layers if item[0] != "policy")
+        return dataclasses.replace(self, policy=policy, layers=(*kept, ("policy", layer)))
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""

@@ -97,20 +97,20 @@ def paths(name: str, value: Any) -> tuple[Path, ...]:
 
 def require_absolute(name: str, value: Any) -> None:
     """Refuse relative paths, because whoever fills the working folder would choose what they name."""
-    for found in value if isinstance(value, tuple) else (value,):
-        if found is not None and not found.is_absolute():
+    for given in value if isinstance(value, tuple) else (value,):
+        if given is not None and not given.is_absolute():
             raise SettingError(
-                f"{name} contains the relative path {str(found)!r}, which means another place in each working folder",
+                f"{name} contains the relative path {str(given)!r}, which means another place in each working folder",
                 remedy="give absolute paths",
             )
 
 
 def flag(name: str, value: Any) -> bool:
     """True or False, from a bool or from a word such as ``on`` or ``0``."""
-    found = value if isinstance(value, bool) else _FLAGS.get(_printed(value).lower())
-    if found is None:
+    typed = value if isinstance(value, bool) else _FLAGS.get(_printed(value).lower())
+    if typed is None:
         raise _refused(name, value, "valid values are 1, 0, true, false, on, off")
-    return found
+    return typed
 
 
 def parse_size(name: str, value: Any) -> int:
@@ -135,26 +135,25 @@ def count(name: str, value: Any) -> int:
 def seconds(name: str, value: Any) -> float:
     """Seconds, a finite number of 0 or more. The result is at most half of ``threading.TIMEOUT_MAX``."""
     try:
-        found = float(value) if isinstance(value, (str, SupportsFloat)) and not isinstance(value, bool) else math.nan
+        number = float(value) if isinstance(value, (str, SupportsFloat)) and not isinstance(value, bool) else math.nan
     except (TypeError, ValueError):
-        found = math.nan
+        number = math.nan
     except OverflowError:  # an integer, which may have more digits than Python prints
-        found = value = math.inf
-    if not 0 <= found < math.inf:
+        number = value = math.inf
+    if not 0 <= number < math.inf:
         raise _refused(name, value, "give seconds, a finite number of 0 or more; 0 for no limit")
-    return min(found, threading.TIMEOUT_MAX / 2)
+    return min(number, threading.TIMEOUT_MAX / 2)
 
 
 def wait_seconds(name: str, value: Any) -> float:
     """Seconds to wait, more than 0 and at most a day."""
-    found = seconds(name, value)
-    if not 0 < found <= 86400:
+    number = seconds(name, value)
+    if not 0 < number <= 86400:
         raise _refused(name, value, "give seconds, more than 0 and at most 86400")
-    return found
+    return number
 
 
 def text(name: str, value: Any) -> str:
-    """A text, unchanged."""
     if not isinstance(value, str):
         raise _refused(name, value, "give a text")
     return value
@@ -162,9 +161,9 @@ def text(name: str, value: Any) -> str:
 
 def store_url(name: str, value: Any) -> str:
     """The URL of a remote store; empty for none."""
-    found = text(name, value).strip()
+    url = text(name, value).strip()
     try:
-        return checked_url(found) if found else ""
+        return checked_url(url) if url else ""
     except ValueError as error:
         raise SettingError(  # without the text, which may contain a password
             f"{name} is not the URL of a store: {error}",
@@ -176,14 +175,13 @@ def package_names(name: str, value: Any) -> str:
     """``auto``, ``none``, or names of distributions, as text with commas between them."""
     if isinstance(value, str):
         value = value.split(",")
-    if not isinstance(value, (list, tuple)):
+    given = value if isinstance(value, (list, tuple)) else ()
+    names = [re.sub(r"[-_.]+", "-", text(name, item).strip()).lower() for item in given]
+    if not names or not all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", item) for item in names):
         raise _refused(name, value, "give auto, none, or names of packages, with commas between them")
-    found = [re.sub(r"[-_.]+", "-", text(name, item).strip()).lower() for item in value]
-    if not found or not all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", item) for item in found):
-        raise _refused(name, value, "give auto, none, or names of packages, with commas between them")
-    if len(found) > 1 and not {"auto", "none"}.isdisjoint(found):
+    if len(names) > 1 and not {"auto", "none"}.isdisjoint(names):
         raise _refused(name, value, "give auto or none alone, or names of packages")
-    return ",".join(dict.fromkeys(found))
+    return ",".join(dict.fromkeys(names))
 
 
 def public_keys(name: str, value: Any) -> tuple[str, ...]:
@@ -192,10 +190,8 @@ def public_keys(name: str, value: Any) -> tuple[str, ...]:
         value = value.split(",")
     if not isinstance(value, Iterable):
         raise _refused(name, value, "give texts, with commas between them")
-    found = tuple(stripped for stripped in (text(name, item).strip() for item in value) if stripped)
-    for item in found:
-        if not _PUBLIC_KEY.fullmatch(item):
-            raise SettingError(
-                f"{name} contains {item!r:.100}", remedy="give keys as `warp-tiles keys show` prints them"
-            )
-    return found
+    keys = tuple(stripped for stripped in (text(name, item).strip() for item in value) if stripped)
+    for key in keys:
+        if not _PUBLIC_KEY.fullmatch(key):
+            raise SettingError(f"{name} contains {key!r:.100}", "give keys as `warp-tiles keys show` prints them")
+    return keys

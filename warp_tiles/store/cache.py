@@ -18,7 +18,7 @@ from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
-from warp_tiles.util.processes import described, temporary_name, this_process
+from warp_tiles.util.files import described, temporary_name, this_process
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
 

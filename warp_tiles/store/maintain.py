@@ -20,7 +20,7 @@ from warp_tiles.store.kinds import HEADERS, KINDS, MODULES, SEALED, Kind
 from warp_tiles.store.manifest import Manifest
 from warp_tiles.store.paths import KEYS, LAYOUT
 from warp_tiles.store.sealed import DamagedError, Documents
-from warp_tiles.util.processes import DAY_S, TEMP_PREFIX, is_leftover
+from warp_tiles.util.files import DAY_S, TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import suppressed, unless_signalled
 
 

@@ -12,12 +12,13 @@ import os
 import shutil
 import stat
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from warp_tiles.util.processes import TEMP_PREFIX, is_leftover, temporary_name
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -33,6 +34,8 @@ _READ_FLAGS = (
 _CREATE_FLAGS = (
     os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 )  # O_EXCL follows no link
+TEMP_PREFIX = ".tmp-"
+DAY_S = 86400.0
 _MOST_OUTPUT_BYTES = 1 << 30
 _DIGESTS_SUFFIX = ".sha256"
 _warned = WarnedTexts()
@@ -307,19 +310,10 @@ def digests_of(output: Path) -> Path:
     return output.with_name(output.name + _DIGESTS_SUFFIX)
 
 
-def write_digests(output: Path, others: Sequence[Path] = ()) -> None:
-    """Write the digests of an output, and of files that belong to it, to ``<output>.sha256``.
-
-    Raises:
-        OSError: A file cannot be read, or the digests cannot be written.
-    """
+def write_digests(output: Path, others: Sequence[Path]) -> None:
+    """Write the digests of an output, and of files that belong to it, to ``<output>.sha256``."""
     lines = [f"{sha256_of(path, _MOST_OUTPUT_BYTES)}  {path.name}\n" for path in (output, *others)]
     write_output(digests_of(output), "".join(lines).encode("utf-8", "surrogateescape"))
-
-
-def has_digests(output: Path) -> bool:
-    """Returns True if digests of an output were written."""
-    return digests_of(output).is_file()
 
 
 def matches(output: Path, others: Sequence[Path] = ()) -> bool:
@@ -336,6 +330,63 @@ def is_kept(output: Path, others: Sequence[Path] = ()) -> bool:
     """Returns True if an output of an earlier build can be kept. Warns once of one that has changed since."""
     if matches(output, others):
         return True
-    if has_digests(output) and output.is_file():
+    if digests_of(output).is_file() and output.is_file():
         warn(f"{output} or its metadata does not match {digests_of(output).name}, so it is built again", _warned)
     return False
+
+
+# ---- the processes that write files and hold locks, in names and messages
+
+
+def temporary_name() -> str:
+    """A name for a temporary file, which shows the process that writes it."""
+    return f"{TEMP_PREFIX}{host()}-{os.getpid()}-{os.urandom(16).hex()}"
+
+
+def _is_abandoned(name: str) -> bool:
+    """True if the process that wrote a temporary file has ended. False also if that cannot be known."""
+    parts = name.removeprefix(TEMP_PREFIX).split("-")
+    if len(parts) != 3 or parts[0] != host() or not parts[1].isdecimal():
+        return False
+    try:
+        os.kill(int(parts[1]), 0)
+    except ProcessLookupError:
+        return True
+    except unless_signalled(OSError, OverflowError):
+        pass
+    return False
+
+
+def is_leftover(name: str, modified_s: float) -> bool:
+    """True for a temporary file that is no longer written: its process has ended, or it is a day old."""
+    return name.startswith(TEMP_PREFIX) and (_is_abandoned(name) or time.time() - modified_s > DAY_S)
+
+
+def _node() -> str:
+    return os.uname().nodename if hasattr(os, "uname") else ""
+
+
+@lru_cache(maxsize=1)
+def host() -> str:
+    """A short text for the start of the host, and on Linux for the namespace of process numbers (of a container)."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except unless_signalled(OSError):
+        namespace = ""
+    boot = b""
+    with suppressed(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    return f"{zlib.crc32(f'{_node()} {namespace}'.encode('utf-8', 'replace') + boot):08x}"
+
+
+def this_process() -> bytes:
+    """A text that :func:`described` reads in other processes: the number of this process and its host."""
+    return f"{os.getpid()} {_node()}".encode("utf-8", "replace")
+
+
+def described(data: bytes) -> str:
+    """A process for a message, e.g. ``process 1234 on 'node7'``, from :func:`this_process`."""
+    number, _, node = data.decode("utf-8", "replace").partition(" ")
+    if not (number.isascii() and number.isdigit() and len(number) < 20):
+        return "another process"
+    return f"process {number} on {node[:80]!r}"

@@ -70,7 +70,7 @@ def _is_of_a_handler(error: BaseException) -> bool:
         takes_any = bool(code.co_flags & inspect.CO_VARARGS)
         for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + takes_any]:
             value = frame.f_locals.get(name)
-            if any(one is interrupted for one in (value if isinstance(value, tuple) else (value,))):
+            if any(argument is interrupted for argument in (value if isinstance(value, tuple) else (value,))):
                 return True
     return False
 

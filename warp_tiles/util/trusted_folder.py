@@ -16,8 +16,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.util.files import make_private_folders, read_descriptor, write_descriptor
-from warp_tiles.util.processes import described, temporary_name, this_process
+from warp_tiles.util.files import (
+    described,
+    make_private_folders,
+    read_descriptor,
+    temporary_name,
+    this_process,
+    write_descriptor,
+)
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.warn import printable
 

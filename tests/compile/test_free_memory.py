@@ -1,4 +1,4 @@
-"""Processes and the memory of the machine."""
+"""The memory of the machine, which decides how many compiler processes run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.util import processes
-from warp_tiles.util.processes import free_memory_bytes
+from warp_tiles.compile import pool
+from warp_tiles.compile.pool import free_memory_bytes
 
 MEMINFO = "MemTotal:       2000 kB\nMemAvailable:   1000 kB\n"
 
@@ -48,13 +48,13 @@ def test_free_memory_is_that_of_machine_and_container(
             f"{folder}stat": f"anon 1\ninactive_file {cached}\n",
         }
     monkeypatch.setattr(Files, "texts", texts, raising=False)
-    monkeypatch.setattr(processes, "Path", Files)
+    monkeypatch.setattr(pool, "Path", Files)
     assert free_memory_bytes() == expected
 
 
 def test_free_memory_is_not_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "texts", {}, raising=False)
-    monkeypatch.setattr(processes, "Path", Files)
+    monkeypatch.setattr(pool, "Path", Files)
     assert free_memory_bytes() is None
 
 
