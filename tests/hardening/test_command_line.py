@@ -19,7 +19,7 @@ from tests.interpreter import REPOSITORY, python
 from warp_tiles import cli, settings
 from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError, SettingError
-from warp_tiles.settings import project_file
+from warp_tiles.settings import layers
 from warp_tiles.util.warn import printable
 
 Run = Callable[..., tuple[int, str]]
@@ -272,9 +272,7 @@ def test_numbers_and_paths_that_nothing_can_bear() -> None:
 
 @pytest.mark.usefixtures("clean_settings")
 def test_a_project_file_that_would_take_long_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        project_file.tomllib, "loads", lambda text: pytest.fail("tomllib takes the square of its parts")
-    )
+    monkeypatch.setattr(layers.tomllib, "loads", lambda text: pytest.fail("tomllib takes the square of its parts"))
     (tmp_path / "pyproject.toml").write_text("a." * 100_000 + "b = 1\n[tool.warp_tiles]\n")
     with pytest.raises(SettingError, match="hundreds of parts"):
         settings.current()

@@ -18,8 +18,8 @@ from warp_tiles.settings import (
     configure,
     current,
     from_environment,
+    layers,
     override,
-    project_file,
     table,
 )
 
@@ -281,8 +281,8 @@ def test_the_file_is_read_again_after_a_change(monkeypatch: pytest.MonkeyPatch, 
     file = project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
     assert current().jobs == 1
     reads: list[Path] = []
-    original = project_file.read_whole
-    monkeypatch.setattr(project_file, "read_whole", lambda path, most: reads.append(Path(path)) or original(path, most))
+    original = layers.read_whole
+    monkeypatch.setattr(layers, "read_whole", lambda path, most: reads.append(Path(path)) or original(path, most))
     assert current().jobs == 1
     assert reads == []
     project(tmp_path, "[tool.warp_tiles]\njobs = 22\n")

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import project_file
 from warp_tiles.settings.table import (
     COMMAND_LINE,
     ENVIRONMENT,
@@ -23,10 +25,19 @@ from warp_tiles.settings.table import (
     OF_MODULE,
     OPTION_PREFIX,
     PREFIX,
+    PROJECT_FILE,
     SETTINGS,
     Settings,
 )
 from warp_tiles.settings.values import require_absolute
+from warp_tiles.util.files import FileTooLargeError, read_whole
+from warp_tiles.util.threads import unless_signalled
+from warp_tiles.util.warn import shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
@@ -40,6 +51,12 @@ _configured: dict[str, tuple[Any, str]] = {}  # each value with its layer
 _overrides: list[Mapping[str, Any]] = []
 _listeners: list[Callable[[], None]] = []
 _keeps_start_record = False
+
+_MAX_BYTES = 1 << 20
+_MOST_DOTS = 200
+_NOT_IN_A_KEY = re.compile(rb"[^\w\"'. \t-]+")
+# by path: modification time and size, and the table at that state
+_read: dict[str, tuple[tuple[int, int], Mapping[str, Any] | None]] = {}
 
 
 def _parsed(
@@ -126,11 +143,11 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
         SettingError: The file cannot be read, a name or value in the table is unknown, or the file sets something that
             only the user may set (``Setting.users_own``).
     """
-    if (nearest := project_file.find()) is None:
+    if (nearest := _nearest_project()) is None:
         return "", {}
     path, table = nearest
     refused = [name for name in table if name in SETTINGS and SETTINGS[name].users_own]
-    if refused and not project_file.is_trusted(path, trusted):
+    if refused and os.path.realpath(path.parent) not in map(os.path.realpath, trusted):
         raise SettingError(
             f"{', '.join(refused)} in [tool.warp_tiles] of {path} is refused, because a file that came with a folder "
             "must not decide where code is loaded from, which compiler runs, which files are deleted or how long a "
@@ -254,3 +271,69 @@ def override(**given: Unpack[Keywords[Never]]) -> Iterator[Settings]:
     finally:
         _overrides[:] = [block for block in _overrides if block is not layer]
         _changed()
+
+
+# ---- the table [tool.warp_tiles] of the nearest pyproject.toml
+
+
+def _nearest_project() -> tuple[Path, Mapping[str, Any]] | None:
+    """The first pyproject.toml with a table ``[tool.warp_tiles]``, from the working folder upwards.
+
+    Another user's file in a world-writable folder, such as /tmp, is ignored, because it could name a cache with
+    malicious code.
+
+    Raises:
+        SettingError: One of these files is not TOML, or its ``tool.warp_tiles`` is not a table.
+    """
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # the working directory was removed
+        return None
+    while True:
+        path = os.path.join(here, PROJECT_FILE)
+        table = _table(path)
+        if table is not None:
+            return Path(path), table
+        parent = os.path.dirname(here)
+        if parent == here:
+            return None
+        here = parent
+
+
+def _table(path: str) -> Mapping[str, Any] | None:
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or _foreign(path, status):
+            return None
+        identity = (status.st_mtime_ns, status.st_size)
+        known = _read.get(path)
+        if known is None or known[0] != identity:
+            _read[path] = known = (identity, _project_table(path, read_whole(path, _MAX_BYTES)[0]))
+    except FileTooLargeError as error:
+        raise SettingError(f"{path} cannot be read: {error.strerror}", remedy="make it smaller") from error
+    except unless_signalled(OSError):  # there is no file, or it is not readable
+        return None
+    return known[1]
+
+
+def _foreign(path: str, status: os.stat_result) -> bool:
+    if not hasattr(os, "getuid") or status.st_uid in (0, os.getuid()):
+        return False
+    return bool(os.stat(os.path.dirname(path)).st_mode & stat.S_IWOTH)
+
+
+def _project_table(path: str, data: bytes) -> Mapping[str, Any] | None:
+    if not re.search(rb"warp[-_]tiles", data):  # no such table; the file need not even be TOML
+        return None
+    if any(part.count(b".") > _MOST_DOTS for part in _NOT_IN_A_KEY.split(data)):  # tomllib takes their square
+        raise SettingError(f"{path} cannot be read: it has keys of hundreds of parts", remedy="make them shorter")
+    try:
+        tools = tomllib.loads(data.decode("utf-8")).get("tool", {})
+        table, misnamed = tools.get("warp_tiles"), "warp-tiles" in tools
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise SettingError(f"{path} cannot be read: {error}", remedy="make it valid TOML, in UTF-8") from error
+    if misnamed:
+        raise SettingError(f"{path} has a table [tool.warp-tiles], which nothing reads", "call it [tool.warp_tiles]")
+    if table is not None and not isinstance(table, dict):
+        raise SettingError(f"tool.warp_tiles in {path} is {shown(table)}", remedy="make it a table of settings")
+    return table

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from warp_tiles.errors import SettingError
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.settings import project_file, values
+from warp_tiles.settings import values
 from warp_tiles.util.urls import without_password
 
 PREFIX = "WARP_TILES_"
@@ -21,6 +21,7 @@ OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
 DEFAULT = "default"  # the layer below all others
 OF_MODULE = "module option"  # the beginning of a layer
 COMMAND_LINE = "command line"
+PROJECT_FILE = "pyproject.toml"
 OWN = "own"  # trust in the user's own cache alone
 PROVIDER_ORDER = ("own", "cublasdx", "libmathdx", "scalar")
 
@@ -236,7 +237,7 @@ class Settings:
         if self.cache_shared:
             return f"shared {self.cache_dir or ''}"
         layer = self.layer("cache_dir")
-        return f"project {layer}" if layer.endswith(project_file.FILE) else OWN
+        return f"project {layer}" if layer.endswith(PROJECT_FILE) else OWN
 
     @property
     def rules(self) -> Policy:

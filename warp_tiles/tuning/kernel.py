@@ -24,7 +24,7 @@ from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import LockedError, SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
-from warp_tiles.settings import Settings, current, on_change, project_file
+from warp_tiles.settings import Settings, current, on_change
 from warp_tiles.tuning.arguments import checked_key, hashable, in_order, key_values, namespace, refuse_unknown
 from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
 from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement, dimensions
@@ -84,7 +84,7 @@ class TunedKernel:
         self.__doc__ = factory.function.__doc__
         self.__name__ = factory.function.__name__
         with contextlib.suppress(SettingError):  # parsed here, so that the first launch only checks for changes
-            project_file.find()
+            current()
         on_change(_settings_changed)
         _instances.add(self)
 
