@@ -212,14 +212,14 @@ def plan(
     hooks = require_hooks("plan()")
     warp_module = _warp_module(module)
     number = None if arch is None else parse_arch(arch)
-    found = hooks.plan_module(warp_module, number, block_dim)
-    if found is None:
+    planned = hooks.plan_module(warp_module, number, block_dim)
+    if planned is None:
         from warp_tiles.plan.planning import ModulePlan
 
         resolved = current(warp_module.options, warp_module.name)
         threads = block_dim or int(warp_module.options["block_dim"])
-        found = ModulePlan(warp_module.name, number, threads, tuple(warp_module.kernels), (), resolved)
-    return replace(found, uninstantiated=hooks.uninstantiated(warp_module))
+        planned = ModulePlan(warp_module.name, number, threads, tuple(warp_module.kernels), (), resolved)
+    return replace(planned, uninstantiated=hooks.uninstantiated(warp_module))
 
 
 def _warp_module(module: Any) -> Any:
@@ -235,13 +235,13 @@ def _warp_module(module: Any) -> Any:
     if hasattr(module, "module"):  # a kernel
         return module.module
     name = module if isinstance(module, str) else getattr(module, "__name__", None) or getattr(module, "name", None)
-    found = user_modules().get(str(name))
-    if found is None:
+    warp_module = user_modules().get(str(name))
+    if warp_module is None:
         raise PlanError(
             f"module {name!r} has no Warp kernels",
             remedy=f"modules with kernels: {', '.join(user_modules()) or 'none'}",
         )
-    return found
+    return warp_module
 
 
 def prefetch(

@@ -21,6 +21,7 @@ from tests.integration.helpers import FORWARD_ONLY, gemm, load
 from warp_tiles._warp import installed
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles._warp.modules import forget_modules
+from warp_tiles.build.records import Recorder
 from warp_tiles.build.start_record import StartRecord, read_record
 from warp_tiles.cli import commands
 from warp_tiles.cli.run import LaunchedModules
@@ -47,7 +48,7 @@ def warmed(program: Callable[[], object], *archs: int) -> dict[str, int]:
     with intercepted(lambda launch: modules.at_launch(launch.kernel.module, launch.device, launch.block_dim)):
         program()
     modules.finish()
-    engine.recorder.clear()
+    engine.recorder = Recorder()
     states = [row["state"] for row in modules.rows]
     return {state: states.count(state) for state in states}
 

@@ -67,8 +67,8 @@ def generated(hooks: Any, name: str = "warp_tiles_probe") -> GeneratedModule:
 
 def product_of(made: GeneratedModule) -> tuple[Any, ...]:
     """The sites of a module. Alignments are left out, because a Warp that tells less of them is served."""
-    found = (pair for site in made.session.sites for pair in site.variants.items())
-    variants = [(role, v.without_alignment() if isinstance(v, GemmProblem) else v) for role, v in found]
+    pairs = (pair for site in made.session.sites for pair in site.variants.items())
+    variants = [(role, v.without_alignment() if isinstance(v, GemmProblem) else v) for role, v in pairs]
     calls = _facts(tuple(operation for _, operation in made.trace.operations() if operation.product is not None))
     return (*variants, *calls, ("called", "wt_site0_forward" in made.source), ("with an adjoint", made.called == {0}))
 
@@ -96,7 +96,7 @@ def _fact(value: Value) -> Any:
     return None if value.offset is None else (value.offset.constant, *(factor for _, factor in value.offset.terms))
 
 
-def difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
+def difference(expected: Sequence[Any], actual: Sequence[Any]) -> str:
     """The first values that differ; empty if none do."""
-    pairs = zip_longest(expected, found)
-    return next((f"expected {tested}, and got {here}" for tested, here in pairs if tested != here), "")
+    pairs = zip_longest(expected, actual)
+    return next((f"expected {tested}, and got {new}" for tested, new in pairs if tested != new), "")

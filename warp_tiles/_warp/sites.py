@@ -203,20 +203,21 @@ def dispatch_matmul(
     requested = find("codegen.get_arg_value")(arg_values["precision"]) if "precision" in arg_values else "default"
     precision = precision_of(requested)
     target = _target(options, resolved)
-    found = products(tile_of(a), tile_of(b), tile_of(out), precision=precision, target=target)
+    product = products(tile_of(a), tile_of(b), tile_of(out), precision=precision, target=target)
     for operand in (a, b, out):
         put_in_shared_memory(operand)
     names: tuple[Any, ...] = (0, 0, 0)
     if builder is not None:
-        if found.is_unsupported and resolved.provider not in ("auto", "scalar"):
+        if product.is_unsupported and resolved.provider not in ("auto", "scalar"):
             raise UnsupportedVariant(
-                f"In '{sites.function(builder)}': {resolved.provider} cannot serve the product, {found.scalar_reason}",
+                f"In '{sites.function(builder)}': {resolved.provider} cannot serve the product, "
+                f"{product.scalar_reason}",
                 remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
             )
         if getattr(builder, "target", "cuda") is not None:
-            for warning in found.warnings:
+            for warning in product.warnings:
                 find("logger.log_warning")(warning)
-        names = sites.add(builder, MATMUL, found.variants, (a, b), scalar_reason=found.scalar_reason)
+        names = sites.add(builder, MATMUL, product.variants, (a, b), scalar_reason=product.scalar_reason)
         if (recorder := this_thread.recorder) is not None:
             site = len(sites.state(builder).session.sites) - 1
             tiles, result = ((a, b), out) if return_values else ((a, b, out), None)
@@ -317,7 +318,7 @@ def dispatch_solver(
     roles = (Role.FORWARD, Role.ADJOINT)[:functions]  # a third function, which Warp has for cholesky, stays 0
     function, operands = SOLVERS[name], values[functions:]
     tiles = [tile_of(tile) for tile in operands]
-    found = solvers(
+    own = solvers(
         function,
         [*(tiles[:1] if function == "cholesky" else tiles[:2]), tiles[-1]],
         Target(int(options["output_arch"]), int(options["block_dim"])),
@@ -327,13 +328,13 @@ def dispatch_solver(
     allowed = bool(options.get(SOLVER_OPTION, True))
     provider, reason = "scalar", _without_functions(options, resolved, SOLVER_OPTION, "solver")
     if not reason:
-        provider, reason = _provider(found, resolved, allowed)
-    if provider == "own" and isinstance(found, Rejected):
+        provider, reason = _provider(own, resolved, allowed)
+    if provider == "own" and isinstance(own, Rejected):
         raise UnsupportedVariant(
-            f"In '{sites.function(builder)}': own cannot serve {name}, {found}",
+            f"In '{sites.function(builder)}': own cannot serve {name}, {own}",
             remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
         )
-    variants = {} if provider != "own" or isinstance(found, Rejected) else found
+    variants = {} if provider != "own" or isinstance(own, Rejected) else own
     lost = _lost_gradient(roles, variants, reason, resolved)
     if provider == "libmathdx":
         if not resolved.rules.builds:
@@ -388,7 +389,7 @@ def _lost_gradient(
 
 
 def _provider(
-    found: Mapping[Role, SolverVariant] | Rejected, resolved: Settings, libmathdx: bool
+    own: Mapping[Role, SolverVariant] | Rejected, resolved: Settings, libmathdx: bool
 ) -> tuple[str, Rejected | None]:
     """The provider of a call, and the reason why it is not ``own``.
 
@@ -403,8 +404,8 @@ def _provider(
     if "own" not in resolved.providers:
         layer = "provider" if resolved.provider != "auto" else "policy"
         return instead, resolved.against(layer, "auto")
-    if isinstance(found, Rejected):
-        return instead, found
+    if isinstance(own, Rejected):
+        return instead, own
     # without NVRTC, functions of own stand in the module's source, unless the policy makes that an error
-    unsupported = reason_unsupported(found[Role.FORWARD])
+    unsupported = reason_unsupported(own[Role.FORWARD])
     return (instead, unsupported.after("own cannot serve ")) if unsupported else ("own", None)

@@ -259,21 +259,9 @@ class TraceBuilder:
         if node.callee is not None:
             effect = self._effect_of(node.callee)
             callee = self._label_of(node.callee.adj)
-        return Operation(
-            node.name,
-            node.line,
-            effect,
-            operands,
-            results,
-            node.hook,
-            node.wait,
-            callee,
-            None if node.site is None else self._product(*node.site),
-            node.reverses,
-            node.zeroes,
-            node.changed,
-            node.solver,
-        )
+        product = None if node.site is None else self._product(*node.site)
+        same = {name: getattr(node, name) for name in ("hook", "wait", "reverses", "zeroes", "changed", "solver")}
+        return Operation(node.name, node.line, effect, operands, results, callee=callee, product=product, **same)
 
     def _product(self, site: int, alpha: Any, beta: Any) -> Product:
         factor: float | str | None = self._scalars.constant(alpha)

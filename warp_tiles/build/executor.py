@@ -357,9 +357,9 @@ class ExecutorPool(CompilerPool):
         super().close()
 
 
-def differences(expected: Facts, found: Facts) -> str:
+def differences(expected: Facts, facts: Facts) -> str:
     """How a worker's toolchain differs from the expected one, as text; empty if all parts are equal."""
-    theirs = dict(found)
+    theirs = dict(facts)
     texts = [
         f"its {name} is {theirs.get(name, 'unknown')}, and this process has {fact}"
         for name, fact in expected

@@ -261,12 +261,6 @@ class Recorder:
             f"{sum(record.seconds for record in records):.1f} s"
         )
 
-    def clear(self) -> None:
-        with self._lock:
-            self._plans.clear()
-            self._records.clear()
-            self._missed.clear()
-
     def to_json(self) -> dict[str, Any]:
         """``modules``: records of built modules, and the newest plan of each other one (CPU, or in Warp's cache).
 

@@ -171,17 +171,17 @@ class WarpModuleBuild:
         keeps, package = plan.settings.all_modules, ""
         with progress.module(plan.name, module.arch, plan.block_dim, plan.settings.progress):
             asked_at, program_start = now_s(), self._engine.program_start
-            found = wanted.equal(self.start.found) if self.start is not None else None
-            if found is not None and self.start is not None:
-                self._write(output_path, found)
+            cached = wanted.equal(self.start.found) if self.start is not None else None
+            if cached is not None and self.start is not None:
+                self._write(output_path, cached)
                 package = self.start.package
             else:
                 if program_start is not None:
                     program_start.generate_while(lambda: self.context.modules.is_locked(key))
                 with self.context.leased_module(key, self._phases, asked_at, keeps=keeps) as lease:
-                    found, by_warp = wanted.equal(WarpOutput.of(lease.found)), False
-                    if found is not None:
-                        self._write(output_path, found)
+                    cached, by_warp = wanted.equal(WarpOutput.of(lease.found)), False
+                    if cached is not None:
+                        self._write(output_path, cached)
                         package = package_of(lease.found)
                     elif not keeps:  # it is here only for a package that lacks it
                         self._engine.note_missed(plan)
@@ -190,7 +190,7 @@ class WarpModuleBuild:
                     else:
                         by_warp = self._compile(request, output_path, lambda: warp_build(list(warp_inputs)))
                     if keeps and (not by_warp or source_path.name == self._program):
-                        output = found or replace(wanted, binary=output_path.read_bytes())
+                        output = cached or replace(wanted, binary=output_path.read_bytes())
                         # a module that is found without generation has no link inputs
                         self._keep(output.pack(), key, lease, now_s() - started, binds=not warp_inputs)
         if (program_start := self._engine.program_start) is not None and not (warp_inputs or request.fatbins):
@@ -198,11 +198,11 @@ class WarpModuleBuild:
         self._engine.recorder.add_record(
             ModuleRecord(
                 self.plan, (), "warp", "it calls no function of warp_tiles", output_path.name,
-                os.path.getsize(output_path), now_s() - started, module_key=key.digest, found=found is not None,
+                os.path.getsize(output_path), now_s() - started, module_key=key.digest, found=cached is not None,
                 started_at_s=started, phases=self._phases.found, package=package,
             )
         )  # fmt: skip
-        if found is None:
+        if cached is None:
             self._engine.note_missed(plan)
 
     def request(
@@ -214,9 +214,9 @@ class WarpModuleBuild:
         request = WarpCompileRequest.of(module, source, warp_inputs)
         return request, wanted, reason_without_key(module, source.decode("utf-8"))
 
-    def _write(self, output_path: Path, found: WarpOutput) -> None:
+    def _write(self, output_path: Path, output: WarpOutput) -> None:
         with self._phases.measured(WRITE):
-            write_output(output_path, found.binary)
+            write_output(output_path, output.binary)
 
     def _compile(self, request: WarpCompileRequest, output_path: Path, by_warp: Callable[[], None]) -> bool:
         """Compile in a worker. If that fails, Warp compiles here, and reports errors of the source; then True."""

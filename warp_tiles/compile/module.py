@@ -246,7 +246,7 @@ def _reads_files(code: str) -> bool:
     """True if code may include files, or ask for them, in a time that grows as its length."""
     if "__has_include" in code or "__has_embed" in code:
         return True
-    closed = [found.end() for found in _CLOSE.finditer(code)]  # comments
+    closed = [match.end() for match in _CLOSE.finditer(code)]  # comments
     known: dict[int, int] = {}  # where the spaces and comments end that begin at a position
 
     def end_of_spaces(start: int) -> int:
@@ -262,7 +262,7 @@ def _reads_files(code: str) -> bool:
         known.update(dict.fromkeys(passed, start))
         return start
 
-    return any(code.startswith(_READING, end_of_spaces(found.end())) for found in _DIRECTIVE.finditer(code))
+    return any(code.startswith(_READING, end_of_spaces(match.end())) for match in _DIRECTIVE.finditer(code))
 
 
 def compile_with_warp(request: WarpCompileRequest) -> Compiled:

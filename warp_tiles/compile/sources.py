@@ -136,11 +136,11 @@ def flatten(text: str, root: Path) -> str:
 def _flat(text: str, folder: Path, root: Path, seen: set[Path]) -> str:
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
-        found = _found(match[1], folder, root) if (match := _QUOTED.match(line)) else None
-        if found is not None:
-            is_new = found not in seen
-            seen.add(found)
-            lines.append(_flat(found.read_text(encoding="utf-8"), found.parent, root, seen) if is_new else "")
+        header = _found(match[1], folder, root) if (match := _QUOTED.match(line)) else None
+        if header is not None:
+            is_new = header not in seen
+            seen.add(header)
+            lines.append(_flat(header.read_text(encoding="utf-8"), header.parent, root, seen) if is_new else "")
         elif not _ONCE.match(line):
             lines.append(line)
     return "".join(lines)

@@ -199,7 +199,7 @@ class PlannedLoop:
         """The decision about a loop in a kernel that runs it."""
         ring, reverse = decision.ring, decision.reverse_ring
         reasons = list(_reasons(decision))
-        found = cls(
+        loop = cls(
             kernel,
             decision.file,
             decision.line,
@@ -220,9 +220,9 @@ class PlannedLoop:
             registers=decision.registers,
         )
         if ring is None:
-            return found
+            return loop
         return replace(
-            found,
+            loop,
             stages=ring.loop.stages,
             instruction=ring.loop.instruction,
             operands=max(product.plan.operands for product in ring.products),
@@ -321,8 +321,8 @@ class ModulePlan:
     @property
     def launch_problems(self) -> tuple[str, ...]:
         """Why launches fail for lack of shared memory or never end, with the remedies; of forward passes first."""
-        found = sorted(self.memory, key=lambda memory: memory.direction == "backward")
-        return *self.stuck_problems, *(memory.problem for memory in found if memory.problem)
+        memories = sorted(self.memory, key=lambda memory: memory.direction == "backward")
+        return *self.stuck_problems, *(memory.problem for memory in memories if memory.problem)
 
     @property
     def stuck_problems(self) -> tuple[str, ...]:

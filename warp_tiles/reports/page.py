@@ -82,14 +82,14 @@ def _covered_s(modules: Sequence[Json]) -> float:
 
 def notes(modules: Sequence[Json]) -> list[str]:
     """Every warning, fallback and link by Warp, once, with the module's name."""
-    found: list[str] = []
+    lines: list[str] = []
     for module in modules:
         texts = [f"{built.title}: {built.fallback}" for built in functions(module) if built.fallback]
         texts += [text for build in module.get("builds", ()) for text in build["warnings"]]
         if module.get("linker") == "warp":
             texts.append(f"linked by Warp: {module['linker_reason']}")
-        found += [f"Module {module['name']}: {text}" for text in (*texts, loops_note(module)) if text]
-    return list(dict.fromkeys(found))
+        lines += [f"Module {module['name']}: {text}" for text in (*texts, loops_note(module)) if text]
+    return list(dict.fromkeys(lines))
 
 
 def module_section(module: Json, is_one_of_many: bool, is_open: bool) -> Markup:

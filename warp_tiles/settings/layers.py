@@ -115,9 +115,9 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
         SettingError: A ``WARP_TILES_`` variable is unknown or has an unknown value.
     """
     environ = os.environ if environ is None else environ
-    found = {variable: environ[variable] for variable in environ if variable.startswith(PREFIX)}
+    given = {variable: environ[variable] for variable in environ if variable.startswith(PREFIX)}
     return _parsed(
-        found, lambda name: PREFIX + name.upper(), str, lambda names: f"unknown environment variable {names}"
+        given, lambda name: PREFIX + name.upper(), str, lambda names: f"unknown environment variable {names}"
     )
 
 

@@ -289,9 +289,9 @@ class Settings:
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""
-        found = {name: _json_value(getattr(self, name)) for name in SETTINGS}
-        found["remote"] = without_password(self.remote)
-        return {name: {"value": value, "layer": self.layer(name)} for name, value in found.items()}
+        values_shown = {name: _json_value(getattr(self, name)) for name in SETTINGS}
+        values_shown["remote"] = without_password(self.remote)
+        return {name: {"value": value, "layer": self.layer(name)} for name, value in values_shown.items()}
 
 
 def _json_value(value: Any) -> Any:

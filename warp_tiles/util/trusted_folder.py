@@ -203,20 +203,20 @@ class TrustedFolder:
 
     def files(self, folder: str = "") -> list[tuple[str, os.stat_result]]:
         """The names of a folder's files and links, each with its own status; none if the folder is missing."""
-        found = []
+        files = []
         with suppress(*_MISSING), self._opened(folder) as descriptor, os.scandir(descriptor) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # removed meanwhile
                     if not entry.is_dir(follow_symlinks=False):
-                        found.append((_joined(folder, entry.name), entry.stat(follow_symlinks=False)))
-        return found
+                        files.append((_joined(folder, entry.name), entry.stat(follow_symlinks=False)))
+        return files
 
     def folders(self, folder: str = "") -> list[str]:
         """The names of a folder's own folders, without links, in order; none if the folder is missing."""
-        found = []
+        folders = []
         with suppress(*_MISSING), self._opened(folder) as descriptor, os.scandir(descriptor) as entries:
-            found = [_joined(folder, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return sorted(found)
+            folders = [_joined(folder, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return sorted(folders)
 
     @contextmanager
     def lock(

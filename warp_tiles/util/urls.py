@@ -45,6 +45,6 @@ def without_password(url: str) -> str:
 def secrets_of(url: str) -> tuple[str, ...]:
     """Parts of a URL that no message may contain, the longest first: user name and password, and the query."""
     parts = urlsplit(url)
-    found = {parts.netloc.rpartition("@")[0], parts.password or "", unquote(parts.password or ""), parts.query}
-    found |= {unquote(parts.query)}
-    return tuple(sorted(filter(None, found), key=len, reverse=True))
+    secrets = {parts.netloc.rpartition("@")[0], parts.password or "", unquote(parts.password or ""), parts.query}
+    secrets |= {unquote(parts.query)}
+    return tuple(sorted(filter(None, secrets), key=len, reverse=True))
