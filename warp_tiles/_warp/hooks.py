@@ -35,6 +35,8 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
+from warp_tiles._warp import modules as warp_modules
+from warp_tiles._warp import sites as call_sites
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
     LTO_DOT,
@@ -48,15 +50,6 @@ from warp_tiles._warp.internals import (
     unknown_products,
     untested,
 )
-from warp_tiles._warp.modules import (
-    hash_all_after_enable,
-    hash_all_again,
-    hash_outdated,
-    module_builder,
-    outdated,
-    require_target,
-    user_modules,
-)
 from warp_tiles._warp.plain import PlainModules, gpus_here, in_kernel_cache, loaded_programs
 from warp_tiles._warp.reload import (
     LoadAgain,
@@ -66,14 +59,6 @@ from warp_tiles._warp.reload import (
     Reloads,
     check_prefetch,
     this_thread,
-)
-from warp_tiles._warp.sites import (
-    CallSites,
-    dispatch_lto_dot,
-    dispatch_matmul,
-    dispatch_solver,
-    libmathdx_build,
-    mentions,
 )
 from warp_tiles._warp.tapes import Gradients, Tapes
 from warp_tiles.build.engine import Engine
@@ -150,7 +135,7 @@ class Hooks:
         self.reloads = Reloads(engine)
         self._rejection = ""  # names the part of Warp without which loops cannot be traced
         self._tapes = Tapes(self.plan_module, self.mentions, gradients)
-        self.sites = CallSites(self.reloads)
+        self.sites = call_sites.CallSites(self.reloads)
         self._plain = PlainModules(engine, self.reloads)
         self._linking: set[str] = set()  # builtins whose generation builds LTO-IR
         self._code_settings = _code_settings()
@@ -174,8 +159,8 @@ class Hooks:
             for name, builtin in context.builtin_functions.items():
                 if any(overload.lto_dispatch_func for overload in (builtin, *getattr(builtin, "overloads", ()))):
                     self._linking.add(name)
-            dispatchers = {MATMUL: functools.partial(dispatch_matmul, self.sites)}
-            dispatchers |= {name: functools.partial(dispatch_solver, self.sites, name) for name in SOLVERS}
+            dispatchers = {MATMUL: functools.partial(call_sites.dispatch_matmul, self.sites)}
+            dispatchers |= {name: functools.partial(call_sites.dispatch_solver, self.sites, name) for name in SOLVERS}
             for name, dispatcher in dispatchers.items():
                 builtin = context.builtin_functions[name]
                 for overload in dict.fromkeys((builtin, *builtin.overloads)):
@@ -185,7 +170,7 @@ class Hooks:
                 names = ", ".join(sorted(unknown))
                 warn(f"libmathdx and the adjoint of tile_cholesky are left to Warp: build_lto_dot() takes {names}")
             else:
-                self._wrap(build, "build_lto_dot", functools.partial(dispatch_lto_dot, self.sites))
+                self._wrap(build, "build_lto_dot", functools.partial(call_sites.dispatch_lto_dot, self.sites))
             self._wrap(build, "build_cuda", self._build_cuda)
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
             self._wrap(codegen, "codegen_func_reverse", self._codegen_func_reverse)
@@ -203,8 +188,8 @@ class Hooks:
             self._wrap(context.ModuleHasher, "__init__", self._hasher_init)
             self._wrap(context.ModuleHasher, "hash_adjoint", self._hash_adjoint)
             if mathdx_enabled() and not unknown:
-                self.engine.use_libmathdx(functools.partial(libmathdx_build, build_lto_dot))
-            hash_all_after_enable()
+                self.engine.use_libmathdx(functools.partial(call_sites.libmathdx_build, build_lto_dot))
+            warp_modules.hash_all_after_enable()
         except BaseException:
             self.uninstall()
             raise
@@ -225,8 +210,8 @@ class Hooks:
         """Restores Warp. A module that a thread is loading meanwhile keeps its hash."""
         self.reloads.reset()
         self._restore.close()
-        hash_all_again()
-        outdated.clear()
+        warp_modules.hash_all_again()
+        warp_modules.outdated.clear()
 
     def begin_start(self, file: Path) -> None:
         """Compiles ahead what a start record names, and keeps the record in place of the one before."""
@@ -259,7 +244,7 @@ class Hooks:
         now = _code_settings()
         if now != self._code_settings:
             self._code_settings = now
-            hash_all_again()
+            warp_modules.hash_all_again()
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         self._restore.callback(setattr, owner, name, getattr(owner, name))
@@ -359,7 +344,7 @@ class Hooks:
 
         hasher.warp_tiles_settings, hasher.warp_tiles_has_calls = Settings(), True
         with this_thread(planning=True):
-            builder = module_builder(module, options, hasher)
+            builder = warp_modules.module_builder(module, options, hasher)
             state = self.sites.state(builder)
             original = find("context.ModuleBuilder").codegen.__wrapped__
             return finish_module(builder, state, self._source(original, builder, "cuda", state))
@@ -465,8 +450,8 @@ class Hooks:
         Raises:
             PlanError: There is no such target.
         """
-        require_target(arch, block_dim)
-        hash_outdated(module)
+        warp_modules.require_target(arch, block_dim)
+        warp_modules.hash_outdated(module)
         with find("codegen._codegen_lock"), this_thread(planning=True):
             threads = block_dim if block_dim is not None else module.options["block_dim"]
             if not self.reloads.settings_of({**module.options, "block_dim": threads}, module).providers:
@@ -479,7 +464,7 @@ class Hooks:
             options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
             target = "cpu" if arch is None else "cuda"
             # with the module's own hasher the kernels have the same names as in the loaded module
-            builder = module_builder(module, options, hasher, target)
+            builder = warp_modules.module_builder(module, options, hasher, target)
             builder.codegen(target)
         state = self.sites.existing_state(builder)
         return state.build.plan if state is not None and state.build is not None else None
@@ -502,7 +487,7 @@ class Hooks:
 
     def plan_loaded_modules(self) -> None:
         """Plans the modules that Warp loaded from its kernel cache. Their code was not generated in this process."""
-        for module in user_modules().values():
+        for module in warp_modules.user_modules().values():
             for execution in tuple(module.execs.values()):
                 arch = None if execution.device.is_cpu else execution.compile_arch
                 hasher = module.hashers.get(execution.block_dim)
@@ -546,9 +531,9 @@ class Hooks:
 
     def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})
-        if mentions(adjoint, names):
+        if call_sites.mentions(adjoint, names):
             hasher.warp_tiles_has_calls = True
         if this_thread.ahead:  # _generated() decides whether such a module is left to its launch
-            hasher.warp_tiles_links |= mentions(adjoint, hasher.warp_tiles_linking)
+            hasher.warp_tiles_links |= call_sites.mentions(adjoint, hasher.warp_tiles_linking)
             hasher.warp_tiles_defers |= adjoint.has_unresolved_static_expressions
         return original(hasher, adjoint)

@@ -20,23 +20,8 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from warp_tiles.reports.descriptions import (
-    LOOP_HEADINGS,
-    PRODUCT_HEADINGS,
-    SKIPPED,
-    STATES,
-    Function,
-    Json,
-    compiled_again,
-    filled,
-    functions,
-    loop_rows,
-    loops_note,
-    module_notes,
-    module_title,
-    product_rows,
-    with_tiles,
-)
+from warp_tiles.reports import descriptions
+from warp_tiles.reports.descriptions import Function, Json
 from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline
 from warp_tiles.util.warn import printable
 
@@ -50,7 +35,7 @@ def is_built(module: Json) -> bool:
 
 def cards(modules: Sequence[Json]) -> Markup:
     """The totals of all modules."""
-    states = [function.state for module in modules for function in functions(module)]
+    states = [function.state for module in modules for function in descriptions.functions(module)]
     built = [module for module in modules if is_built(module)]
     kept = sum(bool(module.get("up_to_date")) for module in modules)
     names = {module["name"] for module in modules}
@@ -60,8 +45,8 @@ def cards(modules: Sequence[Json]) -> Markup:
         *([(str(kept), "up to date")] if kept else []),
         (str(len(states)), "products and solvers" if len(modules) == len(names) else "products and solvers of targets"),
     ]
-    counts = ((state, states.count(state), text) for state, (_, text) in STATES.items())
-    values += [(str(count), text) for state, count, text in counts if count or state == SKIPPED]
+    counts = ((state, states.count(state), text) for state, (_, text) in descriptions.STATES.items())
+    values += [(str(count), text) for state, count, text in counts if count or state == descriptions.SKIPPED]
     if built:
         values += [
             (decimal(sum(module["lto_bytes"] for module in built)), "of LTO-IR"),
@@ -84,11 +69,11 @@ def notes(modules: Sequence[Json]) -> list[str]:
     """Every warning, fallback and link by Warp, once, with the module's name."""
     lines: list[str] = []
     for module in modules:
-        texts = [f"{built.title}: {built.fallback}" for built in functions(module) if built.fallback]
+        texts = [f"{built.title}: {built.fallback}" for built in descriptions.functions(module) if built.fallback]
         texts += [text for build in module.get("builds", ()) for text in build["warnings"]]
         if module.get("linker") == "warp":
             texts.append(f"linked by Warp: {module['linker_reason']}")
-        lines += [f"Module {module['name']}: {text}" for text in (*texts, loops_note(module)) if text]
+        lines += [f"Module {module['name']}: {text}" for text in (*texts, descriptions.loops_note(module)) if text]
     return list(dict.fromkeys(lines))
 
 
@@ -98,20 +83,20 @@ def module_section(module: Json, is_one_of_many: bool, is_open: bool) -> Markup:
     Args:
         is_one_of_many: True if others have its title, because the module changed during the run.
     """
-    planned = functions(module)
+    planned = descriptions.functions(module)
     parts: list[Markup] = [_facts(_module_facts(module))]
     if planned:
         headings = ["function", "kernels", "state", "provider, tile", "reason"]
         headings += ["LTO-IR", "seconds"] if (has_builds := any(function.build for function in planned)) else []
         cells = [_function_cells(function, has_builds, module["arch"] is None) for function in planned]
         parts.append(table(headings, cells, "products and solvers", _SHORT))
-    if rows := loop_rows(module):
+    if rows := descriptions.loop_rows(module):
         cells = [[element("code", row[0]), element("code", row[1]), *row[2:]] for row in rows]
-        parts.append(table(LOOP_HEADINGS, cells, "loops of products", _SHORT))
+        parts.append(table(descriptions.LOOP_HEADINGS, cells, "loops of products", _SHORT))
     states = [function.state for function in planned]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no tile functions"
     counts = "up to date" if module.get("up_to_date") else counts
-    name = module_title(module) + (f", {module.get('output', 'not built')}" if is_one_of_many else "")
+    name = descriptions.module_title(module) + (f", {module.get('output', 'not built')}" if is_one_of_many else "")
     title = element("summary", name, " ", element("span", counts, class_="muted"))
     return element("details", title, *parts, open="" if is_open else None)
 
@@ -128,7 +113,7 @@ def _module_facts(module: Json) -> list[tuple[str, Content]]:
         facts.append(("time", f"{module['seconds']:.2f} s from the end of code generation to the file"))
     elif "builds" in module:
         facts.append(("build", "none in this run: Warp loaded the module from its own cache, or it was only planned"))
-    return facts + [("note", text) for text in module_notes(module)]
+    return facts + [("note", text) for text in descriptions.module_notes(module)]
 
 
 def _file(module: Json, state: str) -> Markup:
@@ -146,7 +131,7 @@ def _codes(names: Iterable[str]) -> Markup:
 
 def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[Content]:
     build, state = function.build, function.state
-    kind = "wait" if on_cpu else STATES[state][0]
+    kind = "wait" if on_cpu else descriptions.STATES[state][0]
     cells: list[Content] = [
         _with_more(function.title, function.variant["dtypes"]),
         _codes(function.variant["kernels"]),
@@ -180,12 +165,12 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     Returns:
         The HTML text. Each text of the document is escaped.
     """
-    modules, others = with_tiles(document["modules"])
+    modules, others = descriptions.with_tiles(document["modules"])
     body = [
         element("h1", title),
         _facts([*facts.items(), *_start_facts(document.get("start")), *_package_facts(document)]),
         cards(modules),
-        *_warnings([*compiled_again(document["modules"]), *notes(modules)], any(map(is_built, modules))),
+        *_warnings([*descriptions.compiled_again(document["modules"]), *notes(modules)], any(map(is_built, modules))),
     ]
     if rows := timeline(modules):
         body += [
@@ -194,11 +179,12 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
             chart(rows),
         ]
     if products := document.get("matmul"):
-        body += [element("h2", "Products of warp_tiles.matmul")]
-        body.append(table(PRODUCT_HEADINGS, product_rows(products), "products of warp_tiles.matmul", _SHORT))
+        cells = descriptions.product_rows(products)
+        body.append(element("h2", "Products of warp_tiles.matmul"))
+        body.append(table(descriptions.PRODUCT_HEADINGS, cells, "products of warp_tiles.matmul", _SHORT))
     body.append(element("h2", "Modules"))
-    titles = Counter(map(module_title, modules))
-    body += [module_section(m, titles[module_title(m)] > 1, len(modules) <= _MOST_OPEN) for m in modules]
+    titles = Counter(map(descriptions.module_title, modules))
+    body += [module_section(m, titles[descriptions.module_title(m)] > 1, len(modules) <= _MOST_OPEN) for m in modules]
     if others or not modules:
         body.append(element("p", others or "No module with products or solvers was planned or built.", class_="muted"))
     return _document(title, body)
@@ -392,7 +378,7 @@ def table(
     Args:
         unbroken: Headings of columns with short texts, which are not broken into lines.
     """
-    headings, rows = filled(headings, list(rows))
+    headings, rows = descriptions.filled(headings, list(rows))
     names = [element("th", name, scope="col", class_="short" if name in unbroken else None) for name in headings]
     body = [
         element("tr", *(_cell(name, cell, name in unbroken) for name, cell in zip(headings, cells, strict=True)))
