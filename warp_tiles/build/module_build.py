@@ -23,21 +23,9 @@ from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payl
 from warp_tiles.build.records import Artifact, ModuleRecord, Phases, now_s
 from warp_tiles.codegen.prelude import finished_source, prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
-from warp_tiles.compile.module import (
-    ModuleSource,
-    WarpCompileRequest,
-    module_flags,
-    reason_without_key,
-)
+from warp_tiles.compile.module import ModuleSource, WarpCompileRequest, module_flags, reason_without_key
 from warp_tiles.compile.pool import result_of
-from warp_tiles.errors import (
-    BuildError,
-    LinkError,
-    RefusedWorkerError,
-    ToolchainError,
-    WarpTilesError,
-    WorkerError,
-)
+from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planner import GeneratedModule, plan_module
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
@@ -304,13 +292,7 @@ class ModuleBuild:
         write_output(source_path, finished_source(self._generated.source, plan.code).encode("utf-8"))
 
     def _record(
-        self,
-        plan: ModulePlan,
-        artifacts: Sequence[Artifact],
-        reason: str,
-        output_path: Path,
-        *,
-        found: bool = False,
+        self, plan: ModulePlan, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, found: bool = False
     ) -> ModuleRecord:
         return ModuleRecord(
             plan,

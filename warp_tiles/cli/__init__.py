@@ -15,14 +15,7 @@ from types import TracebackType
 import click
 
 from warp_tiles.cli import bundle, cache_commands, doctor, planning, run, tune
-from warp_tiles.cli.common import (
-    VERBOSITY,
-    StandardOutputError,
-    json_option,
-    print_rows,
-    warp_remedy,
-    written,
-)
+from warp_tiles.cli.common import VERBOSITY, StandardOutputError, json_option, print_rows, warp_remedy, written
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.launch.script import Script
 from warp_tiles.settings import ENVIRONMENT, SETTINGS, current

@@ -116,12 +116,7 @@ def module_flags(module: ModuleSource, nvrtc_version: Version) -> tuple[str, ...
     return tuple(flags)
 
 
-def warp_link_reason(
-    keywords: Mapping[str, Any],
-    *,
-    toolchain: Toolchain | None,
-    foreign_inputs: Sequence[str],
-) -> str:
+def warp_link_reason(keywords: Mapping[str, Any], *, toolchain: Toolchain | None, foreign_inputs: Sequence[str]) -> str:
     """The reason why Warp has to link a module; empty if warp_tiles can link it.
 
     Args:

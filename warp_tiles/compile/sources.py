@@ -90,8 +90,7 @@ def kernels_folder() -> Path:
         if all((folder / marker).is_file() for marker in _MARKERS):
             return folder
     raise ToolchainError(
-        f"the device sources were found neither in {inside} nor in {beside}",
-        remedy="install warp-tiles again",
+        f"the device sources were found neither in {inside} nor in {beside}", remedy="install warp-tiles again"
     )
 
 

@@ -44,13 +44,7 @@ from warp_tiles.gemm.tile_config import (
 from warp_tiles.gemm.whole_product import WholeProduct
 from warp_tiles.plan.planning import STAGES, KernelMemory, ModulePlan, PlannedLoop, PlannedVariant
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import (
-    SolverVariant,
-    Variant,
-    register_limit,
-    registers_of_indexed,
-    registers_of_rows,
-)
+from warp_tiles.solver.variant import SolverVariant, Variant, register_limit, registers_of_indexed, registers_of_rows
 
 _RACE = (
     "Warp's two adjoints may add to one gradient at the same time, and lose parts of it: load the operands as two tiles"
@@ -527,9 +521,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         limits.setdefault(min(wanted, hardware.multiprocessor(plan.arch).thread_registers), reason)
     least_limit = min(limits, default=None)
     return replace(
-        plan,
-        register_limit=least_limit,
-        register_limit_reason="" if least_limit is None else limits[least_limit],
+        plan, register_limit=least_limit, register_limit_reason="" if least_limit is None else limits[least_limit]
     )
 
 
