@@ -33,7 +33,7 @@ from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import forget_modules
 from warp_tiles._warp.plain import PlainModules
 from warp_tiles.cli import commands
-from warp_tiles.cli.bundle import clients_of
+from warp_tiles.cli.bundling import clients_of
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import PlanError
 from warp_tiles.store import packages
