@@ -16,7 +16,7 @@ from tests.integration.helpers import compile_module, load
 from tests.loop_forms import FORMS
 from tests.nightly import some
 from warp_tiles._warp.internals import TRACED, find
-from warp_tiles.cli import planning as plan_command
+from warp_tiles.cli import plan_commands as plan_command
 
 PATHS = list(TRACED)
 WITH_PARAMETERS = [path for path, parameters in TRACED.items() if parameters]

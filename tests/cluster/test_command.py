@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.integration.commands import command, json_of
 from warp_tiles.build.executor import SAME_PACKAGES
 from warp_tiles.cli import commands
-from warp_tiles.cli.planning import connected, require_same_installation
+from warp_tiles.cli.plan_commands import connected, require_same_installation
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WorkerError
 
@@ -86,14 +86,14 @@ def test_an_unreachable_scheduler_is_an_error(script: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("address", ["bogus://host:1", "tls://127.0.0.1:9", "nohost.invalid:8786"])
 def test_an_address_that_cannot_be_used_is_an_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles.cli.planning._CONNECT_S", 1.0)
+    monkeypatch.setattr("warp_tiles.cli.plan_commands._CONNECT_S", 1.0)
     with pytest.raises(WorkerError, match="cannot be reached") as caught, connected(address):
         pass
     assert address in caught.value.message
 
 
 def test_a_scheduler_without_workers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles.cli.planning._WORKERS_S", 0.2)
+    monkeypatch.setattr("warp_tiles.cli.plan_commands._WORKERS_S", 0.2)
     with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0", silence_logs=False) as empty:
         address = empty.scheduler_address
         with pytest.raises(WorkerError, match="has no worker") as caught, connected(address):

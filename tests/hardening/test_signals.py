@@ -259,8 +259,8 @@ BROAD = {
     "of a command, which has handlers of its own": {
         ("cli/__init__.py", "_end_by"),
         ("cli/__init__.py", "_open_standard_streams"),
-        ("cli/planning.py", "connected"),
-        ("cli/planning.py", "require_same_installation"),
+        ("cli/plan_commands.py", "connected"),
+        ("cli/plan_commands.py", "require_same_installation"),
         ("cli/doctor.py", "diagnose"),
         ("cli/common.py", "output_errors"),
         ("cli/common.py", "written"),

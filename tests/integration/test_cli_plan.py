@@ -12,7 +12,7 @@ from tests.integration.commands import COMPILE_FIELDS, MAIN, PLAN_FIELDS, WITHOU
 from tests.integration.helpers import FORWARD_ONLY, cubin_symbols, gemm
 from tests.integration.solvers import solver
 from warp_tiles.cli.common import print_table
-from warp_tiles.cli.planning import _HEADINGS, _cells
+from warp_tiles.cli.plan_commands import _HEADINGS, _cells
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.launch.script import PLANNED
 

@@ -14,7 +14,7 @@ from types import TracebackType
 
 import click
 
-from warp_tiles.cli import bundling, cache_commands, doctor, planning, run, tune
+from warp_tiles.cli import bundling, cache_commands, doctor, plan_commands, run, tune
 from warp_tiles.cli.common import VERBOSITY, StandardOutputError, json_option, print_rows, warp_remedy, written
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.launch.script import Script
@@ -111,7 +111,7 @@ def every_command(command: click.Command = commands, path: str = "") -> Iterator
 
 
 groups = (cache_commands.cache, cache_commands.keys, tune.tune, bundling.bundle)
-for command in (run.run, planning.plan, planning.compile_, run.warm, *groups, settings, doctor.doctor):
+for command in (run.run, plan_commands.plan, plan_commands.compile_, run.warm, *groups, settings, doctor.doctor):
     commands.add_command(command)
 for path, command in every_command():
     command.epilog = f"\b\nExample:\n  {EXAMPLES[path]}"

@@ -20,7 +20,7 @@ from rich.filesize import decimal
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
 from warp_tiles.cli import common
-from warp_tiles.cli.planning import MOST_THREADS, Wanted, takes_targets
+from warp_tiles.cli.plan_commands import MOST_THREADS, Wanted, takes_targets
 from warp_tiles.errors import PlanError, ScriptError
 from warp_tiles.launch.script import Script, Target
 from warp_tiles.reports.descriptions import compiled_again
