@@ -21,7 +21,7 @@ from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.codegen.session import FunctionUse, Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import Toolchain
-from warp_tiles.compile.module import ModuleSource
+from warp_tiles.compile.module import BuildCall, ModuleSource
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planner import plan_module
@@ -171,7 +171,7 @@ class Case:
             self.output.write_bytes(b"Warp's cubin")
 
         module = ModuleSource(self.path.name, 90, self.output.suffix[1:], "/warp/native", keywords)
-        return build.finish(self.path, self.output, module, warp_inputs=warp_inputs, warp_build=warp_build)
+        return build.finish(BuildCall(self.path, self.output, module, warp_inputs, warp_build))
 
 
 @pytest.fixture

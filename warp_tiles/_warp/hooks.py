@@ -416,7 +416,7 @@ class Hooks:
     def _build_cuda(
         self, original: Callable[..., None], cu_path: str, arch: int, output_path: str, **keywords: Any
     ) -> None:
-        from warp_tiles.compile.module import ModuleSource
+        from warp_tiles.compile.module import BuildCall, ModuleSource
 
         inputs, source, output = keywords.get("ltoirs"), Path(cu_path), Path(output_path)
         native_dir = str(Path(find("build.warp_home")) / "native")
@@ -436,7 +436,7 @@ class Hooks:
         def warp_build(ltoirs: list[bytes]) -> None:
             original(cu_path, arch, output_path, **{**keywords, "ltoirs": ltoirs})
 
-        inputs.build.finish(source, output, module, warp_inputs=list(inputs), warp_build=warp_build)
+        inputs.build.finish(BuildCall(source, output, module, list(inputs), warp_build))
 
     # ---- plans
 

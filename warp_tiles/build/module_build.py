@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +23,7 @@ from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payl
 from warp_tiles.build.records import Artifact, ModuleRecord, Phases, now_s
 from warp_tiles.codegen.prelude import finished_source, prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
-from warp_tiles.compile.module import ModuleSource, WarpCompileRequest, module_flags, reason_without_key
+from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, module_flags, reason_without_key
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -86,39 +86,25 @@ class ModuleBuild:
         else:
             self._futures = self._engine.start_cached(self.plan)
 
-    def finish(
-        self,
-        source_path: Path,
-        output_path: Path,
-        module: ModuleSource,
-        *,
-        warp_inputs: Sequence[bytes],
-        warp_build: Callable[[list[bytes]], None],
-    ) -> ModuleRecord:
+    def finish(self, call: BuildCall) -> ModuleRecord:
         """Wait for the variants, then compile and link the module.
-
-        Args:
-            source_path: Generated source. It is written again if a product fell back.
-            module: The module, with the arguments of Warp's ``build_cuda()``.
-            warp_inputs: LTO-IR that Warp built itself, for solvers and FFTs.
-            warp_build: Runs Warp's own build with the given LTO-IR.
 
         Raises:
             BuildError: A variant could not be built and may not fall back.
             LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
         """
-        module = self._with_suffix(module)
-        foreign = foreign_inputs(warp_inputs, module.keywords)
+        module = self._with_suffix(call.module)
+        call, foreign = replace(call, module=module), foreign_inputs(call.inputs, module.keywords)
         linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
-        text = source_path.read_text("utf-8")
+        text = call.source.read_text("utf-8")
         plan, progress = self.plan, self._engine.progress
         looks = kept or (linked_here and self._is_packaged)
         counted = progress.module(plan.name, module.arch, plan.block_dim, self._settings.progress)
         with counted, self._lease(module, text, looks=looks, keeps=kept) as lease:
             if lease is not None and lease.found is not None:
                 package = package_of(lease.found)
-                record = replace(self._found(lease.found, output_path), module_key=lease.found.key, package=package)
+                record = replace(self._found(lease.found, call.output), module_key=lease.found.key, package=package)
             else:
                 if self.plan.has_own_code and self._settings.bundle is not None:
                     from warp_tiles.build.deployment import not_in_bundle
@@ -126,12 +112,11 @@ class ModuleBuild:
                     raise not_in_bundle(self.plan, self._settings.bundle)
                 began = now_s()
                 self._start_functions()
-                early = self._compile(module, source_path) if linked_here else None
-                record = self._built(module, source_path, output_path, early, foreign, warp_inputs, warp_build)
+                record = self._built(call, self._compile(call) if linked_here else None, foreign)
                 as_planned = record.plan is plan and record.linker == "warp_tiles"
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
-                    record = replace(record, module_key=lease.keep(output_path.read_bytes(), info).key)
+                    record = replace(record, module_key=lease.keep(call.output.read_bytes(), info).key)
         start = self._engine.program_start
         if start is not None and record.module_key and (parts := self._parts(module, text)) is not None:
             start.note(self.plan.name, self.plan.block_dim, parts[0], {}, record.module_key, parts[1])
@@ -191,63 +176,49 @@ class ModuleBuild:
         with self._context.leased_module(key, self._phases, started, keeps=keeps) as lease:
             yield lease if keeps or lease.found is not None else None
 
-    def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:
+    def _found(self, entry: Entry, output: Path) -> ModuleRecord:
         """Write a module that was linked before. Its functions are neither built nor fetched."""
         with self._phases.measured(records.WRITE):
-            write_output(output_path, entry.payload)
+            write_output(output, entry.payload)
         artifacts = [
             Artifact(v.variant, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
             for v in self.plan.needed
             if v.variant is not None and v.provider != "scalar"
         ]
-        return self._record(self.plan, artifacts, "", output_path, found=True)
+        return self._record(self.plan, artifacts, "", output, found=True)
 
-    def _built(
-        self,
-        module: ModuleSource,
-        source_path: Path,
-        output_path: Path,
-        early: Future[Compiled] | None,
-        foreign: list[str],
-        warp_inputs: Sequence[bytes],
-        warp_build: Callable[[list[bytes]], None],
-    ) -> ModuleRecord:
+    def _built(self, call: BuildCall, early: Future[Compiled] | None, foreign: list[str]) -> ModuleRecord:
         """Link the module from its functions, here or with Warp's own build. See :meth:`finish`."""
         with self._phases.measured(records.WAIT):
             artifacts = [wait_result(future) for future in self._futures.values()]
         self._refuse_scalar(artifacts)
         if any(artifact.provider == "libmathdx" for artifact in artifacts):
             foreign.append("libmathdx")  # from Warp's newer compiler
-        plan = self._replanned(artifacts, module)
+        plan, module = self._replanned(artifacts, call.module), call.module
         reason = self._warp_link_reason(module, foreign) if plan.has_own_code else "no function was built for it"
         plan, artifacts = self._linkable(plan, artifacts, module, reason)
         if plan is not self.plan:
-            self._write(plan, source_path)
+            self._write(plan, call.source)
             early = None
         if not reason:
-            reason = self._link(plan, module, source_path, output_path, early, payloads_of(artifacts))
+            reason = self._link(plan, call, early, payloads_of(artifacts))
             if reason:
                 plan, artifacts = self._linkable(plan, artifacts, module, reason)
-                self._write(plan, source_path)
+                self._write(plan, call.source)
         if reason:
             with self._phases.measured(records.WARP_LINK):
-                plan, artifacts = self._link_by_warp(plan, artifacts, source_path, warp_inputs, warp_build)
-        return self._record(plan, artifacts, reason, output_path)
+                plan, artifacts = self._link_by_warp(plan, artifacts, call)
+        return self._record(plan, artifacts, reason, call.output)
 
     def _link_by_warp(
-        self,
-        plan: ModulePlan,
-        artifacts: list[Artifact],
-        source_path: Path,
-        warp_inputs: Sequence[bytes],
-        warp_build: Callable[[list[bytes]], None],
+        self, plan: ModulePlan, artifacts: list[Artifact], call: BuildCall
     ) -> tuple[ModulePlan, list[Artifact]]:
         """Warp's own build. If it fails, the module is built again with less of the code that is not Warp's.
 
         Returns the plan and the functions that were built. If the others fail, too, the error is that of the first one.
         """
         try:
-            warp_build([*warp_inputs, *payloads_of(artifacts)])
+            call.build([*call.inputs, *payloads_of(artifacts)])
             return plan, artifacts
         except unless_signalled(Exception) as error:  # the type that Warp raises
             if not plan.has_own_code:
@@ -259,10 +230,10 @@ class ModuleBuild:
         for built, instead in ((artifacts, "without async copies"), (scalar, "with Warp's scalar products")):
             choose, reason = choose_built(plan, built), plan.linker_reason
             less = plan_module(generated, choose, lambda _: plan.memory, linker_reason=reason, without_wgmma=True)
-            self._write(less, source_path)
+            self._write(less, call.source)
             try:
                 self._refuse_scalar(built)
-                warp_build([*warp_inputs, *payloads_of(built)])
+                call.build([*call.inputs, *payloads_of(built)])
             except unless_signalled(Exception):
                 continue
             warn(
@@ -288,19 +259,19 @@ class ModuleBuild:
             without_wgmma=without_wgmma,
         )
 
-    def _write(self, plan: ModulePlan, source_path: Path) -> None:
-        write_output(source_path, finished_source(self._generated.source, plan.code).encode("utf-8"))
+    def _write(self, plan: ModulePlan, source: Path) -> None:
+        write_output(source, finished_source(self._generated.source, plan.code).encode("utf-8"))
 
     def _record(
-        self, plan: ModulePlan, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, found: bool = False
+        self, plan: ModulePlan, artifacts: Sequence[Artifact], reason: str, output: Path, *, found: bool = False
     ) -> ModuleRecord:
         return ModuleRecord(
             plan,
             [artifact.without_payload() for artifact in artifacts],
             "warp" if reason else "warp_tiles",
             reason,
-            output_path.name,
-            os.path.getsize(output_path),
+            output.name,
+            os.path.getsize(output),
             now_s() - self._started,
             started_at_s=self._started,
             phases=self._phases.found,
@@ -324,19 +295,13 @@ class ModuleBuild:
     def _prefix(self) -> int:
         return len(prefix_of(self._generated.source))
 
-    def _compile(self, module: ModuleSource, source_path: Path, *, precompiles: bool = True) -> Future[Compiled]:
+    def _compile(self, call: BuildCall, *, precompiles: bool = True) -> Future[Compiled]:
         prefix = self._prefix if precompiles else 0
-        request = _request(self._context, module, source_path.read_text("utf-8"), self.plan.name, prefix)
+        request = _request(self._context, call.module, call.source.read_text("utf-8"), self.plan.name, prefix)
         return self._phases.of_process(records.COMPILE, self._context.submit(request))
 
     def _link(
-        self,
-        plan: ModulePlan,
-        module: ModuleSource,
-        source_path: Path,
-        output_path: Path,
-        early: Future[Compiled] | None,
-        payloads: Sequence[bytes],
+        self, plan: ModulePlan, call: BuildCall, early: Future[Compiled] | None, payloads: Sequence[bytes]
     ) -> str:
         """Link the module. Returns the reason for leaving the link to Warp, or an empty text.
 
@@ -347,19 +312,19 @@ class ModuleBuild:
         """
 
         def link(compiled: Future[Compiled]) -> None:
-            inputs = (result_of(compiled).payload, *payloads)
+            module, inputs = call.module, (result_of(compiled).payload, *payloads)
             registers = plan.register_limit if module.output == "cubin" else None
             request = LinkRequest(module.name, inputs, module.target, module.output, registers)
             linked = self._phases.of_process(records.LINK, self._context.submit(request))
-            write_output(output_path, result_of(linked).payload)
+            write_output(call.output, result_of(linked).payload)
 
         try:
             try:
-                link(early or self._compile(module, source_path))
+                link(early or self._compile(call))
             except RefusedWorkerError:
                 raise
             except WorkerError:  # precompiled headers are an image of a heap, so they may be what the process died of
-                link(self._compile(module, source_path, precompiles=False))
+                link(self._compile(call, precompiles=False))
         except WarpTilesError as error:
             if self._settings.linker == "own" or isinstance(error, WorkerError):
                 raise

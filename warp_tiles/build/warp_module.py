@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.records import COMPILE, WARP_LINK, WRITE, ModuleRecord, Phases, now_s
-from warp_tiles.compile.module import ModuleSource, WarpCompileRequest, names_in_code, reason_without_key
+from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, names_in_code, reason_without_key
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import LinkError, WorkerError
 from warp_tiles.plan.planning import ModulePlan
@@ -150,30 +150,22 @@ class WarpModuleBuild:
         self.context = engine.build_context(plan.settings)
         self._phases = Phases()
 
-    def finish(
-        self,
-        source_path: Path,
-        output_path: Path,
-        module: ModuleSource,
-        *,
-        warp_inputs: Sequence[bytes],
-        warp_build: Callable[[list[bytes]], None],
-    ) -> None:
-        """Write the binary, from an entry or from Warp's compiler. See :meth:`ModuleBuild.finish`."""
-        started, source = now_s(), source_path.read_bytes()
-        request, wanted, reason = self.request(source, module, warp_inputs)
+    def finish(self, call: BuildCall) -> None:
+        """Write the binary, from an entry or from Warp's compiler."""
+        started = now_s()
+        request, wanted, reason = self.request(call.source.read_bytes(), call.module, call.inputs)
         if reason:
             say_left_to_warp(reason)
-            warp_build(list(warp_inputs))
+            call.build(list(call.inputs))
             return
         key = content_key(self.context, request, wanted.target)
         plan, progress = self.plan, self._engine.progress
         keeps, package = plan.settings.all_modules, ""
-        with progress.module(plan.name, module.arch, plan.block_dim, plan.settings.progress):
+        with progress.module(plan.name, call.module.arch, plan.block_dim, plan.settings.progress):
             asked_at, program_start = now_s(), self._engine.program_start
             cached = wanted.equal(self.start.found) if self.start is not None else None
             if cached is not None and self.start is not None:
-                self._write(output_path, cached)
+                self._write(call.output, cached)
                 package = self.start.package
             else:
                 if program_start is not None:
@@ -181,24 +173,24 @@ class WarpModuleBuild:
                 with self.context.leased_module(key, self._phases, asked_at, keeps=keeps) as lease:
                     cached, by_warp = wanted.equal(WarpOutput.of(lease.found)), False
                     if cached is not None:
-                        self._write(output_path, cached)
+                        self._write(call.output, cached)
                         package = package_of(lease.found)
                     elif not keeps:  # it is here only for a package that lacks it
                         self._engine.note_missed(plan)
-                        warp_build(list(warp_inputs))
+                        call.build(list(call.inputs))
                         return
                     else:
-                        by_warp = self._compile(request, output_path, lambda: warp_build(list(warp_inputs)))
-                    if keeps and (not by_warp or source_path.name == self._program):
-                        output = cached or replace(wanted, binary=output_path.read_bytes())
+                        by_warp = self._compile(request, call)
+                    if keeps and (not by_warp or call.source.name == self._program):
+                        output = cached or replace(wanted, binary=call.output.read_bytes())
                         # a module that is found without generation has no link inputs
-                        self._keep(output.pack(), key, lease, now_s() - started, binds=not warp_inputs)
-        if (program_start := self._engine.program_start) is not None and not (warp_inputs or request.fatbins):
+                        self._keep(output.pack(), key, lease, now_s() - started, binds=not call.inputs)
+        if (program_start := self._engine.program_start) is not None and not (call.inputs or request.fatbins):
             program_start.note(self.plan.name, self.plan.block_dim, request, self.meta, key.digest)
         self._engine.recorder.add_record(
             ModuleRecord(
-                self.plan, (), "warp", "it calls no function of warp_tiles", output_path.name,
-                os.path.getsize(output_path), now_s() - started, module_key=key.digest, found=cached is not None,
+                self.plan, (), "warp", "it calls no function of warp_tiles", call.output.name,
+                os.path.getsize(call.output), now_s() - started, module_key=key.digest, found=cached is not None,
                 started_at_s=started, phases=self._phases.found, package=package,
             )
         )  # fmt: skip
@@ -218,13 +210,13 @@ class WarpModuleBuild:
         with self._phases.measured(WRITE):
             write_output(output_path, output.binary)
 
-    def _compile(self, request: WarpCompileRequest, output_path: Path, by_warp: Callable[[], None]) -> bool:
+    def _compile(self, request: WarpCompileRequest, call: BuildCall) -> bool:
         """Compile in a worker. If that fails, Warp compiles here, and reports errors of the source; then True."""
         try:
             work = self._phases.of_process(COMPILE, self.context.submit(request))
             if (program_start := self._engine.program_start) is not None:
                 program_start.generate_while(lambda: not work.done())
-            write_output(output_path, result_of(work).payload)
+            write_output(call.output, result_of(work).payload)
             return False
         except LinkError as error:
             log.debug("module %s: %s", self.plan.name, error)
@@ -232,7 +224,7 @@ class WarpModuleBuild:
             if not self._engine.resources.closed:
                 log.warning("Warp compiles module %s in this process: %s", self.plan.name, error.message)
         with self._phases.measured(WARP_LINK):
-            by_warp()
+            call.build(list(call.inputs))
         return True
 
     def _keep(self, payload: bytes, key: CacheKey, lease: BuildLease, seconds: float, *, binds: bool) -> None:

@@ -20,7 +20,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,24 @@ class ModuleSource:
         """``sm_90`` for a cubin, ``compute_90`` for PTX, with Warp's suffix."""
         kind = "compute" if self.output == "ptx" else "sm"
         return f"{kind}_{self.arch}{self.suffix or self.keywords.get('arch_suffix', '')}"
+
+
+@dataclass(frozen=True)
+class BuildCall:
+    """A call of Warp's ``build_cuda()``, in whose place a module is built.
+
+    Attributes:
+        source: The generated source. It is written again if a product fell back.
+        output: The ``.cubin`` or ``.ptx`` to write.
+        inputs: LTO-IR that Warp built itself, for solvers and FFTs.
+        build: Runs Warp's own build with the given LTO-IR.
+    """
+
+    source: Path
+    output: Path
+    module: ModuleSource
+    inputs: Sequence[bytes]
+    build: Callable[[list[bytes]], None]
 
 
 def module_flags(module: ModuleSource, nvrtc_version: Version) -> tuple[str, ...]:
