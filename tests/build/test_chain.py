@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from warp_tiles import settings
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Chain
-from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
@@ -58,16 +57,13 @@ def names_of(chain: Chain, variant: Variant) -> list[str]:
 
 
 def test_providers_are_tried_in_order(bench: Bench) -> None:
+    assert names_of(bench.engine.chain(AUTO), ALIGNED) == ["own", "own in source", "cublasdx", "scalar"]
     bench.engine.use_libmathdx(libmathdx)
     chain = bench.engine.chain(AUTO)
     assert names_of(chain, ALIGNED) == ["own", "own in source", "cublasdx", "libmathdx", "scalar"]
     assert names_of(chain, FACTOR) == ["own", "own in source", "scalar"]
     for variant, provider in ((ALIGNED, OwnProvider), (FACTOR, SolverProvider)):
         assert isinstance(chain.order(variant)[0], provider)
-
-
-def test_without_libmathdx_in_warp_it_is_not_tried(bench: Bench) -> None:
-    assert names_of(bench.engine.chain(AUTO), ALIGNED) == ["own", "own in source", "cublasdx", "scalar"]
 
 
 @pytest.mark.parametrize("name", PROVIDER_ORDER)
@@ -80,12 +76,6 @@ def test_a_named_provider_is_the_only_one(bench: Bench, name: str) -> None:
 
 
 # ---- unsupported variants are normal
-
-
-def test_the_first_provider_is_taken_and_the_plan_gives_the_reason(bench: Bench) -> None:
-    found = planned(bench, ALIGNED)
-    assert found.provider == "own"
-    assert found.reason == "needed", "the provider has a column of its own, so the reason names only another one"
 
 
 def test_an_odd_block_goes_to_cublasdx_without_a_warning(bench: Bench) -> None:
@@ -147,40 +137,32 @@ def test_the_error_of_a_named_provider_names_the_unsupported_field(
     assert bench.pool.requests == []
 
 
-def test_the_plan_says_which_setting_names_the_provider(bench: Bench) -> None:
+def test_a_named_cublasdx_is_planned_and_without_a_compiler_an_error(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
     with settings.override(provider="cublasdx"):
         assert planned(bench, ALIGNED).reason.endswith(
-            "; built by cublasdx (the setting provider (override()) asks for it)"
+            "built by cublasdx (the setting provider (override()) asks for it)"
         )
-
-
-def test_a_named_cublasdx_without_a_compiler_is_an_error(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
-    bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
-    for ask in (lambda: planned(bench, ALIGNED), lambda: bench.build(ALIGNED)):
-        with settings.override(provider="cublasdx"), pytest.raises(ToolchainError, match="NVRTC was not found"):
-            ask()
+        bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
+        for ask in (planned, Bench.build):
+            with pytest.raises(ToolchainError, match="NVRTC was not found"):
+                ask(bench, ALIGNED)
 
 
 # ---- missing parts of the toolchain
 
 
-def test_mma_needs_no_headers(bench: Bench) -> None:
-    bench.store.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
-    assert planned(bench, ALIGNED).provider == "own"
-    assert bench.build_with_warnings(ALIGNED)[1] == []
-
-
-def test_without_headers_the_next_provider_is_used_with_a_warning(bench: Bench) -> None:
+def test_without_headers_own_is_used_and_what_it_cannot_serve_goes_to_libmathdx_with_a_warning(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     bench.store.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
+    artifact, warned = bench.build_with_warnings(ALIGNED)
+    assert (planned(bench, ALIGNED).provider, artifact.provider, warned) == ("own", "own", [])
     found = planned(bench, ODD)
     assert found.provider == "libmathdx"
     assert "own cannot serve threads=48" in found.reason
     assert "no cublasdx.hpp" in found.reason
-    artifact, warned = bench.build_with_warnings(ODD)
+    artifact, (text,) = bench.build_with_warnings(ODD)
     assert artifact.provider == "libmathdx"
-    (text,) = warned
     assert "no cublasdx.hpp; using Warp's libmathdx, which takes " in text
     assert text.endswith(" for each function. Remedy: pip install nvidia-mathdx")
 
@@ -212,9 +194,11 @@ def test_builds_of_two_providers_are_not_shared(bench: Bench, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("role", PRODUCT_ROLES)
-def test_a_bfloat16_result_is_built_by_mma(bench: Bench, role: Role) -> None:
+def test_a_bfloat16_result_is_built_by_own(bench: Bench, role: Role) -> None:
     assert planned(bench, NARROW, role).provider == "own"
     assert bench.build(NARROW).provider == "own"
+    bench.store.error = ToolchainError("NVRTC was not found")
+    assert planned(bench, NARROW, role).in_source
 
 
 @pytest.mark.parametrize("name", ["cublasdx", "libmathdx", "scalar"])
@@ -254,49 +238,39 @@ def test_a_bfloat16_gradient_that_fails_to_compile_raises_with_the_log(bench: Be
     assert bench.pool.requests == [own(NARROW)]
 
 
-def test_a_bfloat16_gradient_without_a_compiler_stands_in_the_source(bench: Bench) -> None:
-    bench.store.error = ToolchainError("NVRTC was not found")
-    assert planned(bench, NARROW, Role.ADJOINT_A).in_source
-
-
 # ---- failed builds: one warning for each
 
 
+SOURCES = (own(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
+STEPS = ("cuBLASDx", "cuBLASDx without alignment", f"Warp's libmathdx, {COSTS[LIBMATHDX_TITLE]}", "Warp's scalar path")
+
+
 @pytest.mark.parametrize(
-    ("refused", "symbol", "instead"),
-    [
-        ([own(ALIGNED)], ALIGNED.symbol, "; using cuBLASDx."),
-        ([own(ALIGNED), cublasdx(ALIGNED)], UNALIGNED.symbol, "; using cuBLASDx without alignment."),
-    ],
+    ("failures", "provider", "symbol"),
+    [(1, "cublasdx", ALIGNED.symbol), (2, "cublasdx", UNALIGNED.symbol), (3, "libmathdx", "dot_8"), (4, "scalar", "")],
 )
-def test_cublasdx_is_the_first_fallback(bench: Bench, refused: list[str], symbol: str, instead: str) -> None:
-    bench.refuse(*refused)
+def test_each_failed_build_has_a_fallback_and_a_warning(
+    bench: Bench, failures: int, provider: str, symbol: str
+) -> None:
+    bench.engine.use_libmathdx(libmathdx if failures < 4 else failing_libmathdx)
+    bench.refuse(*SOURCES[:failures])
     artifact, warned = bench.build_with_warnings(ALIGNED)
-    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, symbol, "cublasdx")
-    assert artifact.tile_config is None
-    text = warned[-1]
-    for part in (ALIGNED.describe(), "unsupported alignment", instead):
-        assert part in text
-    assert len(artifact.warnings) == len(warned) == len(refused)
-    assert artifact.warnings[-1] in text
-
-
-def test_warps_libmathdx_is_the_third_fallback(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
-    rejected_sources = (own(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
-    bench.refuse(*rejected_sources)
-    artifact, warned = bench.build_with_warnings(ALIGNED)
-    assert (artifact.symbol, artifact.payload, artifact.provider) == ("dot_8", b"libmathdx LTO-IR", "libmathdx")
-    steps = ("cuBLASDx", "cuBLASDx without alignment", f"Warp's libmathdx, {COSTS[LIBMATHDX_TITLE]}")
-    for text, instead, rejected in zip(warned, steps, rejected_sources):
-        message, _, command = text.partition(" To see it alone: ")
-        assert message.endswith(f"; using {instead}.")
-        source = Path(command.rpartition(" ")[2])
+    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, symbol, provider)
+    assert (artifact.tile_config, bool(artifact.payload)) == (None, provider != "scalar")
+    assert bool(artifact.key) == (provider == "cublasdx")
+    assert len(artifact.warnings) == len(warned) == failures
+    for text, kept, step in zip(warned, artifact.warnings, STEPS):
+        assert kept in text
+        assert ALIGNED.describe() in text
+        assert f"; using {step}" in text
+    for text, name in zip(warned, SOURCES):
+        assert "unsupported alignment" in text
+        command = text.partition(" To see it alone: ")[2]
         assert command.startswith("python -m warp_tiles.compile.worker --reproduce ")
-        assert source.name == f"{rejected}.cu"
+        source = Path(command.rpartition(" ")[2])
+        assert source.name == f"{name}.cu"
         assert source.read_text().startswith("// flags: ")
-    assert len(warned) == 3
-    assert artifact.key == ""
+    assert failures < 4 or "libmathdx error: no" in warned[3]
 
 
 def test_a_variant_without_weaker_promises_is_tried_once(bench: Bench) -> None:
@@ -306,17 +280,6 @@ def test_a_variant_without_weaker_promises_is_tried_once(bench: Bench) -> None:
     assert artifact.provider == "libmathdx"
     assert bench.pool.requests == [own(UNALIGNED), cublasdx(UNALIGNED)]
     assert len(warned) == 2
-
-
-def test_the_scalar_path_is_the_last_fallback(bench: Bench) -> None:
-    bench.engine.use_libmathdx(failing_libmathdx)
-    bench.refuse(own(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
-    artifact, warned = bench.build_with_warnings(ALIGNED)
-    assert (artifact.symbol, artifact.payload, artifact.provider) == ("", b"", "scalar")
-    assert len(warned) == 4
-    assert "libmathdx error: no" in warned[3]
-    assert "using Warp's scalar path" in warned[3]
-    assert len(artifact.warnings) == 4
 
 
 def test_an_equal_warning_is_issued_once(bench: Bench) -> None:
@@ -365,20 +328,16 @@ def test_fast_and_locked_do_not_replace_a_missing_toolchain(
     bench: Bench, policy: str, error: type[WarpTilesError]
 ) -> None:
     bench.engine.use_libmathdx(libmathdx)
+    bench.pool.refuse[own(ALIGNED)] = ToolchainError("NVRTC cannot be loaded", log="no such symbol")
+    with settings.override(policy="fast"), pytest.raises(ToolchainError, match="NVRTC cannot be loaded") as caught:
+        bench.build(ALIGNED)
+    assert (caught.value.log, caught.value.remedy) == ("no such symbol", 'call override(policy="auto")')
     bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
     with settings.override(policy=policy):
         with pytest.raises(error, match="NVRTC was not found") as caught:
             bench.build(ALIGNED)
         assert caught.value.remedy.startswith("install it; ")
-        assert bench.build_with_warnings(replace(ALIGNED, threads=16))[0].provider == "scalar"
-
-
-def test_fast_does_not_replace_an_unusable_compiler(bench: Bench) -> None:
-    bench.pool.refuse[own(ALIGNED)] = ToolchainError("NVRTC cannot be loaded", log="no such symbol")
-    with settings.override(policy="fast"), pytest.raises(ToolchainError, match="NVRTC cannot be loaded") as caught:
-        bench.build(ALIGNED)
-    assert caught.value.log == "no such symbol"
-    assert caught.value.remedy == 'call override(policy="auto")'
+        assert bench.build_with_warnings(FEW)[0].provider == "scalar"
 
 
 @pytest.mark.parametrize("policy", ["auto", "fast"])
@@ -404,21 +363,16 @@ def test_functions_that_warp_cannot_link_stand_in_the_source(
     assert bool(built.payload) is not in_source
 
 
-def test_cublasdx_is_not_tried_if_warp_cannot_link_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_warp_cannot_link_is_not_built_by_cublasdx_and_locked_puts_nothing_into_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with settings.override(cache_dir=tmp_path):
         engine = Engine(warp_toolkit=(12, 8))
         engine.use_libmathdx(libmathdx)
         bench = Bench(engine, monkeypatch)
         built = engine.start([ODD], linker_reason="it is a debug build")[ODD].result(20)
-        engine.close()
-    assert (built.provider, bench.pool.requests) == ("libmathdx", [])
-
-
-def test_locked_does_not_put_functions_into_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with settings.override(cache_dir=tmp_path, policy="locked"):
-        engine = Engine(warp_toolkit=(12, 8))
-        Bench(engine, monkeypatch)
-        with pytest.raises(LockedError, match="its builds are not cached"):
+        assert (built.provider, bench.pool.requests) == ("libmathdx", [])
+        with settings.override(policy="locked"), pytest.raises(LockedError, match="its builds are not cached"):
             engine.start([ALIGNED], linker_reason="it is a debug build")[ALIGNED].result(20)
         engine.close()
 
@@ -454,20 +408,15 @@ def test_functions_for_an_architecture_that_nvrtc_lacks_stand_in_the_source(
     assert "does not compile for sm_110" in warned[0]
 
 
-def futures_done(*futures: Future[Artifact]) -> bool:
-    return not wait(futures, timeout=20).not_done
-
-
 def test_closing_cancels_waiting_builds_and_shared_ones(bench: Bench) -> None:
     bench.pool.gate = threading.Event()
-    first = bench.engine.start([ALIGNED])[ALIGNED]
-    second = bench.engine.start([ALIGNED])[ALIGNED]
+    first, second = (bench.engine.start([ALIGNED])[ALIGNED] for _ in range(2))
     closer = threading.Thread(target=bench.engine.close)
     closer.start()
     bench.pool.gate.set()
     closer.join(20)
     assert not closer.is_alive()
-    assert futures_done(first, second), "a future hangs"
+    assert not wait([first, second], timeout=20).not_done, "a future hangs"
 
 
 def test_a_forced_cublasdx_raises_its_first_error(bench: Bench) -> None:
@@ -481,15 +430,13 @@ def test_a_forced_cublasdx_raises_its_first_error(bench: Bench) -> None:
     assert bench.pool.requests == [cublasdx(ALIGNED), cublasdx(UNALIGNED)]
 
 
-@pytest.mark.parametrize("name", ["libmathdx", "scalar"])
-def test_other_forced_providers_compile_nothing(bench: Bench, name: str) -> None:
-    bench.engine.use_libmathdx(libmathdx)
-    with settings.override(provider=name):
-        assert bench.build(ALIGNED).provider == name
+def test_other_forced_providers_compile_nothing(bench: Bench) -> None:
+    with settings.override(provider="libmathdx"):
+        with pytest.raises(BuildError, match="no provider can build") as caught:
+            bench.build(ALIGNED)
+        assert 'call override(provider="auto")' in caught.value.remedy
+        bench.engine.use_libmathdx(libmathdx)
+        assert bench.build(ALIGNED).provider == "libmathdx"
+    with settings.override(provider="scalar"):
+        assert bench.build(ALIGNED).provider == "scalar"
     assert bench.pool.requests == []
-
-
-def test_a_forced_libmathdx_that_is_missing_raises(bench: Bench) -> None:
-    with settings.override(provider="libmathdx"), pytest.raises(BuildError, match="no provider can build") as caught:
-        bench.build(ALIGNED)
-    assert 'call override(provider="auto")' in caught.value.remedy

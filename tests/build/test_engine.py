@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, libmathdx, own, plan_of, variant_of
-from tests.waiting import until
+from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, own, plan_of, variant_of
+from tests.waiting import in_threads, until
 from warp_tiles import settings
 from warp_tiles.build import engine
-from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.session import Session
@@ -30,7 +28,7 @@ from warp_tiles.settings import Settings, current
 # ---- builds and hits
 
 
-def test_the_second_build_is_a_hit(bench: Bench) -> None:
+def test_the_second_build_is_a_hit_and_the_manifest_describes_it(bench: Bench) -> None:
     built = bench.build(ALIGNED)
     assert (built.variant, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "own", False)
     assert built.payload == f"LTO-IR of {own(ALIGNED)}".encode()
@@ -38,56 +36,30 @@ def test_the_second_build_is_a_hit(bench: Bench) -> None:
     hit = bench.build(ALIGNED)
     assert hit.hit
     assert (hit.payload, hit.key, hit.symbol) == (built.payload, built.key, built.symbol)
-    assert hit.tile_config == built.tile_config
-    assert hit.warnings == ()
+    assert (hit.tile_config, hit.warnings) == (built.tile_config, ())
     assert bench.pool.requests == [own(ALIGNED)]
-
-
-def test_the_manifest_describes_the_build(bench: Bench) -> None:
-    built = bench.build(ALIGNED)
-    entry = bench.cache.manifest(built.key)
-    assert entry is not None
-    assert entry.info["symbol"] == ALIGNED.symbol
-    assert entry.info["variant"] == ALIGNED.to_json()
-    assert entry.info["build_seconds"] == 0.5
-    assert entry.info["compiler"] == "NVRTC 12.9"
-    assert entry.info["tile_config"] == choose(ALIGNED).to_json()
-    assert entry.info["provider"] == "own"
+    info = bench.cache.manifest(built.key).info  # type: ignore[union-attr]
+    assert (info["symbol"], info["variant"]) == (ALIGNED.symbol, ALIGNED.to_json())
+    assert (info["build_seconds"], info["compiler"], info["provider"]) == (0.5, "NVRTC 12.9", "own")
+    assert info["tile_config"] == choose(ALIGNED).to_json()
     with settings.override(provider="cublasdx"):
-        other = bench.cache.manifest(bench.build(ALIGNED).key)
-    assert other is not None
-    assert (other.info["provider"], other.info["mathdx"]) == ("cublasdx", "25.6.0")
+        other = bench.cache.manifest(bench.build(ALIGNED).key).info  # type: ignore[union-attr]
+    assert (other["provider"], other["mathdx"]) == ("cublasdx", "25.6.0")
 
 
 def test_equal_variants_of_many_threads_are_built_once(bench: Bench) -> None:
     bench.pool.gate = threading.Event()
-    found: list[Artifact] = []
-    others = [variant_of(size) for size in (12, 16)]
-
-    def ask() -> None:
-        futures = bench.engine.start([ALIGNED, *others, replace(ALIGNED)])
-        found.extend(future.result(20) for future in futures.values())
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.05)
-    bench.pool.gate.set()
-    for thread in threads:
-        thread.join(20)
-    assert sorted(bench.pool.requests) == sorted(own(v) for v in (ALIGNED, *others))
-    assert len(found) == 8 * 3
-
-
-def test_an_in_flight_build_is_shared(bench: Bench) -> None:
-    bench.pool.gate = threading.Event()
     first, second = bench.engine.start([ALIGNED]), bench.engine.start([ALIGNED])
-    bench.pool.gate.set()
-    built, found = first[ALIGNED].result(20), second[ALIGNED].result(20)
-    assert (built.hit, found.hit) == (False, True), "the second module built nothing"
-    assert (built.shared, found.shared) == (False, True)
-    assert replace(found, hit=False, shared=False) == built
-    assert len(bench.pool.requests) == 1
+    others = [variant_of(size) for size in (12, 16)]
+    opener = threading.Timer(0.05, bench.pool.gate.set)
+    opener.start()
+    found = in_threads(8, lambda: bench.engine.start([ALIGNED, *others, replace(ALIGNED)]))
+    assert {future.result(20).variant for futures in found for future in futures.values()} == {ALIGNED, *others}
+    assert sorted(bench.pool.requests) == sorted(own(v) for v in (ALIGNED, *others))
+    built, shared = first[ALIGNED].result(20), second[ALIGNED].result(20)
+    assert (built.hit, shared.hit) == (False, True), "the second module built nothing"
+    assert (built.shared, shared.shared) == (False, True)
+    assert replace(shared, hit=False, shared=False) == built
     until(lambda: not bench.engine._running)  # a finished one is forgotten
 
 
@@ -145,10 +117,14 @@ def test_errors_are_not_cached(bench: Bench) -> None:
 # ---- folders and resources
 
 
-def test_the_constructor_of_an_engine_creates_no_files(tmp_path: Path) -> None:
-    with settings.override(cache_dir=tmp_path / "cache"):
+def test_an_engine_creates_no_files_and_a_shared_cache_has_a_toolchain_store_of_its_own(tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path / "cache", cache_shared=False):
         engine = Engine()
         assert engine.build_context(current()).cache.root == tmp_path / "cache"
+        private = engine.build_context(current()).store
+        assert engine.build_context(current()).store is private
+        with settings.override(cache_shared=True):
+            assert engine.build_context(current()).store is not private
         engine.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -174,7 +150,9 @@ def test_different_settings_have_different_resources(tmp_path: Path) -> None:
             before = one.pool
             before.start_processes(1)
             with settings.override(jobs=2):
-                assert engine.build_context(current()).pool.jobs == 2
+                newer = engine.build_context(current()).pool
+                assert newer.jobs == 2
+                assert one.pool is newer, "a build that began with another number takes the present pool"
                 assert before._processes == [], "those of the other number have ended"
             assert (other.cache.max_bytes, one.cache.root) == (10**6, other.cache.root)
     finally:
@@ -204,16 +182,6 @@ def test_compilers_start_ahead_only_for_a_provider_that_compiles(
     assert bench.pool.started == (STARTED_AHEAD if started else 0)
 
 
-def test_the_toolchain_store_depends_on_the_shared_cache_setting(tmp_path: Path) -> None:
-    with settings.override(cache_dir=tmp_path, cache_shared=False):
-        engine = Engine()
-        private = engine.build_context(current()).store
-        assert engine.build_context(current()).store is private
-        with settings.override(cache_shared=True):
-            assert engine.build_context(current()).store is not private
-        engine.close()
-
-
 def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with settings.override(cache_dir=tmp_path / "file" / "cache"):
@@ -238,17 +206,6 @@ def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path
             assert artifact.payload.startswith(b"\xedCN\x7f")
             assert artifact.symbol == tiny.symbol
             assert len(artifact.payload) < 1_000_000
-
-
-def test_a_build_with_an_older_number_of_jobs_takes_the_present_pool() -> None:
-    resources = Resources()
-    with settings.override(jobs=1):
-        older = BuildContext(resources, current())
-    with settings.override(jobs=2):
-        newer = BuildContext(resources, current())
-        assert older.pool is newer.pool is older.pool
-        assert older.pool.jobs == 2
-    resources.close()
 
 
 # ---- forks
@@ -287,17 +244,6 @@ def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> 
     after = bench.engine.annotate(plan_of(ALIGNED)).needed[0]
     assert after.cached
     assert after.key == built.key == forward.key
-
-
-@pytest.mark.parametrize("available", [True, False])
-def test_a_plan_without_a_toolchain_has_another_provider(bench: Bench, available: bool) -> None:
-    if available:
-        bench.engine.use_libmathdx(libmathdx)
-    bench.store.error = ToolchainError("NVRTC was not found")
-    (item,) = bench.engine.annotate(plan_of(replace(ALIGNED, threads=48))).needed
-    assert item.provider == ("libmathdx" if available else "scalar")
-    assert "NVRTC was not found" in item.reason
-    assert item.key == ""
 
 
 def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
@@ -348,13 +294,12 @@ def test_another_linker_of_the_same_version_changes_it(bench: Bench, monkeypatch
     assert bench.engine.fingerprint(Settings()) != before
 
 
-def test_another_version_of_the_package_changes_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = bench.engine.fingerprint(Settings())
-    monkeypatch.setattr(engine, "__version__", "0.0.0")
-    assert bench.engine.fingerprint(Settings()) != before
-
-
-def test_a_missing_toolchain_changes_it(bench: Bench) -> None:
+def test_the_version_of_the_package_and_a_missing_toolchain_change_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = bench.engine.fingerprint(Settings(provider="own"))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "__version__", "0.0.0")
+        assert bench.engine.fingerprint(Settings(provider="own")) != before
     bench.store.error = ToolchainError("NVRTC was not found")
     assert "own: NVRTC was not found" in bench.engine.fingerprint(Settings(provider="own")) != before

@@ -14,8 +14,9 @@ import pytest
 
 from tests.bench import variant_of
 from warp_tiles import errors, settings
-from warp_tiles.api import enable
+from warp_tiles.api import enable, is_enabled
 from warp_tiles.build import executor as module
+from warp_tiles.build.engine import Engine
 from warp_tiles.build.executor import (
     CODE,
     COMPILER,
@@ -87,6 +88,10 @@ def compiled_with(facts: Any = None, **fields: Any) -> Callable[[Job], Answer]:
     return answer
 
 
+def of_another_installation(expected: Any) -> Any:
+    return tuple((name, Fact("b" * 64)) for name, _ in expected)
+
+
 # ---- what travels
 
 
@@ -114,10 +119,12 @@ def test_requests_travel_without_paths_of_this_machine_and_get_them_back(
         assert os.fspath(Path(__file__).resolve().parents[2]) not in repr(sent)
 
 
-def test_a_link_needs_the_same_linker(installation: Installation) -> None:
+def test_a_link_needs_the_same_linker_and_an_unknown_folder_is_an_error(installation: Installation) -> None:
     request = LinkRequest("m", (b"ir",), "sm_90", "cubin")
     assert installation.portable(request) == (request, (CODE, LINKER))
     assert installation.localized(request) == request
+    with pytest.raises(ToolchainError, match="/etc"):
+        installation.localized(replace(GOOD, include_dirs=("/etc",)))
 
 
 def test_a_request_with_a_folder_of_the_user_is_compiled_here(installation: Installation, tmp_path: Path) -> None:
@@ -130,27 +137,17 @@ def test_a_request_with_a_folder_of_the_user_is_compiled_here(installation: Inst
     pool.close()
 
 
-def test_a_job_can_be_pickled_and_its_answer_counts(installation: Installation) -> None:
-    executor = Fake(compiled_with())
-    assert ExecutorPool(executor, installation).submit(GOOD).result(0).payload == b"ir"
-    (job,) = executor.jobs
-    assert pickle.loads(pickle.dumps((run_job, job))) == (run_job, job)
-
-
-def test_equal_requests_are_different_jobs_because_dask_remembers_errors(installation: Installation) -> None:
+def test_a_job_can_be_pickled_and_equal_requests_are_different_jobs(installation: Installation) -> None:
+    """Dask remembers errors of equal jobs."""
     executor = Fake(compiled_with())
     pool = ExecutorPool(executor, installation)
     for _ in range(2):
-        pool.submit(GOOD).result(0)
+        assert pool.submit(GOOD).result(0).payload == b"ir"
     first, second = executor.jobs
+    assert pickle.loads(pickle.dumps((run_job, first))) == (run_job, first)
     assert first != second
     assert replace(first, submission=second.submission) == second
     assert first.__dask_tokenize__() != second.__dask_tokenize__()
-
-
-def test_an_unknown_folder_name_is_an_error(installation: Installation) -> None:
-    with pytest.raises(ToolchainError, match="/etc"):
-        installation.localized(replace(GOOD, include_dirs=("/etc",)))
 
 
 # ---- facts
@@ -193,32 +190,26 @@ def test_an_answer_of_another_installation_is_refused_by_name(installation: Inst
     assert "install the same versions" in caught.value.remedy
 
 
-def test_an_answer_without_proof_is_refused(installation: Installation) -> None:
+@pytest.mark.parametrize("failure", [None, BuildError("rejected", log="line 1")], ids=["result", "failure"])
+def test_only_an_answer_with_proof_counts(installation: Installation, failure: BuildError | None) -> None:
     """A worker that names fewer parts, e.g. one of another release, proves nothing."""
-    for facts in (lambda expected: expected[:1], lambda expected: ()):
-        with pytest.raises(WorkerError, match="tcp://worker:1"):
-            ExecutorPool(Fake(compiled_with(facts)), installation).submit(GOOD).result(0)
+    given = {} if failure is None else {"compiled": None, "failure": failure}
+
+    def answered(facts: Any = None) -> object:
+        return ExecutorPool(Fake(compiled_with(facts, **given)), installation).submit(GOOD).result(0)
+
+    for facts in (lambda expected: expected[:1], of_another_installation):
+        with pytest.raises(RefusedWorkerError, match="tcp://worker:1"):
+            answered(facts)
+    with pytest.raises(WorkerError if failure is None else BuildError, match="tcp://worker:1|rejected"):
+        answered(lambda expected: ())
+    if failure is not None:
+        with pytest.raises(BuildError, match="rejected"):
+            answered()
 
 
-def test_a_failure_of_the_compiler_counts_only_from_the_same_installation(installation: Installation) -> None:
-    failure = BuildError("rejected", log="line 1")
-    answer = compiled_with(compiled=None, failure=failure)
-    with pytest.raises(BuildError, match="rejected"):
-        ExecutorPool(Fake(answer), installation).submit(GOOD).result(0)
-
-    def other(expected: Any) -> Any:
-        return tuple((name, Fact("b" * 64)) for name, _ in expected)
-
-    with pytest.raises(RefusedWorkerError):
-        ExecutorPool(Fake(compiled_with(other, compiled=None, failure=failure)), installation).submit(GOOD).result(0)
-
-
-def test_a_refused_answer_is_not_asked_for_again(
-    installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from warp_tiles.build.engine import Engine
-
-    executor = Fake(compiled_with(lambda expected: tuple((name, Fact("b" * 64)) for name, _ in expected)))
+def test_a_refused_answer_is_not_asked_for_again(installation: Installation, tmp_path: Path) -> None:
+    executor = Fake(compiled_with(of_another_installation))
     engine = Engine(warp_toolkit=(13, 4), executor=executor)
     with settings.override(cache_dir=tmp_path):
         (future,) = engine.start([variant_of(16, threads=64)]).values()
@@ -250,16 +241,12 @@ def test_errors_of_the_executor_have_a_remedy(installation: Installation, error:
     assert not isinstance(caught.value, RefusedWorkerError)
 
 
-def test_a_value_that_is_no_answer_is_an_error(installation: Installation) -> None:
-    with pytest.raises(WorkerError, match="the executor failed"):
-        ExecutorPool(Fake(lambda job: 7), installation).submit(GOOD).result(0)
-
-
-def test_an_executor_that_was_shut_down_is_an_error(installation: Installation) -> None:
+def test_an_executor_that_is_shut_down_or_gives_no_answer_is_an_error(installation: Installation) -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
-    with pytest.raises(WorkerError, match="after shutdown"):
-        ExecutorPool(executor, installation).submit(GOOD).result(0)
+    for given, text in ((executor, "after shutdown"), (Fake(lambda job: 7), "the executor failed")):
+        with pytest.raises(WorkerError, match=text):
+            ExecutorPool(given, installation).submit(GOOD).result(0)
 
 
 def test_closing_cancels_what_waits_and_leaves_the_executor(installation: Installation) -> None:
@@ -279,14 +266,16 @@ def test_closing_cancels_what_waits_and_leaves_the_executor(installation: Instal
     assert executor.sent[0].cancelled()
 
 
-def test_a_client_in_place_of_its_executor_is_an_error() -> None:
+def test_what_is_no_executor_is_refused() -> None:
     class Client:
         def submit(self) -> None: ...
         def get_executor(self) -> None: ...
 
-    with pytest.raises(SettingError, match="client") as caught:
-        enable(executor=Client())  # type: ignore[arg-type]
-    assert "get_executor()" in caught.value.remedy
+    for given, text, remedy in ((Client(), "client", "get_executor()"), (1, "executor is 1", "")):
+        with pytest.raises(SettingError, match=text) as caught:
+            enable(executor=given)  # type: ignore[arg-type]
+        assert remedy in caught.value.remedy
+    assert not is_enabled()
 
 
 # ---- a worker

@@ -118,21 +118,19 @@ def states(setup: Setup, count: int) -> list[str]:
     return ["none" if header is None else "write" if header.create else "read" for header in found]
 
 
-def test_the_second_module_writes_the_headers_and_later_ones_read_them(setup: Setup) -> None:
-    assert states(setup, 4) == ["none", "write", "read", "read"]
+@pytest.mark.parametrize("processes", [False, True], ids=["one process", "a process each"])
+def test_the_second_module_writes_the_headers_and_later_ones_read_them(setup: Setup, processes: bool) -> None:
+    found = []
+    for _ in range(4):
+        found += states(setup, 1)
+        if processes:
+            setup.another_process()
+    assert found == ["none", "write", "read", "read"]
     assert sorted(path.suffix for path in setup.files) == [".json", ".pch"], "the temporary file is gone"
     header = setup.pool.headers[-1]
     assert header is not None
     assert Path(header.path).read_bytes() == CONTENT
     assert header.flag == f"--use-pch={header.path}"
-
-
-def test_processes_share_the_headers(setup: Setup) -> None:
-    found = []
-    for _ in range(3):
-        found += states(setup, 1)
-        setup.another_process()
-    assert found == ["none", "write", "read"]
 
 
 def test_only_one_module_at_a_time_writes_them(setup: Setup) -> None:
@@ -186,43 +184,24 @@ def test_a_damaged_file_is_never_read_and_is_written_again(setup: Setup, damage:
     assert path.read_bytes() == CONTENT
 
 
-def _another_prefix(setup: Setup) -> HeaderFile | None:
-    source = REQUEST.source.replace("128", "64")
-    return setup.compile(replace(REQUEST, source=source, prefix=len(PREFIX) - 1))
+PATH_OF_A_HEADER = Path("nanovdb", "PNanoVDB.h")
+CHANGES: dict[str, Callable[[Setup], object]] = {
+    "option": lambda setup: replace(REQUEST, flags=("-arch=sm_80", "--std=c++17")),
+    "prefix": lambda setup: replace(REQUEST, source=PREFIX.replace("128", "64") + "}", prefix=len(PREFIX) - 1),
+    "compiler": lambda setup: setattr(setup.store, "compiler", "b" * 64),
+    "header": lambda setup: (setup.native / PATH_OF_A_HEADER).write_text("int h();"),
+    "folder": lambda setup: setattr(setup, "native", setup.native.rename(setup.native.with_name("moved"))),
+}
 
 
-def _another_option(setup: Setup) -> HeaderFile | None:
-    return setup.compile(replace(REQUEST, flags=("-arch=sm_80", "--std=c++17")))
-
-
-def _another_compiler(setup: Setup) -> HeaderFile | None:
-    setup.store.compiler = "b" * 64
-    return setup.compile()
-
-
-def _another_header(setup: Setup) -> HeaderFile | None:
-    (setup.native / "nanovdb" / "PNanoVDB.h").write_text("int h();")
-    return setup.compile()
-
-
-def _another_folder(setup: Setup) -> HeaderFile | None:
-    setup.native = setup.native.rename(setup.native.with_name("moved"))
-    return setup.compile()
-
-
-@pytest.mark.parametrize(
-    "change", [_another_prefix, _another_option, _another_compiler, _another_header, _another_folder]
-)
-def test_each_input_is_in_the_key(setup: Setup, change: Callable[[Setup], HeaderFile | None]) -> None:
-    assert states(setup, 3)[-1] == "read"
-    assert change(setup) is None
-
-
-def test_the_rest_of_the_source_is_not_in_the_key(setup: Setup) -> None:
-    states(setup, 3)
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_input_is_in_the_key_and_the_rest_of_the_source_is_not(setup: Setup, name: str) -> None:
+    states(setup, 2)
     header = setup.compile(replace(REQUEST, source=PREFIX + "int x; }", name="other.cu", subject="module n"))
     assert header is not None
     assert not header.create
+    changed = CHANGES[name](setup)
+    assert setup.compile(changed if isinstance(changed, CompileRequest) else REQUEST) is None
 
 
 def test_modules_with_include_folders_of_their_own_get_none(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,15 +215,15 @@ def test_modules_with_include_folders_of_their_own_get_none(setup: Setup, monkey
     assert [header is not None for header in setup.pool.headers] == [False] * 4 + [True]
 
 
-def test_an_older_compiler_gets_none(setup: Setup) -> None:
-    setup.store.version = (12, 6)
-    assert states(setup, 3) == ["none"] * 3
-
-
-def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_or_missing_compiler_and_a_refused_folder_get_none(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing() -> Toolchain:
         raise ToolchainError("NVRTC is missing")
 
+    setup.store.version = (12, 6)
+    assert states(setup, 3) == ["none"] * 3
+    setup.store.version = (12, 9)
     states(setup, 3)
     os.chmod(setup.root / HEADERS.folder, 0o777)
     assert states(setup, 1) == ["none"]
@@ -254,19 +233,14 @@ def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeyp
     assert states(setup, 1) == ["none"]
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_headers_and_is_told_once(
-    setup: Setup, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("place", ["", HEADERS.folder], ids=["cache", "headers"])
+def test_a_folder_that_cannot_be_used_costs_only_the_headers_and_is_told_once(
+    setup: Setup, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setup.root.mkdir()
-    (setup.root / HEADERS.folder).write_text("a file is in the way")
+    """A module without functions stores nothing else."""
+    if place:
+        setup.root.mkdir()
+    (setup.root / place).write_text("a file is in the way")
     assert states(setup, 3) == ["none"] * 3
     (message,) = [record.getMessage() for record in caplog.records]
     assert "the cache folder cannot be used (" in message
-
-
-def test_a_cache_that_cannot_be_used_is_told_once(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
-    """A module without functions stores nothing else."""
-    setup.root.write_text("a file is in the way")
-    assert states(setup, 3) == ["none"] * 3
-    (message,) = [record.getMessage() for record in caplog.records]
-    assert message.startswith(f"{setup.root}: the cache folder cannot be used (")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench import ALIGNED, Bench, libmathdx, own, plan_of, variant_of
+from tests.bench import ALIGNED, Bench, own, plan_of, variant_of
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, ToolchainError
 from warp_tiles.solver.variant import SolverVariant, Variant
@@ -37,14 +37,6 @@ def test_the_error_names_all_missing_functions_and_their_keys(bench: Bench) -> N
     assert bench.pool.requests == requests
 
 
-def test_a_cached_function_is_used(bench: Bench) -> None:
-    built = bench.build(ALIGNED)
-    with settings.override(policy="locked"):
-        bench.engine.start_cached(plan_of(ALIGNED))
-        found = bench.build(ALIGNED)
-    assert (found.payload, found.hit) == (built.payload, True)
-
-
 def test_the_weaker_recipe_of_the_same_provider_is_accepted(bench: Bench) -> None:
     half = variant_of(16, "float16", threads=48)
     with settings.override(provider="cublasdx"):
@@ -73,27 +65,17 @@ def test_builds_of_libmathdx_are_not_cached(bench: Bench) -> None:
             bench.build(ALIGNED)
 
 
-def test_the_scalar_path_needs_nothing(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
+@pytest.mark.parametrize(
+    ("variant", "provider"), [(ALIGNED, "own"), (FACTOR, "own"), (ODD, "cublasdx")], ids=["product", "solver", "odd"]
+)
+def test_a_cached_function_of_the_planned_provider_is_used(bench: Bench, variant: Variant, provider: str) -> None:
+    assert f"the {provider} function {variant.describe()} is not" in missing(bench, variant).message
+    built = bench.build(variant)
     with settings.override(policy="locked"):
-        bench.engine.start_cached(plan_of(FEW))
-        assert bench.build(FEW).provider == "scalar"
-
-
-def test_a_solver_is_looked_up_for_its_own_provider(bench: Bench) -> None:
-    assert f"the own function {FACTOR.describe()} is not" in missing(bench, FACTOR).message
-    built = bench.build(FACTOR)
-    with settings.override(policy="locked"):
-        bench.engine.start_cached(plan_of(FACTOR, FEW))
-        assert bench.build(FACTOR).key == built.key
-
-
-def test_a_variant_that_mma_cannot_serve_is_looked_up_for_cublasdx(bench: Bench) -> None:
-    assert "the cublasdx function" in missing(bench, ODD).message
-    built = bench.build(ODD)
-    with settings.override(policy="locked"):
-        bench.engine.start_cached(plan_of(ODD))
-        assert bench.build(ODD).key == built.key
+        bench.engine.start_cached(plan_of(variant, FEW))
+        found = bench.build(variant)
+        assert bench.build(FEW).provider == "scalar", "it needs nothing"
+    assert (found.payload, found.key, found.hit) == (built.payload, built.key, True)
 
 
 def test_without_a_compiler_there_is_no_key(bench: Bench) -> None:

@@ -199,10 +199,12 @@ def test_a_process_that_dies_with_precompiled_headers_is_replaced_without(case: 
 
 
 def test_a_module_is_compiled_and_linked_by_warp_tiles(case: Case) -> None:
+    (case.folder / "module.cubin").write_bytes(b"an older cubin")
     record = case.build()
     assert (record.linker, record.linker_reason) == ("warp_tiles", "")
     assert case.warp_built == []
     assert case.output.read_bytes() == b"the cubin"
+    assert sorted(os.listdir(case.folder)) == ["module.cu", "module.cubin"]
     assert record.output_bytes == len(b"the cubin")
     assert case.engine.started == [BIG[Role.FORWARD]]
     (compiled,), (linked,) = case.engine.pool.compiled, case.engine.pool.linked
@@ -214,24 +216,23 @@ def test_a_module_is_compiled_and_linked_by_warp_tiles(case: Case) -> None:
     assert case.engine.recorder.records == (record,)
 
 
-def test_warps_options_reach_the_compiler(case: Case) -> None:
-    case.build(fast_math=True, arch_suffix="a")
-    assert {"--use_fast_math", "-arch=sm_90a"} <= set(case.engine.pool.compiled[0].flags)
-    assert case.engine.pool.linked[0].arch == "sm_90a"
-
-
-def test_ptx_is_linked_for_a_virtual_architecture_without_a_register_limit(tmp_path: Path) -> None:
-    case = Case(tmp_path, block_dim=1024)
-    case.build("module.ptx")
-    (linked,) = case.engine.pool.linked
-    assert (linked.arch, linked.output, linked.max_registers) == ("compute_90", "ptx", None)
-
-
-@pytest.mark.parametrize(("block_dim", "registers"), [(128, None), (512, 128), (1024, 64)])
-def test_a_large_block_limits_the_registers(tmp_path: Path, block_dim: int, registers: int | None) -> None:
+@pytest.mark.parametrize(
+    ("block_dim", "output", "arch", "registers"),
+    [
+        (128, "cubin", "sm_90a", None),
+        (512, "cubin", "sm_90a", 128),
+        (1024, "cubin", "sm_90a", 64),
+        (1024, "ptx", "compute_90a", None),
+    ],
+)
+def test_warps_options_and_a_limit_of_registers_reach_the_compiler(
+    tmp_path: Path, block_dim: int, output: str, arch: str, registers: int | None
+) -> None:
     case = Case(tmp_path, block_dim=block_dim)
-    case.build()
-    assert case.engine.pool.linked[0].max_registers == registers
+    case.build(f"module.{output}", fast_math=True, arch_suffix="a")
+    assert {"--use_fast_math", f"-arch={arch}"} <= set(case.engine.pool.compiled[0].flags)
+    (linked,) = case.engine.pool.linked
+    assert (linked.arch, linked.output, linked.max_registers) == (arch, output, registers)
 
 
 def test_inputs_are_sorted_by_symbol_and_unique(tmp_path: Path) -> None:
@@ -263,14 +264,20 @@ def test_a_weaker_function_rewrites_the_source_and_compiles_it_again(case: Case)
     assert len(case.engine.pool.linked) == 1
 
 
-def test_a_scalar_product_rewrites_the_source_for_warp(case: Case) -> None:
-    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "scalar")}
+@pytest.mark.parametrize(
+    ("provider", "symbol", "name", "reason"),
+    [("scalar", None, "0", "no function was built"), ("libmathdx", "dot_8_12_4", "dot_8_12_4", "libmathdx")],
+)
+def test_another_product_rewrites_the_source_for_warp(
+    case: Case, provider: str, symbol: str | None, name: str, reason: str
+) -> None:
+    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], provider, symbol)}
     record = case.build()
-    assert case.warp_built == [[]]
-    assert names_of(case.text_for_warp, 0) == ["0", "0", "0"]
+    assert case.warp_built == [[f"LTO-IR of {symbol}".encode()] if symbol else []]
+    assert names_of(case.text_for_warp, 0) == [name] * 3
     assert "wt_gemm" not in case.text_for_warp
     assert record.linker == "warp"
-    assert "no function was built" in record.linker_reason
+    assert reason in record.linker_reason
     assert case.output.read_bytes() == b"Warp's cubin"
     assert case.engine.pool.linked == []
 
@@ -283,25 +290,6 @@ def test_a_scalar_product_beside_a_built_one_is_linked_by_warp_tiles(case: Case)
     text = case.engine.pool.compiled[-1].source
     assert names_of(text, 0) == ["0", "0", "0"]
     assert names_of(text, 1) == [SMALL[Role.FORWARD].symbol] * 3
-
-
-def test_a_libmathdx_product_is_linked_by_warp(case: Case) -> None:
-    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "libmathdx", "dot_8_12_4")}
-    record = case.build()
-    assert case.warp_built == [[b"LTO-IR of dot_8_12_4"]]
-    assert names_of(case.text_for_warp, 0) == ["dot_8_12_4"] * 3
-    assert record.linker == "warp"
-    assert "libmathdx" in record.linker_reason
-    assert case.engine.pool.linked == []
-
-
-def test_a_product_that_cannot_be_built_fails_the_module(case: Case) -> None:
-    case.engine.results = {BIG[Role.FORWARD]: BuildError("no")}
-    with pytest.raises(BuildError, match="no"):
-        case.build()
-    assert case.warp_built == []
-    assert not case.output.exists()
-    assert case.engine.recorder.records == ()
 
 
 def test_a_cholesky_adjoint_has_no_scalar_path(tmp_path: Path) -> None:
@@ -331,41 +319,26 @@ def test_a_bfloat16_gradient_keeps_its_call_off_the_scalar_path(tmp_path: Path) 
     assert case_of(both_ways=False).build().linker == "warp", "only the forward product may take it"
 
 
-def test_the_plan_names_the_functions_that_the_source_calls(case: Case) -> None:
-    def choose(planned: PlannedVariant) -> PlannedVariant:
-        return with_function(replace(planned, provider="cublasdx", symbol="wt_gemm_promised"))
-
-    made = replace(generated(case.session), kernels=("k",))
-    build = ModuleBuild(case.engine, made, plan_module(made, choose, lambda reserved: ()))  # type: ignore[arg-type]
-    assert names_of(build.text, 0) == ["wt_gemm_promised"] * 3
-
-
 # ---- linked by Warp
 
 
 @pytest.mark.parametrize(
-    ("keywords", "word"),
-    [({"config": "debug"}, "debug"), ({"fatbins": [b"x"]}, "solver or FFT"), ({"sparkle": 1}, "sparkle")],
+    ("keywords", "linker", "word"),
+    [
+        ({"config": "debug"}, "auto", "debug"),
+        ({"fatbins": [b"x"]}, "auto", "solver or FFT"),
+        ({"sparkle": 1}, "auto", "sparkle"),
+        ({"warp_inputs": (b"cholesky",)}, "auto", "solver"),
+        ({}, "warp", "the setting linker (override()) is 'warp'"),
+    ],
 )
-def test_warp_links_what_warp_tiles_cannot(case: Case, keywords: dict[str, Any], word: str) -> None:
-    record = case.build(**keywords)
+def test_warp_links_what_warp_tiles_cannot(case: Case, keywords: dict[str, Any], linker: str, word: str) -> None:
+    with settings.override(linker=linker):
+        record = case.build(**keywords)
     assert record.linker == "warp"
     assert word in record.linker_reason
-    assert case.warp_built == [[f"LTO-IR of {BIG[Role.FORWARD].symbol}".encode()]]
-    assert case.engine.pool.requests == []
-
-
-def test_warps_own_inputs_come_first(case: Case) -> None:
-    record = case.build(warp_inputs=(b"cholesky",))
-    assert case.warp_built == [[b"cholesky", f"LTO-IR of {BIG[Role.FORWARD].symbol}".encode()]]
-    assert "solver" in record.linker_reason
-
-
-def test_the_linker_setting_leaves_the_link_to_warp(case: Case) -> None:
-    with settings.override(linker="warp"):
-        record = case.build()
-    assert record.linker == "warp"
-    assert record.linker_reason == "the setting linker (override()) is 'warp'"
+    own = [f"LTO-IR of {BIG[Role.FORWARD].symbol}".encode()]
+    assert case.warp_built == [[*keywords.get("warp_inputs", ()), *own]]
     assert case.engine.pool.requests == []
 
 
@@ -398,10 +371,17 @@ def test_a_module_that_warp_cannot_link_is_built_with_less(
     assert {v.provider for v in record.plan.needed} == {"cublasdx" if functions else "scalar"}
 
 
-def test_an_error_of_the_users_code_is_the_first_one(case: Case) -> None:
+def test_a_product_that_cannot_be_built_or_a_module_that_warp_refuses_fails(case: Case) -> None:
     case.warp_fails = 3
     with settings.override(linker="warp"), pytest.raises(Exception, match="build 1 failed"):
         case.build()
+    case.warp_built.clear()
+    case.engine.results = {BIG[Role.FORWARD]: BuildError("no")}
+    with pytest.raises(BuildError, match="no"):
+        case.build()
+    assert case.warp_built == []
+    assert not case.output.exists()
+    assert case.engine.recorder.records == ()
 
 
 # ---- the linker setting "own"
@@ -427,13 +407,6 @@ def test_an_own_linker_raises_where_warp_would_have_to_link(
 
 
 # ---- files
-
-
-def test_the_output_is_replaced_as_a_whole(case: Case) -> None:
-    (case.folder / "module.cubin").write_bytes(b"an older cubin")
-    case.build()
-    assert case.output.read_bytes() == b"the cubin"
-    assert sorted(os.listdir(case.folder)) == ["module.cu", "module.cubin"]
 
 
 @pytest.mark.parametrize(

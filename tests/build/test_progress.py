@@ -98,21 +98,12 @@ def test_a_name_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parallel_builds_are_counted_together(timers: list[Timer]) -> None:
-    bar, release = BuildProgress(), threading.Event()
-
-    def build() -> None:
-        with bar.counted("x", "on"):
-            assert release.wait(60)
-
-    threads = [threading.Thread(target=build) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    until(lambda: bar._running == 3)
-    timers[0].end()
-    assert (len(timers), bar._total, bar._bar is None) == (1, 3, False)
-    release.set()
-    for thread in threads:
-        thread.join(60)
+    bar = BuildProgress()
+    with contextlib.ExitStack() as builds:
+        for _ in range(3):
+            builds.enter_context(bar.counted("x", "on"))
+        timers[0].end()
+        assert (len(timers), bar._running, bar._total, bar._bar is None) == (1, 3, 3, False)
     assert (bar._running, bar._done, bar._bar) == (0, 3, None)
     with bar.counted("y", "off"):
         assert (bar._total, bar._done) == (1, 0)  # the next batch counts from the start
@@ -147,23 +138,16 @@ def test_the_bar_names_the_module_that_the_program_waits_for(
     assert bar._bar is None
 
 
-def test_a_failed_build_ends_the_bar(timers: list[Timer]) -> None:
+def test_a_failed_build_ends_the_bar_and_without_standard_error_nothing_fails(
+    timers: list[Timer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bar = BuildProgress()
-
-    def build() -> None:
-        with bar.counted("x", "on"):
-            timers[0].end()
-            assert bar._bar is not None
-            raise KeyError("the build failed")
-
-    with pytest.raises(KeyError):
-        build()
+    with contextlib.suppress(KeyError), bar.counted("x", "on"):
+        timers[0].end()
+        assert bar._bar is not None
+        raise KeyError("the build failed")
     assert (bar._bar, bar._running) == (None, 0)
-
-
-def test_without_standard_error_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)  # as under pythonw, or a daemon that closed it
-    bar = BuildProgress()
     with bar.counted("x", "auto"):
         pass
     assert bar._done == 1

@@ -131,12 +131,6 @@ def test_arguments_of_plan_are_checked() -> None:
     assert warp_tiles.plan(module, arch=90, block_dim=64).needed
 
 
-def test_an_executor_that_is_none_is_refused() -> None:
-    with pytest.raises(SettingError, match="executor is 1"):
-        warp_tiles.enable(executor=1)
-    assert not warp_tiles.is_enabled()
-
-
 def test_an_output_folder_that_is_a_file_or_not_writable(run: Run, script: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file" / "out", Path("/proc/warp_tiles"), Path("/dev/null/out")):
