@@ -194,7 +194,7 @@ def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path:
 # ---- with the real compiler
 
 
-@pytest.mark.parametrize("provider", ["own", "cublasdx"])
+@pytest.mark.parametrize("provider", ["own", pytest.param("cublasdx", marks=pytest.mark.slow)])
 def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path) -> None:
     tiny = variant_of(4)
     with settings.override(cache_dir=tmp_path, provider=provider, jobs=1, progress="off"):

@@ -201,7 +201,7 @@ def test_only_an_answer_with_proof_counts(installation: Installation, failure: B
     for facts in (lambda expected: expected[:1], of_another_installation):
         with pytest.raises(RefusedWorkerError, match="tcp://worker:1"):
             answered(facts)
-    with pytest.raises(WorkerError if failure is None else BuildError, match="tcp://worker:1|rejected"):
+    with pytest.raises(WorkerError if failure is None else BuildError, match=r"tcp://worker:1|rejected"):
         answered(lambda expected: ())
     if failure is not None:
         with pytest.raises(BuildError, match="rejected"):

@@ -52,19 +52,15 @@ def process_of(pool: CompilerPool) -> subprocess.Popen[bytes]:
     return holder._process
 
 
-def test_a_compiler_process_uses_no_cache_of_the_driver(shared: CompilerPool) -> None:
+def test_a_function_is_compiled_in_another_process_without_a_cache_of_the_driver(shared: CompilerPool) -> None:
     """NVRTC's own cache uses the driver."""
-    shared.submit(GOOD).result(60)
-    variables = Path(f"/proc/{process_of(shared).pid}/environ").read_bytes().split(b"\0")
-    assert b"CUDA_CACHE_DISABLE=1" in variables
-
-
-def test_a_function_is_compiled_in_another_process(shared: CompilerPool) -> None:
     result = shared.submit(GOOD).result(60)
     assert result.payload.startswith(LTO_IR)
     assert result.compiler.startswith("NVRTC ")
     assert result.seconds > 0
-    assert process_of(shared).pid != os.getpid()
+    process = process_of(shared)
+    assert process.pid != os.getpid()
+    assert b"CUDA_CACHE_DISABLE=1" in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
 
 
 def test_both_kinds_of_requests_are_accepted(shared: CompilerPool) -> None:
@@ -105,23 +101,25 @@ def test_reproduce_compiles_with_the_options_of_the_first_line(
     assert "header.cuh" in capsys.readouterr().err
 
 
-def test_reproduce_without_options_names_the_expected_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "bare.cu"
-    path.write_text(GOOD.source)
-    assert worker.main(["--reproduce", str(path)]) == 2
-    assert "// flags: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["--bogus"], ["--reproduce"], ["--reproduce", "a", "b"]])
-def test_other_arguments_print_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert worker.main(arguments) == 2
-    assert "--reproduce FILE" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--reproduce", "{}"], "// flags: "),
+        *((words, "--reproduce FILE") for words in (["--bogus"], ["--reproduce"], ["--reproduce", "a", "b"])),
+    ],
+)
+def test_other_arguments_print_the_usage(
+    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bare.cu").write_text(GOOD.source)
+    assert worker.main([word.format(tmp_path / "bare.cu") for word in arguments]) == 2
+    assert text in capsys.readouterr().err
 
 
 # ---- crashes
 
 
-def test_a_process_that_dies_during_a_request_is_replaced(own: CompilerPool) -> None:
+def test_a_process_that_dies_during_or_between_requests_is_replaced(own: CompilerPool) -> None:
     own.submit(GOOD).result(60)
     victim = process_of(own)
     os.kill(victim.pid, signal.SIGSTOP)
@@ -132,14 +130,10 @@ def test_a_process_that_dies_during_a_request_is_replaced(own: CompilerPool) -> 
         future.result(60)
     assert "doctor" in caught.value.remedy
     assert own.submit(GOOD).result(60).payload
-    assert process_of(own).pid != victim.pid
-
-
-def test_a_process_that_died_between_requests_is_replaced(own: CompilerPool) -> None:
-    own.submit(GOOD).result(60)
-    victim = process_of(own)
-    victim.kill()
-    victim.wait(10)
+    second = process_of(own)
+    assert second.pid != victim.pid
+    second.kill()
+    second.wait(10)
     assert own.submit(GOOD).result(60).payload
 
 
@@ -269,22 +263,11 @@ def test_short_memory_means_fewer_processes(free: int | None, jobs: int, monkeyp
     assert CompilerPool(16).jobs == 16, "the user's number counts"
 
 
-def test_no_more_processes_than_jobs_are_started() -> None:
-    with CompilerPool(2) as pool:
-        for future in [pool.submit(GOOD) for _ in range(6)]:
-            assert future.result(60).payload
-        assert 1 <= len(pool._processes) <= 2
-        assert len(pool._idle) == len(pool._processes)
-
-
-def test_an_unexpected_error_of_a_pool_is_a_worker_error() -> None:
+def test_an_unexpected_error_is_a_worker_error_and_chooses_no_other_linker(shared: CompilerPool) -> None:
     future: Future[Compiled] = Future()
     future.set_exception(RuntimeError("the pool died"))
     with pytest.raises(WorkerError, match="the pool died"):
         result_of(future)
-
-
-def test_an_unexpected_error_in_a_process_chooses_no_other_linker(shared: CompilerPool) -> None:
     with pytest.raises(WorkerError, match="the compiler process failed: UnicodeEncodeError"):
         shared.submit(replace(GOOD, source="\ud800")).result(60)
 
@@ -356,25 +339,17 @@ def test_a_process_keeps_few_precompiled_headers_and_none_after_its_end(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
-def test_the_files_of_a_process_go_when_its_parent_is_killed(end: str, tmp_path: Path) -> None:
-    code = f"""
+def test_the_files_of_a_process_go_when_its_parent_is_killed(tmp_path: Path) -> None:
+    code = """
 import os
 from tests.compile.test_pool import CompilerPool, with_precompiled_headers
 pool = CompilerPool(1)
 pool.submit(with_precompiled_headers(32)).result(60)
-{end}
+os.kill(os.getpid(), 9)
 """
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, env=environment, timeout=120)
     until(lambda: not list(tmp_path.iterdir()), 20)
-
-
-def test_a_process_starts_without_a_folder_for_temporary_files(
-    own: CompilerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    assert own.submit(GOOD).result(60).payload.startswith(LTO_IR)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -382,14 +357,15 @@ def test_a_process_whose_temporary_folder_was_removed_is_replaced(
     replaced: bool, own: CompilerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    own.submit(with_precompiled_headers(32)).result(60)
+    own.submit(GOOD).result(60)
     (folder,) = tmp_path.iterdir()
     process = process_of(own)
     shutil.rmtree(folder)
     (tmp_path / "another").mkdir()
     if replaced:
         folder.symlink_to(tmp_path / "another")
-    assert own.submit(with_precompiled_headers(32)).result(60).payload
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))  # none can be made
+    assert own.submit(GOOD).result(60).payload.startswith(LTO_IR)
     assert process_of(own) is not process
     assert not list((tmp_path / "another").iterdir())
     folder.unlink(missing_ok=True)

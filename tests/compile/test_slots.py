@@ -202,9 +202,9 @@ def test_a_request_of_a_start_record_has_limits_of_time_and_memory(
 def test_a_source_that_takes_too_much_memory_fails_and_the_process_has_no_limit_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pool_module, "RECORD_BYTES", 200 << 20)
-    levels = "".join(f"#define B{n + 1} {', '.join([f'B{n}'] * 10)}\n" for n in range(7))
-    bomb = replace(GOOD, source=f"#define B0 1\n{levels}__device__ int x[] = {{B7}};\n")
+    monkeypatch.setattr(pool_module, "RECORD_BYTES", 100 << 20)
+    levels = "".join(f"#define B{n + 1} {', '.join([f'B{n}'] * 10)}\n" for n in range(6))
+    bomb = replace(GOOD, source=f"#define B0 1\n{levels}__device__ int x[] = {{B6}};\n")
     with CompilerPool(1) as pool:
         with pytest.raises(BuildError) as error:
             pool.submit(bomb, ahead=RECORD).result(120)
@@ -250,7 +250,7 @@ from tests.compile.test_pool import GOOD
 from warp_tiles.compile.pool import CompilerPool, WorkerSlots
 from warp_tiles.util.trusted_folder import TrustedFolder
 with CompilerPool(4, WorkerSlots(TrustedFolder(Path(sys.argv[1])))) as pool:
-    work = [pool.submit(GOOD) for _ in range(8)]
+    work = [pool.submit(GOOD) for _ in range(4)]
     assert all(one.result(120).payload for one in work)
     if sys.argv[2:]:
         os.kill(os.getpid(), 9)
@@ -264,10 +264,10 @@ def test_ranks_on_one_host_share_its_cores(tmp_path: Path, slots: Callable[[], W
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ranks = [
         subprocess.Popen([*command, *more], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
-        for more in ([], [], [], ["killed"])
+        for more in ([], [], ["killed"])
     ]
     counts = [int(rank.communicate(timeout=120)[0] or 0) for rank in ranks]
-    assert all(1 <= count <= 3 for count in counts[:3]), "its first request, and those in the two slots"
-    assert [rank.returncode for rank in ranks] == [0, 0, 0, -9]
+    assert all(1 <= count <= 3 for count in counts[:2]), "its first request, and those in the two slots"
+    assert [rank.returncode for rank in ranks] == [0, 0, -9]
     free = slots()
     assert None not in [free.take(), free.take()], "a killed process holds no slot"

@@ -43,7 +43,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Toolchain]:
     return searches
 
 
-def test_the_search_runs_once(found: list[Toolchain], tmp_path: Path) -> None:
+def test_the_search_runs_once_for_each_warp(found: list[Toolchain], tmp_path: Path) -> None:
     store = ToolchainStore(tmp_path / "memo")
     assert not (tmp_path / "memo").exists(), "the constructor creates no files"
     assert found == []
@@ -51,12 +51,9 @@ def test_the_search_runs_once(found: list[Toolchain], tmp_path: Path) -> None:
     assert len(found) == 1
     assert ToolchainStore(tmp_path / "memo").toolchain() == found[0]  # as another process would
     assert len(found) == 1
-
-
-def test_another_warp_repeats_the_search(found: list[Toolchain], tmp_path: Path) -> None:
     for toolkit in ((13, 4), (13, 4), (12, 9)):
         ToolchainStore(tmp_path / "memo", warp_toolkit=toolkit).toolchain()
-    assert len(found) == 2
+    assert len(found) == 3
 
 
 def rewrite(memo: Path, name: str, value: object) -> None:
@@ -144,11 +141,31 @@ def test_a_source_digest_depends_on_every_file_of_the_closure(found: list[Toolch
     assert len(set(digests)) == 4
 
 
-def test_a_new_include_of_a_source_is_followed(found: list[Toolchain], tmp_path: Path) -> None:
-    source = tree(tmp_path / "kernels", gemm="", tile="") / "gemm.h"
-    assert set(ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))) == {"gemm.h"}
-    source.write_text('#include "tile.h"\n')
-    assert set(ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))) == {"gemm.h", "tile.h"}
+def test_a_closure_is_taken_once_until_something_changes(
+    found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = tree(tmp_path / "kernels", gemm__top="#include <a.h>\n", lib__b="", lib__c="")
+    calls: list[Path] = []
+    take = module.include_closure
+
+    def counted(path: Path, folders: Any) -> dict[str, Path]:
+        calls.append(path)
+        return take(path, folders)
+
+    def closure(include_dir: str = "inc") -> dict[str, str]:
+        top = DeviceSource(kernels / "gemm/top.h", kernels, (kernels, kernels / "lib", tmp_path / include_dir))
+        return dict(ToolchainStore(tmp_path / "memo").closure(top))
+
+    monkeypatch.setattr(module, "include_closure", counted)
+    assert closure()["a.h"] == closure()["a.h"] == str(tmp_path / "inc/a.h")
+    assert calls == [kernels / "gemm/top.h"]
+    tree(tmp_path / "newer", a="")
+    assert closure("newer")["a.h"] == str(tmp_path / "newer/a.h")
+    (kernels / "gemm/top.h").write_text("#include <a.h>\n#include <b.h>\n")  # a new include
+    assert closure()["b.h"] == str(kernels / "lib/b.h")
+    tree(kernels, b="")  # this file comes first in the search order
+    assert closure()["b.h"] == str(kernels / "b.h")
+    assert len(calls) == 4
 
 
 @pytest.mark.parametrize("value", [[], 3, {"gemm.h": 3}, None])
@@ -157,39 +174,6 @@ def test_a_closure_of_another_form_is_taken_again(found: list[Toolchain], tmp_pa
     expected = ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))
     rewrite(tmp_path / "memo", "closure", value)
     assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc")) == expected
-
-
-def test_a_closure_depends_on_the_include_folders(found: list[Toolchain], tmp_path: Path) -> None:
-    source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
-    assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))["a.h"] == str(
-        tmp_path / "inc/a.h"
-    )
-    newer = device(source, tree(tmp_path / "newer", a=""))
-    assert ToolchainStore(tmp_path / "memo").closure(newer)["a.h"] == str(tmp_path / "newer/a.h")
-
-
-def test_a_closure_is_taken_once(found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
-    calls: list[Path] = []
-    take = module.include_closure
-
-    def counted(path: Path, folders: Any) -> dict[str, Path]:
-        calls.append(path)
-        return take(path, folders)
-
-    monkeypatch.setattr(module, "include_closure", counted)
-    first = ToolchainStore(tmp_path / "memo")
-    top = device(source, tmp_path / "inc")
-    assert first.closure(top) == first.closure(top) == ToolchainStore(tmp_path / "memo").closure(top)
-    assert calls == [source]
-
-
-def test_a_new_file_in_the_own_folder_repeats_the_closure(found: list[Toolchain], tmp_path: Path) -> None:
-    source = tree(tmp_path / "kernels", gemm__top='#include "arch/a.h"\n', lib__arch__a="") / "gemm/top.h"
-    top = DeviceSource(source, tmp_path / "kernels", (tmp_path / "kernels", tmp_path / "kernels/lib"))
-    assert ToolchainStore(tmp_path / "memo").closure(top)["arch/a.h"] == str(tmp_path / "kernels/lib/arch/a.h")
-    tree(tmp_path / "kernels", arch__a="")  # this file comes first in the search order
-    assert ToolchainStore(tmp_path / "memo").closure(top)["arch/a.h"] == str(tmp_path / "kernels/arch/a.h")
 
 
 def test_the_state_of_the_search_depends_on_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
