@@ -27,20 +27,18 @@ CPU = wp.get_device("cpu")
 def test_only_the_final_launch_changes_arrays(store: MemoryStore, by_name: bool) -> None:
     add, args = tuned(store), arguments()
     before = {name: value.numpy().copy() for name, value in args.items() if name != "n"}
-    add.launch(**(dict(args, device="cpu") if by_name else lists(args)))
+    record = add.tune(args, "cpu")
+    np.testing.assert_array_equal(args["c"].numpy(), before["c"])
+    assert {timing.config["tile"] for timing in record.timings} == {8, 16, 32}
+    assert add.best(args, "cpu") == record.winner()
+    assert (add.counters.searches, add.counters.builds, add.counters.measurements) == (1, 3, 3)
+    second = tuned(store)
+    second.launch(**(dict(args, device="cpu") if by_name else lists(args)))
     np.testing.assert_array_equal(args["a"].numpy(), before["a"])
     np.testing.assert_array_equal(args["b"].numpy(), before["b"])
     np.testing.assert_allclose(args["c"].numpy(), before["a"] + before["b"] + before["c"], rtol=1e-6)
-    assert (add.counters.searches, add.counters.builds, add.counters.measurements) == (1, 3, 3)
-
-
-def test_tune_launches_nothing(store: MemoryStore) -> None:
-    add, args = tuned(store), arguments()
-    before = args["c"].numpy().copy()
-    record = add.tune(args, "cpu")
-    np.testing.assert_array_equal(args["c"].numpy(), before)
-    assert {timing.config["tile"] for timing in record.timings} == {8, 16, 32}
-    assert add.best(args, "cpu") == record.winner()
+    second.launch(**lists(args))
+    assert (second.counters.lookups, second.counters.searches, second.counters.builds) == (1, 0, 0)
 
 
 def test_a_planned_script_searches_nothing(store: MemoryStore) -> None:
@@ -54,43 +52,11 @@ def test_a_planned_script_searches_nothing(store: MemoryStore) -> None:
     assert (add.counters.searches, add.counters.measurements) == (0, 0)
 
 
-def test_another_tuned_kernel_uses_the_record(store: MemoryStore) -> None:
-    first, second, args = tuned(store), tuned(store), arguments()
-    first.launch(**lists(args))
-    second.launch(**lists(args))
-    second.launch(**lists(args))
-    assert (second.counters.lookups, second.counters.searches, second.counters.builds) == (1, 0, 0)
-
-
 # ---- results
 
 
 def wrong_for_16(tile: int) -> Any:
     return scaled_add(tile, 3.0 if tile == 16 else 1.0)
-
-
-@pytest.mark.parametrize(
-    "reference",
-    [
-        "first",
-        lambda args: args.c.numpy() + args.a.numpy() + args.b.numpy(),
-        lambda args: {"c": args.c.numpy() + args.a.numpy() + args.b.numpy()},
-    ],
-    ids=["first", "array", "by name"],
-)
-def test_a_wrong_result_is_a_recorded_failure(store: MemoryStore, reference: Any) -> None:
-    add, args = tuned(store, factory=wrong_for_16, reference=reference), arguments()
-    add.launch(**lists(args))
-    failed = [timing for timing in add.record(args, "cpu").timings if timing.status == "failed"]
-    assert [timing.config["tile"] for timing in failed] == [16]
-    assert "wrong result: c differs by up to" in failed[0].reason
-
-
-def test_a_reference_that_does_not_fit(store: MemoryStore) -> None:
-    args = arguments()
-    for reference, text in ((lambda args: [1, 2], "2 results for c"), (lambda args: {"a": 1}, "a, which is not writ")):
-        with pytest.raises(TuningError, match=text):
-            tuned(store, reference=reference).launch(**lists(args))
 
 
 def refuses_16(tile: int) -> Any:
@@ -99,12 +65,35 @@ def refuses_16(tile: int) -> Any:
     return scaled_add(tile)
 
 
-def test_a_configuration_that_the_maker_refuses(store: MemoryStore) -> None:
-    add, args = tuned(store, factory=refuses_16), arguments()
+def total(args: Any) -> Any:
+    return args.c.numpy() + args.a.numpy() + args.b.numpy()
+
+
+@pytest.mark.parametrize(
+    ("factory", "reference", "reason"),
+    [
+        (wrong_for_16, "first", "wrong result: c differs by up to"),
+        (wrong_for_16, total, "wrong result: c differs by up to"),
+        (wrong_for_16, lambda args: {"c": total(args)}, "wrong result: c differs by up to"),
+        (refuses_16, None, "ValueError: 16 is not supported"),
+    ],
+    ids=["first", "array", "by name", "refused"],
+)
+def test_a_wrong_result_or_a_refused_configuration_is_a_recorded_failure(
+    store: MemoryStore, factory: Any, reference: Any, reason: str
+) -> None:
+    add, args = tuned(store, factory=factory, reference=reference), arguments()
     add.launch(**lists(args))
-    timing = add.record(args, "cpu").timing(CONFIGS[1])
-    assert timing.status == "failed"
-    assert "ValueError: 16 is not supported" in timing.reason
+    failed = [timing for timing in add.record(args, "cpu").timings if timing.status == "failed"]
+    assert [timing.config["tile"] for timing in failed] == [16]
+    assert reason in failed[0].reason
+
+
+def test_a_reference_that_does_not_fit(store: MemoryStore) -> None:
+    args = arguments()
+    for reference, text in ((lambda args: [1, 2], "2 results for c"), (lambda args: {"a": 1}, "a, which is not writ")):
+        with pytest.raises(TuningError, match=text):
+            tuned(store, reference=reference).launch(**lists(args))
 
 
 def does_not_build(tile: int) -> Any:
@@ -178,7 +167,7 @@ def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore, option
     add.launch(**lists(args))
 
 
-def test_generic_kernels(store: MemoryStore) -> None:
+def test_generic_kernels_and_empty_launches(store: MemoryStore) -> None:
     def generic(tile: int) -> Any:
         @wp.kernel(module="unique", enable_backward=False)
         def kernel(a: wp.array(dtype=Any), b: wp.array(dtype=Any), n: int, c: wp.array(dtype=Any)):
@@ -190,9 +179,10 @@ def test_generic_kernels(store: MemoryStore) -> None:
     add = tuned(store, factory=generic, dim=lambda c, args: args.n, tiled=False)
     for dtype in (wp.float32, wp.float64):
         arrays = [wp.array(np.arange(1.0, 9.0), dtype=dtype, device="cpu") for _ in range(3)]
+        add.launch(inputs=[*arrays[:2], 0], outputs=arrays[2:], device="cpu")
         add.launch(inputs=[*arrays[:2], 8], outputs=arrays[2:], device="cpu")
         np.testing.assert_array_equal(arrays[2].numpy(), 2 * np.arange(1.0, 9.0))
-    assert add.counters.searches == 2
+    assert add.counters.searches == 2, "an empty launch is not tuned"
 
 
 def test_a_tape_records_the_winning_launch_alone(store: MemoryStore) -> None:
@@ -214,12 +204,6 @@ def test_a_tape_records_the_winning_launch_alone(store: MemoryStore) -> None:
     np.testing.assert_allclose(a.grad.numpy(), 2 * np.arange(1.0, 9.0))
 
 
-def test_an_empty_launch_is_not_tuned(store: MemoryStore) -> None:
-    add, args = tuned(store), arguments()
-    add.launch(**lists(dict(args, n=0)))
-    assert add.counters.searches == 0
-
-
 # ---- bad input
 
 
@@ -229,55 +213,31 @@ def test_an_empty_launch_is_not_tuned(store: MemoryStore) -> None:
         ({"configs": [{"tile": 8, "block_dim": 32, "depth": 2}]}, "names depth, which it does not take"),
         ({"configs": [{"block_dim": 32}]}, "lacks tile"),
         ({"configs": [{"tile": 8}]}, "has no block_dim"),
-        ({"configs": CONFIGS, "default": 3}, "default is 3"),
-        ({"configs": CONFIGS, "default": {"til": 3}}, "names til"),
-        ({"configs": CONFIGS, "key": ()}, "key is"),
-        ({"configs": CONFIGS, "space": warp_tiles.Space(tile=[8])}, "configs or space"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_invalid_options_are_refused_at_once(store: MemoryStore, options: dict[str, Any], text: str) -> None:
-    given = {"key": ("a",), "dim": dim, "tiled": True, **options}
-    with pytest.raises(TuningError, match=text):
-        warp_tiles.autotune(**given)(scaled_add)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("dim", value) for value in (None, 4, (4, 4))),
+        ({"default": {"til": 3}}, "names til"),
+        ({"key": ()}, "key is"),
+        ({"space": warp_tiles.Space(tile=[8])}, "configs or space"),
+        ({"configs": [{**CONFIGS[0], "warp_tiles_nothing": 1}]}, "warp_tiles_nothing is unknown.*warp_tiles_provider"),
+        ({"configs": [{**CONFIGS[0], "warp_tiles_provider": "none"}]}, "warp_tiles_provider is 'none'.*cublasdx"),
+        *(({"dim": value}, "dim is") for value in (None, 4, (4, 4))),
         *(
-            (name, value)
+            ({name: value}, f"{name} is")
             for name in ("rtol", "atol")
             for value in (-1e-9, math.nan, math.inf, 10**400, "0.1", None, True)
         ),
-        *(("jobs", value) for value in (-1, 1.5, True)),
-        *(("effort", value) for value in (3, {"runs": 2})),
-        *(("restore", value) for value in (3, [3])),
-        ("configs", 5),
-        ("space", {"step": [1, 2]}),
-        ("search", "some"),
-        ("reference", 3),
+        *(({"jobs": value}, "jobs is") for value in (-1, 1.5, True)),
+        *(({"effort": value}, "effort is") for value in (3, {"runs": 2})),
+        *(({"restore": value}, "restore is") for value in (3, [3])),
+        *(({name: 3}, f"{name} is 3") for name in ("default", "configs", "reference")),
+        ({"configs": None, "space": {"step": [1, 2]}}, "space is"),
+        ({"search": "some"}, "search is"),
     ],
-    ids=lambda value: str(value)[:9],
+    ids=lambda value: str(value)[:20],
 )
-def test_the_decorator_refuses_invalid_options(option: str, value: Any) -> None:
-    configs = None if option == "space" else CONFIGS
-    with pytest.raises(TuningError, match=f"{option} is") as caught:
-        warp_tiles.autotune(**{"key": ("a",), "dim": dim, "configs": configs, option: value})
+def test_invalid_options_are_refused_at_once(options: dict[str, Any], text: str) -> None:
+    given = {"key": ("a",), "dim": dim, "tiled": True, "configs": CONFIGS, **options}
+    with pytest.raises((TuningError, SettingError), match=f"(?s){text}") as caught:
+        warp_tiles.autotune(**given)(scaled_add)
     assert caught.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("option", "text"),
-    [
-        ({"warp_tiles_nothing": 1}, "warp_tiles_nothing is unknown.*warp_tiles_provider"),
-        ({"warp_tiles_provider": "none"}, "warp_tiles_provider is 'none'.*cublasdx"),
-    ],
-)
-def test_options_of_a_module_are_checked_at_once(store: MemoryStore, option: dict[str, Any], text: str) -> None:
-    with pytest.raises(SettingError, match=f"(?s){text}"):
-        tuned(store, [{**CONFIGS[0], **option}])
 
 
 @pytest.mark.parametrize(
@@ -289,35 +249,26 @@ def test_one_device_is_a_list_of_one(store: MemoryStore, devices: Any, listed: t
     assert tuned(store, devices=devices)._measurement.devices == listed
 
 
-@pytest.mark.parametrize("option", ["key", "restore"])
-def test_an_unknown_name_lists_the_arguments(store: MemoryStore, option: str) -> None:
-    add = tuned(store, **{option: ("a", "m")})
-    with pytest.raises(TuningError, match=f"{option} names m, which the kernel does not take") as caught:
-        add.launch(**lists(arguments()))
-    assert "its arguments are a, b, n, c" in str(caught.value)
-
-
 def test_launches_with_wrong_arguments(store: MemoryStore) -> None:
-    add, args = tuned(store), arguments()
-    for given, text in (
-        ({**args, "d": 1}, "names d"),
-        ({**args, "inputs": [args["a"]]}, "a twice"),
-        ({"a": args["a"], "n": SIZE}, "no b, c"),
-        ({"inputs": [args["a"]]}, "no b, n, c"),
+    args = arguments()
+    for options, given, text in (
+        ({}, {**args, "d": 1}, "names d"),
+        ({}, {**args, "inputs": [args["a"]]}, "a twice"),
+        ({}, {"a": args["a"], "n": SIZE}, "no b, c"),
+        ({}, {"inputs": [args["a"]]}, "no b, n, c"),
+        ({"key": ("a", "m")}, args, "key names m, which the kernel does not take.*its arguments are a, b, n, c"),
+        ({"restore": ("a", "m")}, args, "restore names m, which the kernel does not take"),
     ):
-        with pytest.raises(TuningError, match=text):
-            add.launch(**given, device="cpu")
+        with pytest.raises(TuningError, match=f"(?s){text}"):
+            tuned(store, **options).launch(**given, device="cpu")
 
 
-def test_an_object_that_is_not_a_function(store: MemoryStore) -> None:
-    with pytest.raises(TuningError, match="give a function that makes a kernel"):
-        tuned(store, factory=3)  # type: ignore[arg-type]
-
-
-def test_a_maker_that_makes_no_kernel(store: MemoryStore) -> None:
+def test_a_maker_that_is_no_function_or_makes_no_kernel(store: MemoryStore) -> None:
     def nothing(tile: int) -> None:
         return None
 
+    with pytest.raises(TuningError, match="give a function that makes a kernel"):
+        tuned(store, factory=3)  # type: ignore[arg-type]
     with pytest.raises(TuningError, match="accepts no configuration") as caught:
         tuned(store, factory=nothing).launch(**lists(arguments()))
     assert "gives None" in caught.value.log
@@ -338,33 +289,27 @@ def limit_space(monkeypatch: pytest.MonkeyPatch, room: list[bool]) -> None:
 def test_a_build_that_found_no_space_is_tried_again_by_the_next_search(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = [True, False, False]
+    room = [False, False, False]
     limit_space(monkeypatch, room)
     configs = [{**config, "factor": 7.25} for config in CONFIGS]  # Warp's cache has these from no other test
     add, args = tuned(store, configs=configs, jobs=1), arguments()
+    with pytest.raises(TuningError, match="no configuration") as caught:
+        add.launch(**lists(args))
+    assert caught.value.log.count("No space left on device") == 3
+    caplog.clear()
+    room[:] = [True, False, False]
     add.launch(**lists(args))
     assert [timing.config["tile"] for timing in add.record(args, "cpu").timings] == [8]
     assert caplog.text.count("left out until the next search: OSError: [Errno 28]") == 2
+    searches = add.counters.searches
     add.launch(**lists(args))
-    assert add.counters.searches == 1  # a choice lasts as long as the process
+    assert add.counters.searches == searches  # a choice lasts as long as the process
     room[:] = [True, False]
     found = add.tune(args, "cpu")
     assert sorted(timing.config["tile"] for timing in found.timings if timing.status != "failed") == [8, 16]
     assert [timing.config["tile"] for timing in found.timings if "Errno 28" in timing.reason] == [32]
     found = add.tune(args, "cpu")
     assert sorted(timing.config["tile"] for timing in found.timings if timing.status != "failed") == [8, 16, 32]
-    assert len(add.record(args, "cpu").timings) == 3
-
-
-def test_if_nothing_can_be_built_the_next_launch_tries_again(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit_space(monkeypatch, [False] * 3)
-    add, args = tuned(store, configs=[{**config, "factor": 7.5} for config in CONFIGS]), arguments()
-    with pytest.raises(TuningError, match="no configuration") as caught:
-        add.launch(**lists(args))
-    assert caught.value.log.count("No space left on device") == 3
-    add.launch(**lists(args))
     assert len(add.record(args, "cpu").timings) == 3
 
 
@@ -398,54 +343,43 @@ def key_of(store: MemoryStore, **options: Any) -> TuningKey:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("first", "second", "equal"),
     [
-        {"block_dim": 64},
-        {"tiled": False},
-        {"flush_l2": True},
-        {"reference": "first"},
-        {"reference": lambda args: args.a.numpy() + args.b.numpy()},
+        ({}, {}, True),
+        ({}, {"block_dim": 64}, False),
+        ({}, {"tiled": False}, False),
+        ({}, {"flush_l2": True}, False),
+        ({}, {"reference": "first"}, False),
+        ({}, {"reference": total}, False),
+        ({}, {"rtol": 0.1}, True),  # no results are compared
+        ({"reference": "first", "rtol": 0.1}, {"reference": "first", "rtol": 1e-5}, False),
+        ({"reference": "first", "rtol": 0.5}, {"reference": "first", "rtol": np.float32(0.5)}, True),
+        ({"reference": "first", "rtol": 0.5}, {"reference": "first", "rtol": Fraction(1, 2)}, True),
     ],
-    ids=["block_dim", "tiled", "flush_l2", "first", "function"],
+    ids=str,
 )
-def test_shared_options_are_part_of_the_key(store: MemoryStore, change: dict[str, Any]) -> None:
-    assert key_of(store) == key_of(store)
-    assert key_of(store).digest != key_of(store, **change).digest
+def test_shared_options_are_part_of_the_key(
+    store: MemoryStore, first: dict[str, Any], second: dict[str, Any], equal: bool
+) -> None:
+    assert (key_of(store, **first).digest == key_of(store, **second).digest) is equal
 
 
-def test_a_tolerance_is_part_of_the_key_if_results_are_compared(store: MemoryStore) -> None:
-    assert key_of(store, rtol=0.1) == key_of(store)
-    loose, strict = (key_of(store, reference="first", rtol=rtol) for rtol in (0.1, 1e-5))
-    assert loose.digest != strict.digest
-
-
-def test_a_tolerance_does_not_depend_on_its_type(store: MemoryStore) -> None:
-    values = (0.5, np.float32(0.5), Fraction(1, 2))
-    assert len({key_of(store, reference="first", rtol=rtol, atol=0).digest for rtol in values}) == 1
-
-
-def test_another_shape_or_scalar_is_another_key(store: MemoryStore) -> None:
+def test_another_shape_layout_or_scalar_is_another_key(store: MemoryStore) -> None:
     add = tuned(store)
     for size in (64, 128, 64):
         add.launch(**lists(arguments(size)))
     assert add.counters.searches == 2
     assert len(store.records) == 2
-    key = add.key(arguments(), "cpu")
-    assert dict(key.values)["a.shape"] == "64"
-    assert dict(key.values)["a.dtype"] == "float32"
-    assert dict(key.values)["n"] == 64
-    assert "b.shape" not in dict(key.values)
-
-
-def test_layout_counts(store: MemoryStore) -> None:
-    add, args = tuned(store), arguments()
-    every_other = wp.array(np.ones(2 * SIZE, np.float32), dtype=float, device="cpu")[::2]
-    strided = dict(args, a=every_other)
-    assert add.key(args, "cpu").digest != add.key(strided, "cpu").digest
+    args = arguments()
+    values = dict(add.key(args, "cpu").values)
+    assert (values["a.shape"], values["a.dtype"], values["n"]) == ("64", "float32", 64)
+    assert "b.shape" not in values
+    strided = dict(args, a=wp.array(np.ones(2 * SIZE, np.float32), dtype=float, device="cpu")[::2])
     assert dict(add.key(strided, "cpu").values)["a.layout"] == "2"
     before = strided["c"].numpy().copy()
     add.launch(**strided, device="cpu")
     np.testing.assert_allclose(strided["c"].numpy(), before + 1 + args["b"].numpy(), rtol=1e-6)
+    assert len(store.records) == 3
 
 
 def _shift(step: int) -> Any:
@@ -467,24 +401,19 @@ def test_vectors_and_numbers_that_json_lacks_are_looked_up_once(store: MemorySto
     assert (shift.counters.lookups, len(store.records)) == (6, 6)
 
 
-def test_enabling_warp_tiles_is_another_key_in_the_same_process(store: MemoryStore) -> None:
-    add, args = tuned(store), arguments()
-    add.launch(**lists(args))
-    with warp_tiles.enabled():
-        add.launch(**lists(args))
-    assert add.counters.lookups == 2
-
-
 def test_the_provider_of_products_and_the_mode_of_the_build_are_in_the_key(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = tuned(store)
-    before = add.key(arguments(), "cpu")
+    add, args = tuned(store), arguments()
+    before = add.key(args, "cpu")
     assert dict(before.values)["build.products"] == "warp"
+    add.launch(**lists(args))
     with warp_tiles.enabled():
+        add.launch(**lists(args))
         for provider in ("own", "scalar"):
             with warp_tiles.override(provider=provider):
-                assert dict(add.key(arguments(), "cpu").values)["build.products"] == provider
-    assert add.key(arguments(), "cpu").digest == before.digest
+                assert dict(add.key(args, "cpu").values)["build.products"] == provider
+    assert add.counters.lookups == 2
+    assert add.key(args, "cpu").digest == before.digest
     monkeypatch.setattr(wp.config, "mode", "debug")
-    assert add.key(arguments(), "cpu").digest != before.digest
+    assert add.key(args, "cpu").digest != before.digest
