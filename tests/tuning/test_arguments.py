@@ -44,23 +44,8 @@ def test_arrays_by_shape_dtype_and_layout() -> None:
     assert described(array[:, 2:4]) == {"a.shape": "4x2", "a.dtype": "float16", "a.layout": "6x1"}
     vectors = wp.zeros(5, dtype=wp.vec3, device="cpu")
     assert described(vectors) == {"a.shape": "5", "a.dtype": "vec3f", "a.layout": "contiguous"}
-
-
-def test_the_stride_of_an_extent_of_one_does_not_count() -> None:
-    array = wp.zeros((1, 6), dtype=float, device="cpu")
-    assert described(array.transpose())["a.layout"] == "contiguous"
-
-
-def test_a_value_that_no_key_can_hold() -> None:
-    with pytest.raises(TuningError, match="key names a, which is"):
-        described(object())
-
-
-def test_arguments_by_position_and_by_name() -> None:
-    assert in_order(NAMES, [1], [2], {"n": 3}) == [1, 2, 3]
-    assert in_order(NAMES, [], [], {"n": 3, "a": 1, "b": 2}) == [1, 2, 3]
-    with pytest.raises(TuningError, match="4 values in lists"):
-        in_order(NAMES, [1, 2, 3, 4], [], {})
+    row = wp.zeros((1, 6), dtype=float, device="cpu")
+    assert described(row.transpose())["a.layout"] == "contiguous", "the stride of an extent of one does not count"
 
 
 @pytest.mark.parametrize("key", [3, None, [1], ("a", "a"), ()])
@@ -73,7 +58,13 @@ def test_invalid_keys(key: Any) -> None:
 def test_a_key_function_with_an_invalid_result(given: Any) -> None:
     with pytest.raises(TuningError, match="the key function gives"):
         key_values(lambda args: given, NAMES, [1, 2, 3])
-
-
-def test_a_key_function_may_return_numbers_that_are_not_finite() -> None:
+    with pytest.raises(TuningError, match="key names a, which is"):
+        described(object())
     assert key_values(lambda args: {"a": float("inf")}, NAMES, [1, 2, 3]) == {"a": "inf"}
+
+
+def test_arguments_by_position_and_by_name() -> None:
+    assert in_order(NAMES, [1], [2], {"n": 3}) == [1, 2, 3]
+    assert in_order(NAMES, [], [], {"n": 3, "a": 1, "b": 2}) == [1, 2, 3]
+    with pytest.raises(TuningError, match="4 values in lists"):
+        in_order(NAMES, [1, 2, 3, 4], [], {})

@@ -82,13 +82,21 @@ def tuned(factory: Any, **options: Any) -> Any:
 def test_only_the_final_launch_changes_arrays_in_structs(where: str) -> None:
     given = state()
     kernel = tuned(add_state, key=("n",), restore="s" if where == "restore" else None)
-    if where == "outputs":
-        kernel.launch(outputs=[given, SIZE], device="cpu")
-    else:
-        kernel.launch(inputs=[given, SIZE], device="cpu")
+    kernel.launch(**{"outputs" if where == "outputs" else "inputs": [given, SIZE]}, device="cpu")
     assert kernel.counters.measurements == 2
     np.testing.assert_array_equal(given.inner.total.numpy(), 7.0)
     np.testing.assert_array_equal(given.x.numpy(), 2.0)
+
+
+@pytest.mark.parametrize("restore", [None, "y"])
+def test_only_the_final_launch_changes_inputs_that_are_outputs_and_indexed_arrays(restore: str | None) -> None:
+    x, y = array(1.0), array(1.0)
+    tuned(add, restore=restore).launch(inputs=[x], outputs=[x], device="cpu")
+    np.testing.assert_array_equal(x.numpy(), 2.0)
+    view = y[wp.array(list(range(0, SIZE, 2)), dtype=int, device="cpu")]
+    indexed = tuned(add_indexed, restore=restore, dim=lambda config, args: SIZE // 2)
+    indexed.launch(inputs=[array(2.0)], outputs=[view], device="cpu")
+    np.testing.assert_array_equal(y.numpy(), [3.0, 1.0] * (SIZE // 2))
 
 
 def test_results_in_structs_are_compared_by_name() -> None:
@@ -96,20 +104,6 @@ def test_results_in_structs_are_compared_by_name() -> None:
     with pytest.raises(TuningError, match="no configuration") as caught:
         kernel.tune([state(), SIZE], "cpu")
     assert "s.inner.total differs by up to 1 " in caught.value.log
-
-
-@pytest.mark.parametrize("restore", [None, "y"])
-def test_only_the_final_launch_changes_an_array_that_is_also_an_input(restore: str | None) -> None:
-    x = array(1.0)
-    tuned(add, restore=restore).launch(inputs=[x], outputs=[x], device="cpu")
-    np.testing.assert_array_equal(x.numpy(), 2.0)
-
-
-def test_only_the_final_launch_changes_indexed_arrays() -> None:
-    y = array(1.0)
-    view = y[wp.array(list(range(0, SIZE, 2)), dtype=int, device="cpu")]
-    tuned(add_indexed, dim=lambda config, args: SIZE // 2).launch(inputs=[array(2.0)], outputs=[view], device="cpu")
-    np.testing.assert_array_equal(y.numpy(), [3.0, 1.0] * (SIZE // 2))
 
 
 def test_launches_of_adjoints_have_random_gradients_of_their_own() -> None:
@@ -120,11 +114,14 @@ def test_launches_of_adjoints_have_random_gradients_of_their_own() -> None:
     assert Workspace(("n",), [SIZE], None, wp.get_device("cpu"), adjoint=True).gradients == [None]
 
 
-def test_one_array_in_two_places_is_one_copy() -> None:
-    x = array(1.0)
+def test_one_array_in_two_places_is_one_copy_and_named_arrays_alone_are_copied() -> None:
+    x, y = array(1.0), array(0.0)
     space = Workspace(("x", "y"), [x, x], None, wp.get_device("cpu"))
     assert space.values[0] is space.values[1] is not x
     assert space.written == ("x", "y")
+    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"), writes_only_named=True)
+    assert space.values[0] is x
+    assert space.values[1] is not y
 
 
 @pytest.mark.parametrize("wrong", [wp.int32, wp.vec3])
@@ -157,41 +154,25 @@ def test_only_the_final_launch_changes_an_input_that_launches_write(caplog: pyte
     assert [record.message for record in caplog.records if "launches write x" in record.message]
 
 
-def test_arrays_that_the_first_launch_changes_are_restored_afterwards() -> None:
+@pytest.mark.parametrize("writes", [True, False])
+def test_one_launch_looks_for_written_arrays_and_later_ones_only_restore_them(writes: bool) -> None:
     x, y = array(1.0), array(0.0)
     space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"))
     launches = []
 
     def run() -> None:
         launches.append(1)
-        space.values[0].fill_(5.0)
+        space.values[0].fill_(5.0 if writes else 1.0)
 
     space.find_written(run)
+    assert (space.values[0].numpy() == 1).all()
+    space.values[0].fill_(7.0)  # as another configuration may
     space.find_written(run)
     assert launches == [1]
-    assert (space.values[0].numpy() == 1).all()
-    space.values[0].fill_(7.0)
-    space.restore()
+    if writes:
+        space.restore()
     assert (space.values[0].numpy() == 1).all()
     assert space.written == ("y",)
-
-
-def test_one_launch_looks_for_written_arrays_and_later_ones_only_restore_them() -> None:
-    x, y = array(1.0), array(0.0)
-    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"))
-    launches: list[int] = []
-    space.find_written(lambda: launches.append(1))  # writes nothing undeclared
-    space.values[0].fill_(5.0)  # as another configuration may
-    space.find_written(lambda: launches.append(2))
-    assert launches == [1]
-    assert (space.values[0].numpy() == 1).all()
-
-
-def test_only_named_arrays_are_copied_if_all_written_ones_are_named() -> None:
-    x, y = array(1.0), array(0.0)
-    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"), writes_only_named=True)
-    assert space.values[0] is x
-    assert space.values[1] is not y
 
 
 def test_a_copy_keeps_negative_strides() -> None:

@@ -43,28 +43,22 @@ class TestChoices:
         found = loop_answers(80.0).pipeline(ASKED)
         assert found.overrides == PipelineOverrides(stages=3)
         assert found.reason == "tuned: 80.0 us against 100.0 us of the default"
-
-    def test_the_default_needs_no_answer(self) -> None:
-        assert loop_answers(99.9).pipeline(ASKED) is None
-        assert loop_answers(80.0).pipeline(replace(ASKED, memory=replace(ASKED.memory, around_bytes=512))) is None, (
-            "another place has no record"
-        )
-
-    def test_a_failed_default_is_replaced(self) -> None:
+        assert loop_answers(99.9).pipeline(ASKED) is None, "the default needs no answer"
+        other = replace(ASKED, memory=replace(ASKED.memory, around_bytes=512))
+        assert loop_answers(80.0).pipeline(other) is None, "another place has no record"
         failed = Timing(DEFAULTS["loop"], "failed", reason="too large")
         found = answers(LOOP, failed, timing({"pipeline": "mma"}, 80.0)).pipeline(ASKED)
         assert found.reason == "tuned: 80.0 us, and the default failed"
 
-    def test_a_pipeline_that_is_none_causes_a_warning(self) -> None:
+    def test_an_answer_that_does_not_fit_causes_a_warning(self) -> None:
         with pytest.warns(RuntimeWarning, match=r"is ignored: 'tiles=3' is unknown.*tune clear"):
             assert loop_answers(80.0, "tiles=3").pipeline(ASKED) is None
+        config = function_config("own", replace(TILE, tile_m=512))
+        tuned = answers(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0))
+        with pytest.warns(RuntimeWarning, match="is ignored: "):
+            assert tuned.best(PRODUCT, ALL) is None
 
-    def test_a_faster_function_is_chosen(self) -> None:
-        config = function_config("own", TILE)
-        found = answers(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0)).best(PRODUCT, ALL)
-        assert (found.provider, found.tile_config) == ("own", TILE)
-
-    def test_a_named_provider_takes_the_best_of_its_own(self) -> None:
+    def test_a_faster_function_is_chosen_and_a_named_provider_takes_the_best_of_its_own(self) -> None:
         found = answers(
             FUNCTION,
             timing(DEFAULTS["function"], 100.0),
@@ -72,14 +66,9 @@ class TestChoices:
             timing(function_config("own", TILE), 80.0),
         )
         assert found.best(PRODUCT, ALL).provider == "cublasdx"
-        assert found.best(PRODUCT, ("own",)).provider == "own"
+        own = found.best(PRODUCT, ("own",))
+        assert (own.provider, own.tile_config) == ("own", TILE)
         assert found.best(PRODUCT, ("libmathdx",)) is None
-
-    def test_a_tile_that_does_not_fit_causes_a_warning(self) -> None:
-        config = function_config("own", replace(TILE, tile_m=512))
-        tuned = answers(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0))
-        with pytest.warns(RuntimeWarning, match="is ignored: "):
-            assert tuned.best(PRODUCT, ALL) is None
 
     def test_timings_of_another_driver_count_unless_they_are_to_be_renewed(self) -> None:
         present = {"driver": "14.0", "warp": H200.warp}
@@ -102,6 +91,11 @@ class TestForced:
         assert found.best(PRODUCT, ALL).provider == "cublasdx"
         assert found.best(PRODUCT, ("own",)) is None
         assert found.pipeline(replace(ASKED, memory=replace(ASKED.memory, at_end=False))) is None
+        # the forced default is that of the heuristics, although the record has another winner
+        forced = {LOOP.digest: DEFAULTS["loop"], FUNCTION.digest: {"provider": "auto"}}
+        found = replace(loop_answers(80.0), forced=forced)
+        assert found.pipeline(ASKED).overrides == PipelineOverrides()
+        assert found.best(PRODUCT, ALL) is None
 
     def test_a_forced_answer_that_does_not_fit_is_an_error(self) -> None:
         """So that the candidate fails. A warning about a record would leave the default to be timed in its place."""
@@ -111,14 +105,6 @@ class TestForced:
                 found.best(PRODUCT, ALL)
             with pytest.raises(ValueError, match="unknown"):
                 found.pipeline(ASKED)
-
-    def test_the_forced_default_is_that_of_the_heuristics(self) -> None:
-        """Although the record has another winner."""
-        found = replace(
-            loop_answers(80.0), forced={LOOP.digest: DEFAULTS["loop"], FUNCTION.digest: {"provider": "auto"}}
-        )
-        assert found.pipeline(ASKED).overrides == PipelineOverrides()
-        assert found.best(PRODUCT, ALL) is None
 
     def test_what_a_plan_asks_is_noted(self) -> None:
         found = Answers({})
