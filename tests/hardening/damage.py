@@ -1,4 +1,4 @@
-"""Damage of files: every mutation changes the bytes, with or without changing the modification time."""
+"""Damage of files: mutations of their bytes, with or without another modification time, and what replaces them."""
 
 from __future__ import annotations
 
@@ -74,3 +74,21 @@ def damage(path: Path, mutation: str, draw: random.Random, *, keep_times: bool) 
     else:
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
     return after != before
+
+
+def _instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def replace(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return replace
+
+
+#: What may stand in the place of a file.
+REPLACEMENTS: dict[str, Callable[[Path], object]] = {
+    "a huge file": lambda path: os.truncate(path, 3 << 30),  # takes no space on the disk
+    "a FIFO": _instead(os.mkfifo),
+    "a folder": _instead(Path.mkdir),
+    "a link to itself": _instead(lambda path: path.symlink_to(path)),
+    "a link to a sound file": lambda path: path.symlink_to(path.rename(path.with_name("elsewhere"))),
+}

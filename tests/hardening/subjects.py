@@ -46,12 +46,16 @@ class Subject:
         repaired: True if the damaged file is replaced or set aside when it is read.
         every_time: True for a file that a user names: each reader says that it is damaged, by an error or a message.
             Else it is said once.
+        inside: True for a file in the cache's folder, where no link is followed.
+        large: True for a payload, of which up to 256 MB are read.
     """
 
     write: Callable[[Path], Path]
     read: Callable[[Path], Any]
     repaired: bool = True
     every_time: bool = False
+    inside: bool = True
+    large: bool = False
 
 
 def _put(folder: Path) -> Cache:
@@ -223,21 +227,21 @@ def _read_signed(folder: Path) -> Any:
 
 
 SUBJECTS: dict[str, Subject] = {
-    "payload": Subject(_write_payload, _read_entry),
+    "payload": Subject(_write_payload, _read_entry, large=True),
     "manifest": Subject(_write_manifest, _read_entry),
     "record": Subject(_write_record, _read_record),
-    "shipped record": Subject(_write_record, _read_shipped, repaired=False),
+    "shipped record": Subject(_write_record, _read_shipped, repaired=False, inside=False),
     "toolchain": Subject(_write_fact, _read_fact),
     "digests": Subject(_write_digests, _read_digests),
-    "linked module": Subject(_write_inner(MODULES, "objects"), _read_inner(MODULES)),
+    "linked module": Subject(_write_inner(MODULES, "objects"), _read_inner(MODULES), large=True),
     "manifest of a linked module": Subject(_write_inner(MODULES, "keys"), _read_inner(MODULES)),
-    "precompiled headers": Subject(_write_inner(HEADERS, "objects"), _read_headers),
+    "precompiled headers": Subject(_write_inner(HEADERS, "objects"), _read_headers, large=True),
     "asked key": Subject(_write_asked, _read_asked),
-    "cubin": Subject(_of("cubin"), _read_output, repaired=False),
-    "metadata": Subject(_of("meta"), _read_output, repaired=False),
-    "digest of a cubin": Subject(_of("cubin.sha256"), _read_output, repaired=False),
-    "bundle": Subject(_write_bundle, _read_bundle, repaired=False, every_time=True),
-    "export of records": Subject(_write_export, _read_export, repaired=False, every_time=True),
-    "signed bundle": Subject(_write_signed, _read_signed, repaired=False, every_time=True),
+    "cubin": Subject(_of("cubin"), _read_output, repaired=False, inside=False),
+    "metadata": Subject(_of("meta"), _read_output, repaired=False, inside=False),
+    "digest of a cubin": Subject(_of("cubin.sha256"), _read_output, repaired=False, inside=False),
+    "bundle": Subject(_write_bundle, _read_bundle, repaired=False, every_time=True, inside=False),
+    "export of records": Subject(_write_export, _read_export, repaired=False, every_time=True, inside=False),
+    "signed bundle": Subject(_write_signed, _read_signed, repaired=False, every_time=True, inside=False),
     "trusted keys": Subject(_write_trusted, _read_signed, repaired=False, every_time=True),
 }

@@ -154,17 +154,6 @@ def test_a_link_to_a_folder_is_a_file_and_no_folder(tmp_path: Path) -> None:
     assert [name for name, _ in files.files()] == ["link"]
 
 
-def test_a_file_for_other_programs_is_not_found_behind_a_link(tmp_path: Path) -> None:
-    cache = FileCache(tmp_path / "cache")
-    cache.put(key("headers"), b"headers", {})
-    path = cache.verified_path(key("headers"), sha256)
-    assert path is not None
-    moved = path.rename(tmp_path / "elsewhere")
-    path.symlink_to(moved)
-    assert cache.verified_path(key("headers"), sha256) is None
-    assert moved.read_bytes() == b"headers"
-
-
 @pytest.mark.parametrize("kind", ["keys", "objects"])
 def test_a_link_in_place_of_a_shard_is_not_followed(tmp_path: Path, kind: str) -> None:
     root, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"

@@ -9,14 +9,17 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warp as wp
+from warp_tiles.util.processes import described, this_process
 
 import warp_tiles
 from tests.hardening import launches
-from tests.hardening.damage import MUTATIONS, damage
-from tests.hardening.subjects import ABSENT, SUBJECTS
+from tests.hardening.damage import MUTATIONS, REPLACEMENTS, damage
+from tests.hardening.memory import less_than
+from tests.hardening.subjects import ABSENT, SUBJECTS, Subject
 from tests.nightly import some
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.errors import WarpTilesError
@@ -24,6 +27,7 @@ from warp_tiles.store import report
 from warp_tiles.tuning import record_folder
 from warp_tiles.util import files
 from warp_tiles.util.files import described, this_process
+from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.util.warn import WarnedTexts
 
 SEEDS = 6  # for each kind, mutation, and treatment of the times; each run has the first two
@@ -62,6 +66,21 @@ def test_two_thousand_mutations_change_a_file(written: dict[str, tuple[Path, Pat
     assert changed >= 2000
 
 
+def read_twice(subject: Subject, folder: Path, caplog: pytest.LogCaptureFixture) -> tuple[list[Any], list[str]]:
+    """What two processes read, and what they say."""
+    found, said = [], []
+    caplog.clear()
+    with warnings.catch_warnings(record=True) as warned, caplog.at_level(logging.WARNING):
+        warnings.simplefilter("always")
+        for _ in range(2):
+            try:
+                found.append(subject.read(folder))
+            except WarpTilesError as error:
+                found.append(ABSENT)
+                said.append(str(error))
+    return found, said + [record.getMessage() for record in caplog.records] + [str(item.message) for item in warned]
+
+
 @pytest.mark.usefixtures("nothing_said")
 @pytest.mark.parametrize("keep_times", [True, False], ids=["same time", "new time"])
 @pytest.mark.parametrize("seeds", some([range(2), range(2, SEEDS)], 1), ids=["first", "others"])
@@ -82,17 +101,7 @@ def test_a_mutation_is_not_served(
             shutil.copytree(sound, folder, copy_function=shutil.copy2)
             damaged = folder / file.relative_to(sound)
             changed = damage(damaged, mutation, draw_of(kind, mutation, seed), keep_times=keep_times)
-            found, said = [], []
-            caplog.clear()
-            with warnings.catch_warnings(record=True) as warned, caplog.at_level(logging.WARNING):
-                warnings.simplefilter("always")
-                for _ in range(2):
-                    try:
-                        found.append(subject.read(folder))
-                    except WarpTilesError as error:
-                        found.append(ABSENT)
-                        said.append(str(error))
-            said += [record.getMessage() for record in caplog.records] + [str(item.message) for item in warned]
+            found, said = read_twice(subject, folder, caplog)
             case = f"{kind}, {mutation}, {seed}: {said}"
             assert all(item is ABSENT or item == expected for item in found), case
             if found[0] is ABSENT and changed:
@@ -102,6 +111,30 @@ def test_a_mutation_is_not_served(
             if found[0] is ABSENT and subject.repaired:
                 assert not damaged.exists(), case
             shutil.rmtree(folder)
+
+
+@pytest.mark.usefixtures("nothing_said")
+@pytest.mark.parametrize(
+    ("kind", "replacement"),
+    [(kind, name) for kind in SUBJECTS for name in REPLACEMENTS if name != "a huge file" or not SUBJECTS[kind].large],
+)
+def test_what_stands_in_the_place_of_a_file_is_not_served_and_costs_little(
+    kind: str, replacement: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = SUBJECTS[kind]
+    file = subject.write(tmp_path)
+    expected, content = subject.read(tmp_path), file.read_bytes()
+    REPLACEMENTS[replacement](file)
+    reading = DaemonThreads(1, "test").submit(read_twice, subject, tmp_path, caplog)
+    with less_than(16 << 20):
+        found, said = reading.result(20)
+    if replacement == "a link to a sound file" and not subject.inside:
+        assert (found, said) == ([expected] * 2, [])
+        return
+    assert found == [ABSENT] * 2
+    assert len(said) == 2 if subject.every_time else len(said) <= 1, said
+    if replacement == "a link to a sound file":
+        assert file.with_name("elsewhere").read_bytes() == content
 
 
 @pytest.fixture(scope="module")

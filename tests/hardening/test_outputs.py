@@ -30,7 +30,7 @@ from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import MAGIC
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.transfer import export, import_bundle
+from warp_tiles.store.transfer import export
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import matches, open_output, write_output
 
@@ -264,17 +264,6 @@ def test_a_sound_output_is_kept(built: tuple[object, Path]) -> None:
 
 
 # ---- bundles
-
-
-@pytest.mark.parametrize("kind", ["fifo", "absent"])
-def test_an_import_of_no_ordinary_file(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / kind
-    if kind == "fifo":
-        os.mkfifo(path)
-    reason = "not a regular file" if kind == "fifo" else "No such file"
-    with pytest.raises(BundleError, match=rf"the bundle .* cannot be used: .*{reason}") as caught:
-        import_bundle({LTOIR: Cache(tmp_path / "cache")}, path, {})
-    assert "cache folder" not in str(caught.value)
 
 
 def test_an_envelope_of_any_json_takes_bounded_memory(tmp_path: Path) -> None:

@@ -430,16 +430,3 @@ def test_verify_reports_and_removes_on_request(cache: Cache, root: Path) -> None
     after = cache.verify()
     assert (after.checked, after.sound, len(after.damaged), len(after.missing)) == (3, 1, 0, 2)
     assert [cache.get(key(name)) is not None for name in range(4)] == [False, False, False, True]
-
-
-def test_a_link_in_place_of_a_payload_is_not_followed(cache: Cache, tmp_path: Path) -> None:
-    (entry,) = fill(cache, "a")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(payload("a"))
-    object_of(cache, entry).unlink()
-    object_of(cache, entry).symlink_to(elsewhere)
-    assert cache.get(key("a")) is None
-    assert get_or_build(cache, key("a"), lambda: (payload("a"), {}))[1] is False
-    assert not object_of(cache, entry).is_symlink()
-    assert elsewhere.read_bytes() == payload("a")
-    assert cache.get(key("a")) is not None
