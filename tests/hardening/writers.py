@@ -69,6 +69,29 @@ def child(run: Callable[[], None]) -> int:
         os._exit(status)
 
 
+def at_once(count: int, run: Callable[[], None], forked: Callable[[], object] = lambda: None) -> int:
+    """Run a function in forked processes at once, and return how many of them failed.
+
+    Args:
+        count: The number of processes.
+        run: The function.
+        forked: Called in this process when all of them have been forked.
+    """
+    reader, writer = os.pipe()
+
+    def wait_and_run() -> None:
+        os.close(writer)
+        os.read(reader, 1)  # returns when the parent closes the other end
+        run()
+
+    pids = [child(wait_and_run) for _ in range(count)]
+    forked()
+    os.close(writer)
+    failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
+    os.close(reader)
+    return failed
+
+
 def kill_writers(root: Path, count: int, seed: int) -> None:
     draw = random.Random(seed)
     write(root, draw, 3)  # the writers find every module imported
@@ -99,17 +122,7 @@ def ask(root: Path, log: Path) -> None:
 def crowd(folder: Path, count: int) -> None:
     (folder / "log").mkdir()
     get_or_build(Cache(folder / "other"), key(0), lambda: (b"x", {}))  # the processes find every module imported
-    reader, writer = os.pipe()
-
-    def wait_and_ask() -> None:
-        os.close(writer)
-        os.read(reader, 1)  # returns when the parent closes the other end
-        ask(folder / "cache", folder / "log")
-
-    pids = [child(wait_and_ask) for _ in range(count)]
-    os.close(writer)
-    failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
-    os.close(reader)
+    failed = at_once(count, lambda: ask(folder / "cache", folder / "log"))
     print(f"{failed} failed, {len(list((folder / 'log').iterdir()))} builds", flush=True)
 
 

@@ -11,6 +11,8 @@ import pytest
 from tests.integration.commands import command, json_of, usage_error
 from tests.integration.conftest import filled_cache  # noqa: F401  a fixture
 from tests.store.server import dav, send, serving
+from warp_tiles.errors import SettingError
+from warp_tiles.settings import override
 
 NOTHING = {"moved": 0, "present": 0, "skipped": 0, "failed": 0, "moved_bytes": 0}
 
@@ -26,23 +28,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return path, keys("new", "-o", path).stdout.strip()
 
 
-def test_a_private_key_and_its_public_key(pair: tuple[Path, str]) -> None:
+@pytest.mark.slow
+def test_a_private_key_and_its_public_key_which_is_trusted_once(pair: tuple[Path, str], tmp_path: Path) -> None:
     path, public = pair
     assert public.startswith("ed25519:")
-    assert keys("show", path).stdout.strip() == public
     assert json_of(keys("show", "--json", path))["public"] == public
     assert json_of(keys("new", "--json", "-o", path.with_name("other.pem")))["public"].startswith("ed25519:")
     assert "an existing key is never replaced" in usage_error(keys("new", "-o", path))
     assert keys("show", path).stdout.strip() == public
-
-
-def test_a_key_is_trusted_once(pair: tuple[Path, str], tmp_path: Path) -> None:
     config = {"XDG_CONFIG_HOME": str(tmp_path)}
-    assert "added to" in keys("trust", pair[1], "our", "CI", **config).stdout
-    assert "already in" in keys("trust", pair[1], **config).stdout
-    assert json_of(keys("trust", "--json", pair[1], **config))["added"] is False
+    assert "added to" in keys("trust", public, "our", "CI", **config).stdout
+    assert json_of(keys("trust", "--json", public, **config))["added"] is False
     (row,) = json_of(keys("show", "--json", **config))["trusted"]
-    assert (row["public"], row["comment"]) == (pair[1], "our CI")
+    assert (row["public"], row["comment"]) == (public, "our CI")
     assert "is not a public key" in usage_error(keys("trust", "ssh-ed25519 AAAA", **config))
 
 
@@ -78,6 +76,7 @@ def test_push_pull_and_status(filled_cache: Path, pair: tuple[Path, str], tmp_pa
     assert refused == {**NOTHING, "skipped": 3}
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_ci_over_webdav(filled_cache: Path, pair: tuple[Path, str], tmp_path: Path) -> None:  # noqa: F811
     """``docs/remote.md``: the CI has a signing key alone, and trusts it; the fleet trusts its public key."""
     private, public = pair
@@ -111,13 +110,11 @@ def test_without_a_store(name: str, tmp_path: Path, pair: tuple[Path, str]) -> N
     assert "set WARP_TILES_REMOTE to its URL" in text
     away = {"WARP_TILES_REMOTE": "http://127.0.0.1:1", "WARP_TILES_SIGNING_KEY": str(pair[0])}
     assert "does not answer" in usage_error(command("cache", name, cache=tmp_path, as_json=False, **away))
-
-
-def test_status_without_a_store(tmp_path: Path) -> None:
     state = json_of(command("cache", "status", cache=tmp_path, WARP_TILES_REMOTE=""))
     assert (state["remote"], state["state"]) == ("", "there is none")
 
 
+@pytest.mark.slow
 def test_a_push_that_fails_fails(filled_cache: Path, pair: tuple[Path, str]) -> None:  # noqa: F811
     with serving(send(b"", 404)) as server:  # without PUT
         given = {"WARP_TILES_REMOTE": server.url, "WARP_TILES_SIGNING_KEY": str(pair[0])}
@@ -139,6 +136,7 @@ def test_no_command_prints_a_password(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "file://host/x", "folder", "https://", "s3://"])
-def test_a_url_of_no_store(url: str, tmp_path: Path) -> None:
-    text = usage_error(command("cache", "status", cache=tmp_path, as_json=False, WARP_TILES_REMOTE=url))
-    assert "give a URL such as" in text
+def test_a_url_of_no_store(url: str) -> None:
+    with pytest.raises(SettingError, match="is not the URL of a store") as caught, override(remote=url):
+        pass
+    assert "give a URL such as" in caught.value.remedy

@@ -6,7 +6,6 @@ Of the kind ``fetch``, the entry is in the store already, which then is an HTTP 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -14,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardening.writers import child
+from tests.hardening.writers import at_once
+from tests.interpreter import python
 from tests.store.cache_workers import get_or_build
 from tests.store.server import Server, files
 from tests.store.subjects import SIGNER, connect, entry, signed, write_object
 from warp_tiles.store import LTOIR
 from warp_tiles.store.cache import Cache
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PROCESSES = 64
 ENTRY = entry("crowd", b"payload " * 5000)
 
@@ -46,22 +45,15 @@ def one_round(folder: Path, count: int, kind: str) -> None:
     """Start the processes at once, and print how many failed, how many have built, and the requests to the server."""
     for name in ("log", "store"):
         (folder / name).mkdir(parents=True)
-    server = Server(files(folder / "store"))
-    url = server.url if kind == "fetch" else (folder / "store").as_uri()
-    if kind == "fetch":
+    server, fetches = Server(files(folder / "store")), kind == "fetch"
+    url = server.url if fetches else (folder / "store").as_uri()
+    if fetches:
         write_object(folder / "store", ENTRY, signed(ENTRY))
-    reader, writer = os.pipe()
-
-    def wait_and_ask() -> None:
-        os.close(writer)
-        os.read(reader, 1)  # returns when the parent closes the other end
-        ask(url, folder / "cache", folder / "log", writes=kind != "fetch")
-
-    pids = [child(wait_and_ask) for _ in range(count)]
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    os.close(writer)
-    failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
-    os.close(reader)
+    failed = at_once(
+        count,
+        lambda: ask(url, folder / "cache", folder / "log", writes=not fetches),
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start,
+    )
     server.shutdown()
     server.server_close()
     built = len(list((folder / "log").iterdir()))
@@ -74,9 +66,7 @@ def one_round(folder: Path, count: int, kind: str) -> None:
     [("one", "0 failed, 1 builds, 0 requests\n"), ("fetch", "0 failed, 0 builds, 1 requests\n")],
 )
 def test_one_build_or_one_request(tmp_path: Path, kind: str, expected: str) -> None:
-    command = [sys.executable, "-m", "tests.store.test_crowd", str(tmp_path), str(PROCESSES), kind]
-    environment = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, env=environment)
+    done = python("-m", "tests.store.test_crowd", tmp_path, PROCESSES, kind, NO_PROXY="127.0.0.1")
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     assert done.stdout == expected
 
