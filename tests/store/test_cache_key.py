@@ -69,12 +69,6 @@ def test_different_fields_have_different_encodings(left: dict[str, object], righ
     assert (CacheKey.of(left).encode() == CacheKey.of(right).encode()) == same
 
 
-@given(labels, labels, st.text(st.characters(exclude_categories=["Cs"]), max_size=4))
-def test_text_cannot_move_between_label_and_value(left: str, right: str, value: str) -> None:
-    one, other = CacheKey.of({left + right: value}), CacheKey.of({left: right + value})
-    assert one.encode() != other.encode()
-
-
 @given(mappings)
 def test_a_transcript_restores_the_key_through_json(fields: dict[str, object]) -> None:
     key = CacheKey.of(fields)
@@ -95,13 +89,8 @@ def test_long_values_are_kept_as_digest_and_length() -> None:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({}, ValueError),
-        ({"": "x"}, ValueError),
-        ({"\ud800": "x"}, ValueError),
-        ({"a": 1}, TypeError),
-        ({"a": b"x"}, TypeError),
-        ({"a": ["x", 1]}, TypeError),
-        ({"a": object()}, TypeError),
+        *((fields, ValueError) for fields in ({}, {"": "x"}, {"\ud800": "x"})),
+        *(({"a": value}, TypeError) for value in (1, b"x", ["x", 1], object())),
     ],
 )
 def test_values_without_an_encoding_are_refused(fields: object, error: type[Exception]) -> None:
@@ -109,19 +98,18 @@ def test_values_without_an_encoding_are_refused(fields: object, error: type[Exce
         CacheKey.of(fields)
 
 
+X = ["a", "text", "x"]
+
+
 @pytest.mark.parametrize(
     "transcript",
     [
-        None,
-        [],
-        {"schema": 1},
-        {"schema": 1, "fields": []},
-        {"schema": True, "fields": [["a", "text", "x"]]},
-        {"schema": -1, "fields": [["a", "text", "x"]]},
-        {"schema": 1, "fields": [["a", "text"]]},
-        {"schema": 1, "fields": [["a", "sort", "x"]]},
-        {"schema": 1, "fields": [["b", "text", "x"], ["a", "text", "x"]]},
-        {"schema": 1, "fields": [["a", "text", "x"], ["a", "text", "y"]]},
+        *(None, [], {"schema": 1}),
+        *({"schema": schema, "fields": [X]} for schema in (True, -1)),
+        *(
+            {"schema": 1, "fields": fields}
+            for fields in ([], [X[:2]], [["a", "sort", "x"]], [["b", "text", "x"], X], [X, ["a", "text", "y"]])
+        ),
         {"schema": 1, "fields": {"a": "x"}},
     ],
 )

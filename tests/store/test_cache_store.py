@@ -54,31 +54,16 @@ def test_get_returns_the_stored_entry(cache: Cache) -> None:
     assert cache.manifest(key("b")) is None
 
 
-def test_a_failing_build_stores_nothing_and_can_be_repeated(cache: Cache, root: Path) -> None:
-    def fail() -> tuple[bytes, dict[str, object]]:
-        raise RuntimeError("no compiler")
-
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="no compiler"):
-            get_or_build(cache, key("a"), fail)
-    assert files(root) == []
-    assert get_or_build(cache, key("a"), lambda: (payload("a"), {}))[1] is False
-    assert len(cache.entries()) == 1
-
-
-def test_a_payload_of_two_keys_is_stored_once(cache: Cache) -> None:
-    first = cache.put(key("a"), payload("same"), {})
-    second = cache.put(key("b"), payload("same"), {})
+def test_a_payload_of_two_keys_is_stored_once_and_a_second_put_replaces_the_first(cache: Cache) -> None:
+    first = cache.put(key("a"), payload("old"), {})
+    second = cache.put(key("b"), payload("old"), {})
     assert object_of(cache, first) == object_of(cache, second)
     assert (cache.info().entries, cache.info().payloads) == (2, 1)
-    assert cache.get(key("a")).payload == cache.get(key("b")).payload == payload("same")
-
-
-def test_a_second_put_replaces_the_first(cache: Cache) -> None:
-    cache.put(key("a"), payload("old"), {})
-    cache.put(key("a"), payload("new"), {})
-    assert cache.get(key("a")).payload == payload("new")
-    assert (cache.info().entries, cache.info().payloads, cache.verify().unreferenced) == (1, 2, 1)
+    assert cache.get(key("a")).payload == cache.get(key("b")).payload == payload("old")
+    for name in "ab":
+        cache.put(key(name), payload("new"), {})
+        assert cache.get(key(name)).payload == payload("new")
+    assert (cache.info().entries, cache.info().payloads, cache.verify().unreferenced) == (2, 2, 1)
     assert cache.gc().payloads == 1
     assert (cache.info().payloads, cache.get(key("a")).payload) == (1, payload("new"))
 
@@ -119,6 +104,9 @@ def test_a_store_keeps_the_bound_and_the_new_entry(root: Path) -> None:
         assert cache.get(key(step)) is not None
     assert 0 < cache.info().entries < 20
     assert cache.verify().ok
+    fill(cache, "large", size=49_000)  # above nine tenths, the target of an automatic eviction
+    assert (cache.info().entries, cache.get(key("large")) is not None) == (1, True)
+    assert cache.info().size_bytes <= 50_000
 
 
 def test_a_store_does_not_measure_the_cache_each_time(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,15 +119,6 @@ def test_a_store_does_not_measure_the_cache_each_time(cache: Cache, monkeypatch:
     fill(small, *range(100, 130))
     assert 1 < len(measured) < 30
     assert cache.info().size_bytes <= small.max_bytes
-
-
-def test_a_new_entry_that_nearly_fills_the_cache_stays(root: Path) -> None:
-    cache = Cache(root, max_bytes=20_000)
-    fill(cache, "small")
-    fill(cache, "large", size=19_000)  # above nine tenths, the target of an automatic eviction
-    assert cache.get(key("small")) is None
-    assert cache.get(key("large")) is not None
-    assert cache.info().size_bytes <= 20_000
 
 
 def test_uses_within_one_tick_of_the_clock_keep_their_order(cache: Cache) -> None:
@@ -175,13 +154,18 @@ def test_gc_never_removes_a_payload_that_a_key_refers_to(cache: Cache) -> None:
     assert (cache.info().entries, cache.info().payloads) == (0, 0)
 
 
-def test_gc_keeps_payloads_when_a_manifest_cannot_be_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_keeps_payloads_when_a_manifest_cannot_be_read(
+    cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (entry,) = fill(cache, "a")
-    read = cache._folder.read_manifest
-    monkeypatch.setattr(cache._folder, "read_manifest", lambda digest: os.listdir("/dev/null/x"))
-    assert cache.gc().payloads == 0
-    monkeypatch.setattr(cache._folder, "read_manifest", read)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache._folder, "read_manifest", lambda digest: os.listdir("/dev/null/x"))
+        assert cache.gc().payloads == 0
     assert cache.get(key("a")) == entry
+    report = cache.clear()
+    assert (len(report.removed), report.payloads, files(root)) == (1, 1, [])
+    fill(cache, "a")
+    assert cache.get(key("a")) is not None
 
 
 def test_gc_removes_old_leftovers_only(cache: Cache, root: Path) -> None:
@@ -226,14 +210,6 @@ def test_totals_are_those_of_all_files(cache: Cache, root: Path) -> None:
     assert cache.info().parts["tuning_records"] == on_disk() == 100
 
 
-def test_the_cache_works_after_clear(cache: Cache, root: Path) -> None:
-    fill(cache, *range(5))
-    report = cache.clear()
-    assert (len(report.removed), report.payloads, files(root)) == (5, 5, [])
-    fill(cache, "a")
-    assert cache.get(key("a")) is not None
-
-
 def stored_keys(cache: Cache) -> list[CacheKey]:
     return [item.manifest.key for item in cache.entries()]
 
@@ -248,23 +224,10 @@ def test_a_miss_is_explained_by_the_nearest_key(cache: Cache) -> None:
     stored = explain_among(near.manifest.key, stored_keys(cache))
     assert (stored.stored, len(stored.differences)) == (True, 3)
     assert explain_among(key("b"), ()).nearest is None
-
-
-def test_find_requires_exactly_one_key(cache: Cache) -> None:
-    entries = fill(cache, *range(3))
-    assert find({"": cache}, entries[0].key[:12])[1].key == key(0)
-    with pytest.raises(CacheError, match="3 stored keys"):
-        find({"": cache}, "")
-    with pytest.raises(CacheError, match="no stored key begins"):
-        find({"": cache}, "zz")
-
-
-def test_a_hit_of_5_mb(cache: Cache) -> None:
-    stored = cache.put(key("a"), os.urandom(5_000_000), {"symbol": "s"})
-    assert cache.get(key("a")) == stored
-    os.utime(object_of(cache, stored))  # with another modification time the SHA-256 is checked too; it is still a hit
-    assert cache.get(key("a")) == stored
-    assert key_file_of(cache, stored).stat().st_size < 2000
+    assert find({"": cache}, near.key[:12])[1].key == near.manifest.key
+    for start, text in (("", "2 stored keys"), ("zz", "no stored key begins")):
+        with pytest.raises(CacheError, match=text):
+            find({"": cache}, start)
 
 
 def test_threads_build_a_key_once(cache: Cache) -> None:
@@ -298,12 +261,19 @@ def test_threads_ask_a_store_once(root: Path) -> None:
     assert len(asked) == 1
 
 
-def test_a_build_may_request_another_key(cache: Cache) -> None:
+def test_a_failing_build_stores_nothing_and_a_build_may_request_another_key(cache: Cache, root: Path) -> None:
+    def fail() -> tuple[bytes, dict[str, object]]:
+        raise RuntimeError("no compiler")
+
     def build() -> tuple[bytes, dict[str, object]]:
         return get_or_build(cache, key("b"), lambda: (payload("b"), {}))[0].payload, {}
 
-    assert get_or_build(cache, key("a"), build)[0].payload == payload("b")
-    assert len(cache.entries()) == 2
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no compiler"):
+            get_or_build(cache, key("a"), fail)
+    assert files(root) == []
+    found, hit = get_or_build(cache, key("a"), build)
+    assert (found.payload, hit, len(cache.entries())) == (payload("b"), False, 2)
 
 
 def test_a_lock_held_too_long_does_not_stop_the_build(root: Path) -> None:
@@ -341,20 +311,16 @@ def test_a_launch_that_waits_for_its_own_process_names_no_other(
     ]
 
 
-def test_a_manifest_under_another_name_is_detected(cache: Cache) -> None:
+def test_a_manifest_under_another_name_and_a_forged_payload_are_found(cache: Cache) -> None:
+    """A forged payload can match the CRC-32. A changed time, or verify, adds the SHA-256."""
     first, second = fill(cache, "a", "b")
+    sound = key_file_of(cache, first).read_bytes()
     key_file_of(cache, first).write_bytes(key_file_of(cache, second).read_bytes())
     assert len(cache.verify().damaged) == 1
     assert cache.get(key("a")) is None
     assert cache.get(key("b")) == second
-
-
-def test_a_forged_payload_is_found_by_its_sha256(cache: Cache) -> None:
-    """A forged payload can match the CRC-32. A changed time, or verify, adds the SHA-256."""
-    (entry,) = fill(cache, "a")
-    path = object_of(cache, entry)
-    forged = forge_crc32(payload("a"), entry.manifest.payload_crc32)
-    path.write_bytes(forged)
+    key_file_of(cache, first).write_bytes(sound)
+    object_of(cache, first).write_bytes(forge_crc32(payload("a"), first.manifest.payload_crc32))
     assert len(cache.verify().damaged) == 1
     assert cache.get(key("a")) is None
 
@@ -381,38 +347,25 @@ def forge_crc32(data: bytes, wanted: int) -> bytes:
     raise AssertionError("40 bits span more than 32 dimensions")
 
 
-def test_damage_is_removed_reported_once_and_rebuilt(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
-    (entry,) = fill(cache, "a")
+def test_damage_is_reported_once_rebuilt_and_healed_for_every_key_of_a_payload(
+    cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    entry = cache.put(key("a"), payload("same"), {})
+    cache.put(key("b"), payload("same"), {})
     with caplog.at_level(logging.WARNING, "warp_tiles.cache"):
         for _ in range(2):
             flip(object_of(cache, entry), 77, keep_times=True)
-            again, hit = get_or_build(cache, key("a"), lambda: (payload("a"), {"name": "a"}))
-            assert (hit, again.payload) == (False, payload("a"))
-            assert len(cache.problems) == 1
+            again, hit = get_or_build(cache, key("a"), lambda: (payload("same"), {}))
+            assert (hit, again.payload) == (False, payload("same"))
+            assert [problem.kind for problem in cache.problems] == ["damage"]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "CRC-32" in caplog.text
-    assert cache.problems[0].kind == "damage"
     assert get_or_build(cache, key("a"), lambda: pytest.fail("built again"))[1] is True
-
-
-def test_rebuilding_one_key_of_a_damaged_payload_heals_the_other(cache: Cache) -> None:
-    entry = cache.put(key("a"), payload("same"), {})
-    cache.put(key("b"), payload("same"), {})
-    flip(object_of(cache, entry), 5, keep_times=True)
-    assert cache.get(key("a")) is None
-    assert len(cache.verify().missing) == 1
-    assert cache.get(key("b")) is None
-    assert get_or_build(cache, key("a"), lambda: (payload("same"), {}))[1] is False
     assert cache.get(key("b")).payload == payload("same")
-    assert cache.verify().sound == 2
-
-
-def test_a_store_repairs_a_damaged_payload(cache: Cache) -> None:
-    (entry,) = fill(cache, "a")
     flip(object_of(cache, entry), 5, keep_times=True)
-    cache.put(key("b"), payload("a"), {})
-    assert cache.get(key("a")) == entry  # its time differs now, so this read checks the SHA-256
-    assert cache.verify().sound == 2
+    cache.put(key("c"), payload("same"), {})  # repairs it
+    assert cache.get(key("a")).payload == payload("same")  # its time differs now, so this read checks the SHA-256
+    assert cache.verify().sound == 3
 
 
 def test_verify_reports_and_removes_on_request(cache: Cache, root: Path) -> None:
