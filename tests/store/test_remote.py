@@ -21,22 +21,28 @@ ENTRY = entry()
 
 
 def test_an_entry_goes_through_a_folder(tmp_path: Path) -> None:
+    reader = ready(connect(tmp_path))
+    with pytest.raises(RemoteError, match="without a signing key"):
+        reader.push(LTOIR, ENTRY)
+    found = reader.upstream(LTOIR, ENTRY.key)
+    assert (found.found, found.push, list(tmp_path.iterdir())) == (None, None, [])
     writer = ready(connect(tmp_path, signer=SIGNER))
     assert writer.ask(LTOIR, ENTRY.key)[0] is None
     assert writer.push(LTOIR, ENTRY)
     assert writer.has(LTOIR, ENTRY.key)
     assert not writer.has(MODULE, ENTRY.key)
-    found = ready(connect(tmp_path)).ask(LTOIR, ENTRY.key)[0]
-    assert found is not None
-    assert (found.payload, found.key) == (ENTRY.payload, ENTRY.key)
-    assert found.manifest.info == {**ENTRY.manifest.info, "signed_by": SIGNER.public.key_id}
+    entry = ready(connect(tmp_path)).ask(LTOIR, ENTRY.key)[0]
+    assert entry is not None
+    assert (entry.payload, entry.key) == (ENTRY.payload, ENTRY.key)
+    assert entry.manifest.info == {**ENTRY.manifest.info, "signed_by": SIGNER.public.key_id}
     assert writer.keys(LTOIR) == [ENTRY.key]
 
 
-def test_an_entry_comes_over_http(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", [404, 403])
+def test_an_entry_comes_over_http_also_if_the_first_question_is_refused(tmp_path: Path, head: int) -> None:
     write_object(tmp_path, ENTRY, signed(ENTRY))
-    with serving(files(tmp_path)) as server:
-        store = ready(connect(f"{server.url}"))
+    with serving(files(tmp_path), head=head) as server:
+        store = ready(connect(server.url))
         found = store.ask(LTOIR, ENTRY.key)[0]
         assert found is not None
         assert found.payload == ENTRY.payload
@@ -89,21 +95,14 @@ def test_the_first_failure_of_each_kind_is_said(tmp_path: Path, caplog: pytest.L
         assert record.getMessage().startswith(f"the remote store {server.url}: {start}")
 
 
-def test_after_some_failures_in_a_row_it_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(send(b"", 500)) as server:
-        store = ready(connect(server.url))
-        for _ in range(3 * MOST_FAILURES):
-            assert store.ask(LTOIR, ENTRY.key)[0] is None
-        assert len(server.requests) == MOST_FAILURES
-    assert sum("not used again in this process" in record.message for record in caplog.records) == 1
-
-
-def test_a_slow_drip_ends_within_the_budget(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(drip(signed(ENTRY), 0.02, 100_000)) as server:
+@pytest.mark.parametrize("kind", ["failures", "a slow drip"])
+def test_a_store_that_fails_is_not_asked_again(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    drips = kind == "a slow drip"
+    with serving(drip(signed(ENTRY), 0.02, 100_000) if drips else send(b"", 500)) as server:
         store = ready(connect(server.url, wait_s=0.5))
-        assert [store.ask(LTOIR, ENTRY.key)[0] for _ in range(5)] == [None] * 5
-        assert len(server.requests) == 1
-    assert store.off == "it did not answer within 0.5 s"
+        assert [store.ask(LTOIR, ENTRY.key)[0] for _ in range(3 * MOST_FAILURES)] == [None] * 3 * MOST_FAILURES
+        assert len(server.requests) == (1 if drips else MOST_FAILURES)
+    assert not drips or store.off == "it did not answer within 0.5 s"
     assert sum("not used again in this process" in record.message for record in caplog.records) == 1
 
 
@@ -133,27 +132,17 @@ def test_a_store_that_answers_late_is_used_from_then_on(tmp_path: Path) -> None:
         assert store.ask(LTOIR, ENTRY.key)[0] is not None
 
 
-def test_a_store_that_refuses_the_first_question_is_asked_all_the_same(tmp_path: Path) -> None:
-    write_object(tmp_path, ENTRY, signed(ENTRY))
-    with serving(files(tmp_path), head=403) as server:
-        assert ready(connect(server.url)).ask(LTOIR, ENTRY.key)[0] is not None
-
-
-def test_a_password_is_in_no_message(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_password_is_in_no_message_and_without_cryptography_the_store_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     store = connect("http://user:secret-word@127.0.0.1:1/path")
     with pytest.raises(RemoteError) as caught:
         store.require()
     assert "secret-word" not in str(caught.value) + caplog.text
     assert store.url == "http://127.0.0.1:1/path"
-
-
-def test_nothing_is_written_without_a_signing_key(tmp_path: Path) -> None:
-    store = ready(connect(tmp_path))
-    with pytest.raises(RemoteError, match="without a signing key"):
-        store.push(LTOIR, ENTRY)
-    found = store.upstream(LTOIR, ENTRY.key)
-    assert (found.found, found.push) == (None, None)
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
+    with pytest.raises(RemoteError, match="signatures need the package cryptography"):
+        connect(store.url).require()
 
 
 def test_a_store_that_was_closed_is_a_miss(tmp_path: Path) -> None:
@@ -193,12 +182,6 @@ def test_slow_entries_are_worth_the_time_of_their_builds(
     assert sum(store.ask(LTOIR, item.key)[0] is not None for item in entries) == hits
     assert ("it is slow" in store.off) == (hits < 10)
     assert len(caplog.records) == (hits < 10)
-
-
-def test_without_cryptography_the_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
-    with pytest.raises(RemoteError, match="signatures need the package cryptography"):
-        connect(tmp_path).require()
 
 
 FORKED = """

@@ -93,6 +93,9 @@ def test_a_failed_read_is_not_an_empty_store(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(Client, "read", read)
         raise OSError("503 Service Unavailable")
 
+    def fails(*_: object) -> Any:
+        raise OSError("507 Insufficient Storage")
+
     for machine in machines(tmp_path, 6):
         monkeypatch.setattr(Client, "read", fails_once)
         assert machine.push(connection(tmp_path / "store", SIGNER)).moved
@@ -100,27 +103,14 @@ def test_a_failed_read_is_not_an_empty_store(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Client, "read", fails_once)
     found = RecordStore(tmp_path / "unlucky").pull(connection(tmp_path / "store"))
     assert (found.failed, found.moved > 0) == (1, True)
-
-
-def test_a_failed_question_is_not_a_missing_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path / "cache")
     cache.put(cache_key(1), b"payload", {})
-    remote = connection(tmp_path / "store", SIGNER)
-
-    def fails(client: Client, name: str) -> Iterator[bytes]:
-        raise OSError("503 Service Unavailable")
-
-    monkeypatch.setattr(Client, "read", fails)
-    assert transfer.push(cache, remote, LTOIR, {}, lambda: None) == Transfer(failed=1)
-
-
-def test_a_push_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> Any:
-        raise OSError("507 Insufficient Storage")
-
-    monkeypatch.setattr(Client, "write", full)
-    (machine,) = machines(tmp_path, 1)
-    assert machine.push(connection(tmp_path / "store", SIGNER)) == Transfer(failed=1)
+    remote = connection(tmp_path / "other", SIGNER)
+    for name in ("read", "write"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, name, fails)
+            assert transfer.push(cache, remote, LTOIR, {"compiler": "c" * 64}, lambda: None) == Transfer(failed=1)
+            assert name == "read" or machine.push(remote) == Transfer(failed=1)
 
 
 def test_records_of_a_later_schema_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
