@@ -26,7 +26,7 @@ from warp_tiles.build.deployment import open_bundle
 from warp_tiles.errors import BundleError, RecordError, SettingError
 from warp_tiles.settings import current, override
 from warp_tiles.store import TOOLCHAIN
-from warp_tiles.store.bundle import Bundle, write_bundle
+from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.keys import PublicKey, SigningKey
@@ -175,6 +175,7 @@ def test_the_bundle_names_its_modules_and_its_signer(made: Made) -> None:
     assert sorted(kinds) == ["module", "module", "records", "toolchain"]
 
 
+@pytest.mark.slow
 def test_equal_inputs_give_equal_names(made: Made, tmp_path: Path) -> None:
     """The digests of a bundle depend on nothing of the machine, such as its folders."""
     again = Made(tmp_path)
@@ -190,44 +191,35 @@ def test_a_module_comes_from_the_bundle(made: Made, tmp_path: Path) -> None:
         assert row["cubin_bytes"] == size
 
 
-def test_what_the_bundle_lacks_is_an_error(made: Made, tmp_path: Path) -> None:
-    text = deployed(made, tmp_path, "--arch", 86, status=2)
-    assert "for sm_86 with 64 threads per block is not in the bundle" in text
-    assert "--arch 86" in text
+@pytest.mark.parametrize(
+    ("words", "environment", "texts"),
+    [
+        (("--arch", 86), {}, ("for sm_86 with 64 threads per block is not in the bundle", "--arch 86")),
+        (
+            ("--policy", "auto"),
+            {},
+            ("policy (command line) is 'auto', and with a bundle nothing is built", "Remedy: give the option --policy"),
+        ),
+        (
+            (),
+            {"WARP_TILES_MAIN_LOOP": "mma"},
+            ("Remedy: set WARP_TILES_MAIN_LOOP=auto", "was made with main_loop=auto", "MAIN_LOOP) is mma"),
+        ),
+        (
+            (),
+            {"WARP_TILES_TRUSTED_KEYS": str(SigningKey.generate().public)},
+            ("no trusted key signed it", "Remedy: trust its signer", "`warp-tiles keys trust PUBLIC`"),
+        ),
+    ],
+    ids=["another architecture", "a policy that builds", "another setting", "a stranger"],
+)
+def test_what_does_not_fit_is_an_error(
+    made: Made, tmp_path: Path, words: tuple[object, ...], environment: dict[str, str], texts: tuple[str, ...]
+) -> None:
+    text = deployed(made, tmp_path, *words, status=2, **environment)
+    for part in texts:
+        assert part in text
     assert not list((tmp_path / "out").rglob("*.cubin"))
-
-
-def test_nothing_is_built_with_a_bundle(made: Made, tmp_path: Path) -> None:
-    text = deployed(made, tmp_path, "--policy", "auto", status=2)
-    assert "the setting policy (command line) is 'auto', and with a bundle nothing is built" in text
-    assert "Remedy: give the option --policy locked" in text
-
-
-def test_the_remedy_names_the_layer_of_the_policy(made: Made) -> None:
-    with override(bundle=made.file), pytest.raises(SettingError) as caught:
-        open_bundle(current())
-    assert caught.value.remedy == "set WARP_TILES_POLICY=locked"
-    with override(bundle=made.file, policy="fast"), pytest.raises(SettingError) as caught:
-        open_bundle(current())
-    assert caught.value.remedy == 'call override(policy="locked")'
-
-
-def test_other_settings_are_named(made: Made, tmp_path: Path) -> None:
-    text = deployed(made, tmp_path, status=2, WARP_TILES_MAIN_LOOP="mma")
-    assert "Remedy: set WARP_TILES_MAIN_LOOP=auto" in text
-    assert (
-        "was made with main_loop=auto, and the setting main_loop (environment variable WARP_TILES_MAIN_LOOP) is mma"
-        in text
-    )
-
-
-def test_a_stranger_is_refused(made: Made, tmp_path: Path) -> None:
-    text = deployed(made, tmp_path, status=2, WARP_TILES_TRUSTED_KEYS=str(SigningKey.generate().public))
-    assert "no trusted key signed it" in text
-    assert "Remedy: trust its signer, if you would run the signer's programs: `warp-tiles keys trust PUBLIC`" in text
-    with pytest.raises(BundleError) as caught:
-        Bundle(tmp_path / "absent", {})
-    assert caught.value.remedy == "name a bundle that you may read"
 
 
 def test_an_export_is_no_deployment(made: Made, tmp_path: Path) -> None:
@@ -244,6 +236,9 @@ def test_an_export_is_no_deployment(made: Made, tmp_path: Path) -> None:
         assert "cannot be used: toolchain" in refusal()
     write_bundle(path, [(TOOLCHAIN, FACTS_KEY.digest, pack(TOOLCHAIN, entry("facts"), "any", None))])
     assert "nobody signed it" in refusal()
+    with override(bundle=path, policy="fast"), pytest.raises(SettingError) as other:
+        open_bundle(current())
+    assert other.value.remedy == 'call override(policy="locked")'
 
 
 def test_a_deployment_can_be_imported(made: Made, tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def test_files_are_byte_for_byte_those_of_warp(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "options",
-    [{"fast_math": True}, {"fuse_fp": False}, {"optimization_level": 1}, {"enable_backward": False}],
-    ids=lambda options: next(iter(options)),
+    [{"fast_math": True, "optimization_level": 1, "enable_backward": False}, {"fuse_fp": False}],
+    ids=["cubin", "ptx"],
 )
 def test_options_and_ptx_give_the_bytes_of_warp(options: Mapping[str, Any], tmp_path: Path) -> None:
     use_ptx = "fuse_fp" in options
@@ -97,17 +97,13 @@ def test_options_and_ptx_give_the_bytes_of_warp(options: Mapping[str, Any], tmp_
         assert [record["found"] for record in records()] == [False]
 
 
-def test_by_default_modules_of_warp_are_left_to_warp(tmp_path: Path) -> None:
+def test_modules_of_warp_are_left_to_warp_by_default_and_by_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with warp_tiles.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
         compiled(load(text()), tmp_path / "out")
-        assert records() == []
-    assert entries(tmp_path) == []
-
-
-def test_an_option_leaves_one_module_to_warp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WARP_TILES_MODULES", "all")
-    with warp_tiles.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
-        compiled(load(text(), warp_tiles_modules="tiles"), tmp_path / "out")
+        monkeypatch.setenv("WARP_TILES_MODULES", "all")
+        compiled(load(text(), warp_tiles_modules="tiles"), tmp_path / "another")
         assert (records(), entries(tmp_path)) == ([], [])
         compiled(load(text()), tmp_path / "other")
         assert len(records()) == 1
@@ -159,29 +155,19 @@ def test_a_launch_vouches_for_what_a_record_compiled(tmp_path: Path) -> None:
         assert [AHEAD in item.manifest.info for item in context.modules.entries()] == [False, False]
 
 
-def test_modules_of_other_names_have_other_entries(everything: Path) -> None:
-    compiled(load(text()), everything / "first")
-    compiled(load(text()), everything / "second")
-    assert [record["found"] for record in records()] == [False, False], "symbols contain the name of the file"
-
-
-def test_a_module_is_found_by_its_content(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_found_by_its_content_but_not_with_another_name_or_other_metadata(
+    everything: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = load(text())
     expected = compiled(module, everything / "first")
-    monkeypatch.setattr(installed()._plain, "start_key", lambda *_: None)
-    assert compiled(module, everything / "second") == expected
-    assert [record["found"] for record in records()] == [False, True]
-
-
-def test_other_metadata_is_not_served(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load(text())
-    expected = compiled(module, everything / "first")
+    compiled(load(text()), everything / "other name")  # symbols contain the name of the file
     plain = installed()._plain
     monkeypatch.setattr(plain, "start_key", lambda *_: None)  # so that it is generated
+    assert compiled(module, everything / "second") == expected
     original = find("context.ModuleBuilder").build_meta
     monkeypatch.setattr(find("context.ModuleBuilder"), "build_meta", lambda b: {**original(b), "new": 1})
-    found = compiled(module, everything / "second")
-    assert [record["found"] for record in records()] == [False, False]
+    found = compiled(module, everything / "third")
+    assert [record["found"] for record in records()] == [False, False, True, False]
     (meta,) = (json.loads(data) for name, data in found.items() if name.endswith(".meta"))
     assert meta["new"] == 1
     assert {n: d for n, d in found.items() if n.endswith("cubin")} == {
@@ -189,26 +175,24 @@ def test_other_metadata_is_not_served(everything: Path, monkeypatch: pytest.Monk
     }
 
 
-@pytest.mark.parametrize("payload", [b"\x7fELF of something else" * 9, b"x", b"\0" * 64, b"\xff" * 64])
-def test_a_foreign_payload_under_a_key_is_not_served(payload: bytes, everything: Path) -> None:
+def test_a_foreign_payload_under_a_key_is_not_served(everything: Path) -> None:
     module = load(text())
     expected = compiled(module, everything / "first")
     cache = Cache(everything / "cache", MODULES)
     for item in cache.entries():
-        cache.put(item.manifest.key, payload, {})
+        cache.put(item.manifest.key, b"\x7fELF of something else" * 9, {})
     assert compiled(module, everything / "second") == expected
     assert [record["found"] for record in records()] == [False, False]
 
 
-def test_an_output_survives_packing() -> None:
+def test_an_output_survives_packing_and_no_other_payload_is_one() -> None:
     output = WarpOutput(b"binary", "source ä".encode(), ".sm_90.cubin", {"a": 1})
     payload = output.pack()
     assert payload.startswith(b"binary")
-    cache_entry: Any = type("Entry", (), {"payload": payload})
-    assert WarpOutput.of(cache_entry) == output
-    for at in range(len(payload)):
-        cut: Any = type("Entry", (), {"payload": payload[:at]})
-        assert WarpOutput.of(cut) != output
+    foreign = (b"\x7fELF of something else" * 9, b"x", b"\0" * 64, b"\xff" * 64)
+    for data in (payload, *foreign, *(payload[:at] for at in range(len(payload)))):
+        cache_entry: Any = SimpleNamespace(payload=data)
+        assert (WarpOutput.of(cache_entry) == output) == (data == payload)
 
 
 # ---- what a key must not forget
@@ -247,7 +231,7 @@ def test_what_a_kernel_refers_to_is_in_its_start_key(name: str, everything: Path
     assert exact(first) == exact(load(FUNCTIONS.format(values[0]) + text(3, expression))) != exact(second)
 
 
-def test_annotations_of_typing_are_in_the_start_key(everything: Path) -> None:
+def test_annotations_and_structs_are_in_the_start_key_and_an_unknown_object_has_none(everything: Path) -> None:
     annotated = "import typing\nK = {}\n@wp.func\ndef one(x: float) -> {}: return x, 1.0\n"
     first, second, whole = (
         load(annotated.format(value, name) + text(3, "one(1.0)[0]"))
@@ -259,19 +243,12 @@ def test_annotations_of_typing_are_in_the_start_key(everything: Path) -> None:
     )
     assert exact(first) != exact(second)
     assert start_key(whole) is not None
-
-
-def test_structs_with_matrices_of_other_shapes_have_other_start_keys(everything: Path) -> None:
     struct = "@wp.struct\nclass S:\n    m: wp.types.matrix(shape={}, dtype=float)\n\n\n"
     kernel = "@wp.kernel\ndef plain(x: wp.array(dtype=S)):\n    x[0] = x[1]\n"
     first, second = (load(struct.format(shape) + kernel) for shape in ((1, 11), (11, 1)))
     assert exact(first) != exact(second)
-
-
-def test_a_module_that_refers_to_an_unknown_object_has_no_start_key(everything: Path) -> None:
-    assert (
-        start_key(load("other = object()\n" + text(3, "wp.tile_sum(wp.tile_zeros(shape=8, dtype=other))[0]"))) is None
-    )
+    unknown = "other = object()\n" + text(3, "wp.tile_sum(wp.tile_zeros(shape=8, dtype=other))[0]")
+    assert start_key(load(unknown)) is None
 
 
 def start_key(module: ModuleType, **options: Any) -> CacheKey | None:
@@ -306,25 +283,19 @@ def content_key(request: WarpCompileRequest, target: str = ".sm_90.cubin") -> Ca
     return warp_module.content_key(context, dataclasses.replace(request, native_dir=str(Path(__file__).parent)), target)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_each_input_of_the_compiler_is_in_the_content_key(everything: Path) -> None:
+    changes: list[dict[str, Any]] = [
+        {},
         {"source": b"other source"},
         {"optimization_level": 2},
         *({"switches": tuple(on != (n == at) for n, on in enumerate(REQUEST.switches))} for at in range(4)),
         {"ltoirs": (b"a",)},
         {"fatbins": (b"a",)},
         {"name": "b.cu"},
-    ],
-    ids=str,
-)
-def test_each_input_of_the_compiler_is_in_the_content_key(change: dict[str, Any], everything: Path) -> None:
-    assert content_key(REQUEST) != content_key(dataclasses.replace(REQUEST, **change))
-
-
-def test_the_target_is_in_the_content_key(everything: Path) -> None:
-    targets = (".sm_90.cubin", ".sm_90a.cubin", ".compute_90.ptx", ".sm_80.cubin")
-    assert len({content_key(REQUEST, target).digest for target in targets}) == len(targets)
+    ]
+    keys = [content_key(dataclasses.replace(REQUEST, **change)) for change in changes]
+    keys += [content_key(REQUEST, target) for target in (".sm_90a.cubin", ".compute_90.ptx", ".sm_80.cubin")]
+    assert len({key.digest for key in keys}) == len(keys)
 
 
 def test_headers_and_library_are_in_both_keys(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,30 +312,15 @@ def test_headers_and_library_are_in_both_keys(everything: Path, monkeypatch: pyt
     assert keys() == before
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"output_arch": 80},
-        {"named": "a.sm90a.cubin"},
-        {"named": "a.sm90.ptx"},
-        {"fast_math": True},
-        {"verify_fp": True},
-    ],
-    ids=str,
-)
-def test_target_and_options_are_in_the_start_key(change: dict[str, Any], everything: Path) -> None:
+def test_target_and_options_are_in_the_start_key_which_changes_no_hash_of_warp(everything: Path) -> None:
     module = load(text())
-    assert start_key(module) == start_key(module)
-    assert start_key(module) != start_key(module, **change)
-
-
-def test_a_start_key_changes_no_hash_of_warp(everything: Path) -> None:
-    module = load(text())
-    start_key(module)
-    kernel = module.plain
-    before = kernel.hash, wp.get_module(module.__name__).hashers[64]
-    start_key(module)
-    assert (kernel.hash, wp.get_module(module.__name__).hashers[64]) == before
+    first = start_key(module)
+    before = module.plain.hash, wp.get_module(module.__name__).hashers[64]
+    assert start_key(module) == first
+    assert (module.plain.hash, wp.get_module(module.__name__).hashers[64]) == before
+    changes: list[dict[str, Any]] = [{"output_arch": 80}, {"named": "a.sm90a.cubin"}, {"named": "a.sm90.ptx"}]
+    for change in (*changes, {"fast_math": True}, {"verify_fp": True}):
+        assert start_key(module, **change) != first, change
 
 
 def test_a_constant_that_changes_during_the_generation_binds_nothing(everything: Path) -> None:
