@@ -238,7 +238,7 @@ def _warp_module(module: Any) -> Any:
     warp_module = user_modules().get(str(name))
     if warp_module is None:
         raise PlanError(
-            f"module {name!r} has no Warp kernels",
+            f"module {module if name is None else name!r} has no Warp kernels",
             remedy=f"modules with kernels: {', '.join(user_modules()) or 'none'}",
         )
     return warp_module

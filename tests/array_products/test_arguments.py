@@ -98,6 +98,7 @@ def sharing(shape: tuple[int, ...], *strides: int) -> Any:
         ((zeros(3, 4, dtype=DOUBLE), zeros(4, 5, dtype=DOUBLE)), {"epilogue": square}, ["argument of type float64"]),
         ((A, B), {"precision": "fp8"}, ["precision is 'fp8'"]),
         ((A, B), {"precision": ["tf32"]}, ["precision is ['tf32']"]),
+        ((A, B), {"precision": np.array(["tf32", "default"])}, ["precision is array(['tf32', 'default']"]),
         ((zeros(3, 4, dtype=HALF), zeros(4, 5, dtype=HALF)), {"precision": "tf32"}, ["'tf32', and a is float16"]),
     ],
 )  # fmt: skip
@@ -132,7 +133,7 @@ def test_overlap_is_found_in_a_repeated_call() -> None:
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
-@pytest.mark.parametrize("value", ["2", None, 1j, [1.0]], ids=repr)
+@pytest.mark.parametrize("value", ["2", None, 1j, [1.0], True, np.True_], ids=repr)
 def test_factors_that_are_no_numbers(name: str, value: Any) -> None:
     message = refused(A, B, zeros(3, 5), error=TypeError, **{name: value})
     assert message == f"{name} is {value!r}, and must be a number"

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import warp as wp
-from warp_tiles.util.processes import described, this_process
 
 import warp_tiles
 from tests.hardening import launches

@@ -231,5 +231,6 @@ def test_a_module_can_be_given_in_several_ways() -> None:
     module = load(gemm())
     plans = [warp_tiles.plan(given, arch=90) for given in (module, module.__name__, wp.get_module(module.__name__))]
     assert plans[0] == plans[1] == plans[2]
-    with pytest.raises(warp_tiles.PlanError, match="no Warp kernels"):
-        warp_tiles.plan("nowhere", arch=90)
+    for given in ("nowhere", 3):
+        with pytest.raises(warp_tiles.PlanError, match=f"module {given!r} has no Warp kernels"):
+            warp_tiles.plan(given, arch=90)

@@ -49,6 +49,8 @@ def test_other_environment_variables_are_ignored() -> None:
         ("cache_max_bytes", "lots", ("kB", "GiB")),
         ("cache_max_bytes", True, ("kB", "GiB")),
         ("cache_max_bytes", "-1", ("kB", "GiB")),
+        ("cache_max_bytes", 1.5, ("whole bytes", "1.5GB")),
+        ("cache_max_bytes", "0.5 B", ("whole bytes", "1.5GB")),
         ("jobs", "-1", ("whole number",)),
         ("jobs", -1, ("whole number",)),
         ("jobs", "two", ("whole number",)),
@@ -62,6 +64,7 @@ def test_other_environment_variables_are_ignored() -> None:
         ("tune_budget_s", float("nan"), ("finite",)),
         ("tune_budget_s", "inf", ("finite",)),
         ("tune_budget_s", True, ("finite",)),
+        ("tune_budget_s", np.True_, ("finite",)),
         ("tune_budget_s", 1j, ("finite",)),
     ],
 )
@@ -105,6 +108,7 @@ def test_a_bad_environment_does_not_leave_an_override_behind(monkeypatch: pytest
         ("0", 0),
         ("500", 500),
         (500, 500),
+        (4e9, 4_000_000_000),
         ("1B", 1),
         ("2kB", 2000),
         ("2 KB", 2000),
@@ -112,6 +116,7 @@ def test_a_bad_environment_does_not_leave_an_override_behind(monkeypatch: pytest
         ("1.5GB", 1_500_000_000),
         ("2KiB", 2048),
         ("0.5MiB", 524_288),
+        ("1.1KiB", 1126),
         (" 4 gib ", 4 * 1024**3),
     ],
 )

@@ -225,6 +225,7 @@ def test_a_tape_records_the_winning_launch_alone(store: MemoryStore) -> None:
             for value in (-1e-9, math.nan, math.inf, 10**400, "0.1", None, True)
         ),
         *(({"jobs": value}, "jobs is") for value in (-1, 1.5, True)),
+        *(({name: value}, f"{name} is") for name in ("tiled", "flush_l2", "wait") for value in ("no", 1, None)),
         *(({"effort": value}, "effort is") for value in (3, {"runs": 2})),
         *(({"restore": value}, "restore is") for value in (3, [3])),
         *(({name: 3}, f"{name} is 3") for name in ("default", "configs", "reference")),

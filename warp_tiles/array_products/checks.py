@@ -29,7 +29,7 @@ def factor(name: str, value: Any) -> float:
         TypeError: It is not a number.
         MatmulError: It is an integer that no float holds.
     """
-    if not isinstance(value, numbers.Real):
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}, and must be a number")
     try:
         return float(value)
@@ -200,7 +200,7 @@ def _check_epilogue(epilogue: Any, sums: DType) -> None:
 
 
 def _is_tf32(precision: Any, dtype: DType) -> bool:
-    if precision not in PRECISIONS:
+    if not isinstance(precision, str) or precision not in PRECISIONS:  # an array has no truth value
         raise MatmulError(f"precision is {precision!r}", remedy=f"give one of {', '.join(PRECISIONS)}")
     if precision == "tf32" and dtype != "float32":
         raise MatmulError(f"precision is 'tf32', and a is {dtype}", remedy="use float32, or leave precision out")

@@ -7,12 +7,13 @@ Each takes the name for messages and a value of any layer. It returns the typed 
 from __future__ import annotations
 
 import math
+import numbers
 import os
 import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 from warp_tiles.errors import SettingError
 from warp_tiles.util.threads import unless_signalled
@@ -114,13 +115,16 @@ def flag(name: str, value: Any) -> bool:
 
 
 def parse_size(name: str, value: Any) -> int:
-    """Bytes from a number or a text such as ``500MB`` or ``4GiB``."""
+    """Bytes from a whole number or a text such as ``500MB`` or ``1.5GiB``, which is rounded down."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", _printed(value).lower())
     if match is None or match.group(2) not in _UNITS or len(match.group(1)) > 2 * _MAX_DIGITS:
         raise _refused(name, value, "give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
     from decimal import Decimal  # imported here because it takes long
 
-    return int(Decimal(match.group(1)) * _UNITS[match.group(2)])
+    number, unit = Decimal(match.group(1)), _UNITS[match.group(2)]
+    if unit == 1 and number % 1:
+        raise _refused(name, value, "give whole bytes, or a unit, e.g. 1.5GB", ", which has a fraction of a byte")
+    return int(number * unit)
 
 
 def count(name: str, value: Any) -> int:
@@ -135,7 +139,8 @@ def count(name: str, value: Any) -> int:
 def seconds(name: str, value: Any) -> float:
     """Seconds, a finite number of 0 or more. The result is at most half of ``threading.TIMEOUT_MAX``."""
     try:
-        number = float(value) if isinstance(value, (str, SupportsFloat)) and not isinstance(value, bool) else math.nan
+        is_number = isinstance(value, (str, numbers.Number)) and not isinstance(value, bool)
+        number = float(value) if is_number else math.nan
     except (TypeError, ValueError):
         number = math.nan
     except OverflowError:  # an integer, which may have more digits than Python prints

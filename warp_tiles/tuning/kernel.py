@@ -507,6 +507,9 @@ def autotune(
         raise TuningError(f"effort is {effort!r}", remedy="give an Effort or None")
     if type(jobs) is not int or jobs < 0:
         raise TuningError(f"jobs is {jobs!r}", remedy="give a whole number of builds, 0 for one per core")
+    for name, flag in (("tiled", tiled), ("flush_l2", flush_l2), ("wait", wait)):
+        if not isinstance(flag, bool):
+            raise TuningError(f"{name} is {flag!r}", remedy="give True or False")
     rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
     if search != "all" and not isinstance(search, Random):
