@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,5 +159,8 @@ def test_a_parameter_that_becomes_a_view() -> None:
 
 def test_tiles_of_other_memory_are_not_compared() -> None:
     use = t.operation("use", C, Y)
+    assert are_disjoint(t.function(view(C, 0), view(Y, 16), use), use, C, Y)
+    called = replace(view(Y, 16), name="helper")  # a function of the user with operands as those of a view
+    assert not are_disjoint(t.function(view(C, 0), called, use), use, C, Y)
     assert not are_disjoint(t.function(view(C, 0), view(Y, 16, t.tile("x", 64, 4)), use), use, C, Y)
     assert not are_disjoint(t.function(view(C, 0), use, view(Y, 16)), use, C, Y)  # made later

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import json
 import os
@@ -19,7 +20,10 @@ from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.module import (
     KNOWN_KEYWORDS,
     ModuleSource,
+    WarpCompileRequest,
+    compile_with_warp,
     module_flags,
+    names_in_code,
     reason_without_key,
     warp_link_reason,
 )
@@ -278,6 +282,46 @@ def test_a_module_and_a_function_are_linked(output: str, magic: bytes) -> None:
     assert linked.compiler.startswith("nvJitLink ")
     with pytest.raises(LinkError):
         run(LinkRequest("m", (kernel.payload,), arch, "cubin"))
+
+
+@pytest.mark.parametrize(
+    ("status", "printed", "error"),
+    [
+        (0, "ready", None),
+        (0, "unable to obtain mapped memory", None),
+        (1, "unable to obtain mapped memory", MemoryError),
+        (1, "no such type", LinkError),
+    ],
+)
+def test_the_call_of_warps_compiler(
+    status: int, printed: str, error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    class Library:
+        @staticmethod
+        def wp_cuda_compile_program(*arguments: Any) -> int:
+            os.write(1, printed.encode())
+            Path(os.fsdecode(arguments[16])).write_bytes(b"code")
+            calls.append(tuple(map(list, arguments[19:])))
+            return status
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library)
+    switches = (False, False, True, True)
+    request = WarpCompileRequest("warp.so", "a.cu", b"", 90, "", "cubin", "/warp", 3, switches, (b"a",), (b"bc",))
+    if error is None:
+        assert compile_with_warp(request).payload == b"code"
+    else:
+        with pytest.raises(error, match=printed):
+            compile_with_warp(request)
+    lto_ir, fatbin = 3, 4  # nvJitLinkInputType of nvJitLink.h
+    assert calls == [([b"a", b"bc"], [1, 2], [lto_ir, fatbin])]
+
+
+def test_the_folder_of_warp_is_in_the_code_only_with_assertions() -> None:
+    """Another machine, whose folder is another, must find the other modules."""
+    assert names_in_code("a.cu", "/warp", verify_fp=False) == ["a.cu"]
+    assert names_in_code("a.cu", "/warp", verify_fp=True) == ["a.cu", "/warp"]
 
 
 # ---- sources that others may have written
