@@ -159,10 +159,18 @@ def test_accumulators_are_added_to_memory_that_is_like_c(target: Tile, is_direct
     assert kept.destination == (target if is_direct else C)
 
 
-@pytest.mark.parametrize(("alpha", "factor"), [(1.0, -1.0), (-0.5, 0.5), ("alpha", "-alpha")])
-def test_a_direct_subtraction_changes_the_sign_of_the_factor(alpha: float | str, factor: float | str) -> None:
+@pytest.mark.parametrize(
+    ("name", "alpha", "factor"),
+    [
+        *(("sub_inplace", *factors) for factors in ((1.0, -1.0), (-0.5, 0.5), ("alpha", "-alpha"))),
+        *(("add_inplace", alpha, alpha) for alpha in (1.0, -0.5, "alpha")),
+    ],
+)
+def test_a_direct_subtraction_alone_changes_the_sign_of_the_factor(
+    name: str, alpha: float | str, factor: float | str
+) -> None:
     fresh = t.fresh_product(A, B, C, alpha=alpha)
-    decision = decide_loop(t.zeros(D), t.loop(FIRST, SECOND, fresh, t.operation("sub_inplace", D, C, hook=t.number())))
+    decision = decide_loop(t.zeros(D), t.loop(FIRST, SECOND, fresh, t.operation(name, D, C, hook=t.number())))
     (kept,) = decision.accumulations
     assert (kept.destination, kept.alpha, kept.factor) == (D, alpha, factor)
 

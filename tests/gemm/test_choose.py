@@ -204,6 +204,13 @@ def test_a_slice_of_k_has_at_least_32_elements() -> None:
         assert found == {split for split in (1, 2, 4, 8) if split == 1 or k // split >= 32}
 
 
+def test_lanes_hold_three_times_a_power_of_two_only_if_it_divides_c() -> None:
+    for size in (16, 24, 40, 48):
+        found = candidates(product(size, size, 16, "rrr", FLOAT, 128))
+        shares = {share for one in found for share in (one.tile_m // one.lanes_m, one.tile_n // one.lanes_n)}
+        assert {share for share in shares if share % 3 == 0} == ({3, 6, 12} if size % 3 == 0 else set())
+
+
 def test_tensor_cores_are_left_if_no_warp_tile_fits_the_registers() -> None:
     variant = product(8, 8, 64, "rrr", HALF, 1024, 75)
     assert choose(variant).instruction == "fma"

@@ -13,6 +13,7 @@ from warp_tiles.gemm.main_loop import (
     LoopQuestion,
     reason_for_double_buffers,
     reason_for_no_buffers,
+    transpositions,
 )
 from warp_tiles.gemm.mma_choice import staged_product
 from warp_tiles.gemm.pipeline import (
@@ -158,6 +159,26 @@ def test_instruction_and_grid(variant: GemmProblem, expected: MmaPlan) -> None:
 )
 def test_reasons(variant: GemmProblem, code: str, values: tuple[object, ...]) -> None:
     assert staged_product(variant, ALL) == Rejected(code, values)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "side", "transposed"),
+    [
+        (("rr",), 64, "a"),
+        (("cc",), 64, "b"),
+        (("cr",), 64, ""),
+        (("rc",), 64, ""),  # two tiles are transposed for a large tile of C alone
+        (("rc",), 128, "ab"),
+        (("rr", "cr"), 64, ""),  # one product wants a in the other way
+        (("rr", "cc"), 64, ""),
+    ],
+)
+def test_tiles_along_k_are_transposed(layouts: tuple[str, ...], side: int, transposed: str) -> None:
+    found = transpositions([(fp32(side, side, 32, 128, layout), ("a", "b")) for layout in layouts])
+    assert found == tuple(dict.fromkeys((frozenset(transposed), frozenset())))
+    assert transpositions([(variant_of(128, 128, 32, 128, layout=layout), ("a", "b")) for layout in layouts]) == (
+        frozenset(),
+    )
 
 
 def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
