@@ -258,6 +258,7 @@ def test_products_beside_a_solver_have_the_registers_that_their_instruction_need
     assert limit(planned(solve)) == (56, SOLVERS)
     assert limit(planned(solve), wide) == (64, "mma_m16n8k8 needs as many")
     assert limit(planned(solve), replace(wide, tile_config=TileConfig("mma_m8n8k4", 16, 16))) == (56, SOLVERS)
+    assert limit(planned(solve), planned(product, provider="cublasdx")) == (56, SOLVERS)  # it has no configuration
 
 
 @pytest.mark.parametrize(
