@@ -49,3 +49,11 @@ def test_the_second_adjoint_waits_only_for_a_shared_gradient(tmp_path: Path, bod
     assert len(names) == 2 * len(calls), "each call names it for the value and for the gradient"
     assert all(name.endswith("_waiting") is shared for name in names)
     assert ("WP_TILE_SYNC(); wt_gemm" in source) is shared
+
+
+@pytest.mark.usefixtures("enabled")
+def test_the_second_adjoint_of_a_product_that_opts_out_waits_if_asked(tmp_path: Path) -> None:
+    text, options = HEAD.format("c = wp.tile_matmul(a, a)"), {"enable_mathdx_gemm": False}
+    assert "WP_TILE_SYNC(); wt_gemm" not in generated_source(load(text, **options), tmp_path / "warp")
+    source = generated_source(load(text, **options, warp_tiles_mathdx_opt_out="own"), tmp_path / "own")
+    assert "WP_TILE_SYNC(); wt_gemm" in source
