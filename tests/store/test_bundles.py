@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -32,7 +33,7 @@ from warp_tiles.store.envelope import pack
 from warp_tiles.store.keys import PublicKey, SigningKey
 from warp_tiles.store.kinds import MODULES
 from warp_tiles.store.transfer import import_bundle
-from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.store import RecordStore, _bundled_records, open_store
 
 # those of examples/deploy/Dockerfile, and what they need
 PACKAGES = {
@@ -250,6 +251,20 @@ def test_a_deployment_can_be_imported(made: Made, tmp_path: Path) -> None:
     assert store.import_(made.file, {key.key_id: key}) == 1
     with pytest.raises(RecordError, match="no trusted key signed it"):
         store.import_(made.file)
+
+
+def test_its_records_alone_count_in_a_folder_that_ends_with_the_process(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_end: list[tuple[object, ...]] = []
+    monkeypatch.setattr(atexit, "register", lambda *call, **_: at_end.append(call))
+    with override(bundle=made.file, policy="locked", trusted_keys=(made.public,)):
+        store = open_store()
+        assert open_store() is store
+    assert [stored.record.key for stored in store.records()] == [record_key("gemm")]
+    assert at_end == [(shutil.rmtree, str(store.root))]
+    shutil.rmtree(store.root)
+    _bundled_records.cache_clear()
 
 
 def test_a_bundle_needs_a_signing_key(tmp_path: Path) -> None:

@@ -221,5 +221,6 @@ def test_a_host_that_is_always_late_and_a_device_without_memory_hold_up_no_searc
 
 @pytest.mark.parametrize("wrong", [{"runs": 0}, {"iterations": 0}, {"warmup": -1}, {"runs": 1.5}])
 def test_an_effort_that_measures_nothing_is_refused(wrong: dict[str, Any]) -> None:
+    Effort(warmup=0, runs=1, iterations=1)
     with pytest.raises(TuningError, match="warmup, runs and iterations are"):
         Effort(**wrong)

@@ -71,7 +71,7 @@ def path(name: str, value: Any) -> Path | None:
     """A folder or file, with ``~`` expanded; None for an empty value."""
     if value is None or value == "":
         return None
-    remedy = "give the path of a folder"
+    remedy = "give the path of a folder or of a file"
     if not isinstance(value, (str, os.PathLike)):
         raise _refused(name, value, remedy)
     try:
