@@ -80,8 +80,8 @@ def run(
                 api.require_place(start)
                 if not gpus_here():
                     common.note(
-                        f"warp-tiles: this machine has no GPU, and {start} records what a GPU loads, so it stays as it "
-                        f"is; `warp-tiles warm --arch 90 --start {start} {script}` needs none"
+                        f"warp-tiles: this machine has no GPU, so {start} does not record what the script launches; "
+                        f"`warp-tiles warm --arch 90 --start {start} {script}` needs none"
                     )
             api.enable()
             if is_enabled():
