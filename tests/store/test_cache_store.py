@@ -285,6 +285,13 @@ def test_a_lock_held_too_long_does_not_stop_the_build(root: Path) -> None:
     assert cache.get(key("a")) is not None
 
 
+def test_a_lease_that_builds_nothing_waits_for_nobody(root: Path) -> None:
+    cache = Cache(root, build_wait_s=0.1)
+    with Cache(root)._folder.lock(key("a").digest, 1.0), cache.lease(key("a"), builds=False) as lease:
+        assert lease.found is None
+    assert not cache.problems
+
+
 def test_a_launch_that_waits_for_its_own_process_names_no_other(
     cache: Cache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

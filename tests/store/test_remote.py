@@ -14,7 +14,7 @@ import pytest
 from tests.store.server import drip, files, redirect, send, serving, silent
 from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, write_object
 from warp_tiles.errors import RemoteError
-from warp_tiles.store import LTOIR, MODULE
+from warp_tiles.store import LTOIR, MODULE, remote
 from warp_tiles.store.remote import MOST_FAILURES, PATIENCE_S, RemoteStore
 
 ENTRY = entry()
@@ -36,6 +36,19 @@ def test_an_entry_goes_through_a_folder(tmp_path: Path) -> None:
     assert (entry.payload, entry.key) == (ENTRY.payload, ENTRY.key)
     assert entry.manifest.info == {**ENTRY.manifest.info, "signed_by": SIGNER.public.key_id}
     assert writer.keys(LTOIR) == [ENTRY.key]
+
+
+def test_a_short_list_of_a_trusted_store_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        write_object(tmp_path, entry(name), signed(entry(name)))
+    monkeypatch.setattr(remote, "SLOW_S", 20.0)
+    store = ready(connect(tmp_path))
+    assert store.listed(LTOIR) == {entry("a").key, entry("b").key}
+    assert store.listed(MODULE) == frozenset()
+    untrusted = RemoteStore(tmp_path.as_uri(), {}, 5.0, lambda kind: TOOLCHAIN)
+    assert ready(untrusted).listed(LTOIR) is None
+    monkeypatch.setattr(remote, "_MOST_LISTED", 1)
+    assert store.listed(LTOIR) is None
 
 
 @pytest.mark.parametrize("head", [404, 403])
