@@ -25,8 +25,8 @@ from benchmarks.machine import ROOT
 from benchmarks.runner import geometric_mean
 from benchmarks.tune_matmul import problems
 from warp_tiles.array_products.choice import BUCKET
-from warp_tiles.gemm import matmul
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_launches
+from warp_tiles.gemm.matmul import RATES, Rates, candidates, loop_candidate, rates_name
+from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.tuning.record import decode_records
 
 FILE = ROOT / "benchmarks" / "results" / "matmul_timings.json"
@@ -39,24 +39,17 @@ class Measured:
     """A problem on a GPU with the times of its candidates in microseconds."""
 
     problem: MatmulProblem
-    arch: int
-    multiprocessors: int
+    gpu: Gpu
     times: dict[MatmulConfig, float]
-
-    @property
-    def rates_name(self) -> str:
-        """The name of the rates that estimate its loops."""
-        without = self.problem.tf32 and not self.problem.has_wgmma(self.arch)
-        return "tf32 without wgmma" if without else self.problem.kind
 
     @property
     def loops(self) -> dict[MatmulConfig, float]:
         """The times of loops."""
         return {config: time for config, time in self.times.items() if not config.tensor_copies}
 
-    def estimate(self, config: MatmulConfig) -> float:
-        """The estimated time of a loop."""
-        return matmul.cost_us(self.problem, config, self.arch, self.multiprocessors)
+    def estimate(self, config: MatmulConfig, rates: Rates | None = None) -> float:
+        """The estimated time of a loop, with other rates than those of ``RATES`` if they are given."""
+        return loop_candidate(self.problem, config, self.gpu, rates).time_us
 
 
 def measured(data: bytes) -> list[Measured]:
@@ -72,27 +65,27 @@ def measured(data: bytes) -> list[Measured]:
                 for timing in record.timings
                 if timing.status != "failed"
             }
-            found.append(Measured(problem, where.arch or 0, where.multiprocessors or 0, times))
+            found.append(Measured(problem, Gpu(where.arch or 0, where.multiprocessors or 0), times))
     return found
 
 
-def error(sample: Sequence[Measured]) -> float:
+def error(sample: Sequence[Measured], rates: Rates) -> float:
     """The standard deviation of the estimates' logarithms."""
-    logs = [math.log(one.estimate(config) / time) for one in sample for config, time in one.loops.items()]
+    logs = [math.log(one.estimate(config, rates) / time) for one in sample for config, time in one.loops.items()]
     return statistics.pstdev(logs) if logs else 0.0
 
 
-def speed(sample: Sequence[Measured]) -> float:
+def speed(sample: Sequence[Measured], rates: Rates) -> float:
     """The speed of the loop that the estimates choose among the measured ones, as a share of the fastest one's."""
     shares = []
     for one in sample:
         if one.loops:
-            chosen = min(one.loops, key=one.estimate)
+            chosen = min(one.loops, key=lambda config: one.estimate(config, rates))
             shares.append(min(one.loops.values()) / one.loops[chosen])
     return geometric_mean(shares) or 0.0
 
 
-def fitted(rates: matmul._Rates, loss: Callable[[matmul._Rates], float]) -> matmul._Rates:
+def fitted(rates: Rates, loss: Callable[[Rates], float]) -> Rates:
     """Rates with a smaller loss. Each is changed in turn until nothing gains."""
     best = loss(rates)
     for step in STEPS:
@@ -115,10 +108,11 @@ def preferred(sample: Sequence[Measured], factor: float) -> float:
         launches = [config for config in one.times if config.tensor_copies]
         if not (launches and one.loops):
             continue
-        estimated, kernel, slices = kernel_launches(one.problem, one.multiprocessors)[0]
-        launch = MatmulConfig.of_kernel(kernel, slices, one.problem.m)
+        possible = (found for found in candidates(one.problem, one.gpu) if found.kernel)
+        launch = min(possible, key=lambda found: found.time_us)
         loop = min(one.loops, key=one.estimate)
-        chosen = loop if factor * one.estimate(loop) < estimated or launch not in one.times else launch
+        is_loop = factor * one.estimate(loop) < launch.time_us or launch.config not in one.times
+        chosen = loop if is_loop else launch.config
         shares.append(min(one.times.values()) / one.times[chosen])
     return geometric_mean(shares) or 0.0
 
@@ -127,21 +121,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args(arguments)
     found = measured(FILE.read_bytes())
-    for name in dict.fromkeys(one.rates_name for one in found):
-        group = [one for one in found if one.rates_name == name]
+    groups: dict[str, list[Measured]] = {}
+    for one in found:
+        groups.setdefault(rates_name(one.problem, one.gpu.arch), []).append(one)
+    for name, group in groups.items():
         sample, others = group[::2], group[1::2]
-        now = matmul._RATES[name]
 
-        def loss(rates: matmul._Rates, name: str = name, sample: Sequence[Measured] = sample) -> float:
-            matmul._RATES[name] = rates
-            return error(sample) + 1 - speed(sample)
+        def loss(rates: Rates, sample: Sequence[Measured] = sample) -> float:
+            return error(sample, rates) + 1 - speed(sample, rates)
 
-        better = fitted(now, loss)
-        for what, rates in (("now", now), ("fitted", better)):
-            matmul._RATES[name] = rates
-            print(f"{name}, {len(group)} problems, {what}: error {error(others):.3f}, speed {speed(others):.3f}")
-            print(f"  {rates}")
-        matmul._RATES[name] = now
+        for what, rates in (("now", RATES[name]), ("fitted", fitted(RATES[name], loss))):
+            print(
+                f"{name}, {len(group)} problems, {what}: error {error(others, rates):.3f}, "
+                f"speed {speed(others, rates):.3f}\n  {rates}"
+            )
     print(*(f"factor {factor}: {preferred(found, factor):.3f}" for factor in FACTORS), sep=", ")
     return 0
 

@@ -130,7 +130,7 @@ def config_of(a: Any, b: Any, out: Any, **options: Any) -> dict[str, int]:
     from warp_tiles.array_products.checks import checked
     from warp_tiles.array_products.prepared import prepared
 
-    return prepared(checked(a, b, out, **options).call, out.device).answer.launched.to_json()
+    return prepared(checked(a, b, out, **options).call, out.device).plan.chosen.config.to_json()
 
 
 def operands(torch: Any, row: Row) -> tuple[Any, Any, Any]:

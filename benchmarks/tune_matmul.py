@@ -31,10 +31,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.gemm import tensor_kernel
-from warp_tiles.gemm.matmul import candidates, choose_matmul, cost_us
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_launches, problem_of_kernel
+from warp_tiles.gemm.matmul import candidates, choose_matmul
+from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType
-from warp_tiles.gemm.tensor_kernel import TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records
@@ -74,16 +73,13 @@ def sources() -> list[Path]:
     return [Path(kernels.__file__), Path(tensor_kernel.__file__), *sorted((kernels_folder() / "matmul").glob("*.cuh"))]
 
 
-def considered(problem: MatmulProblem, arch: int, multiprocessors: int, most: int = MEASURED) -> list[MatmulConfig]:
+def considered(problem: MatmulProblem, gpu: Gpu, most: int = MEASURED) -> list[MatmulConfig]:
     """The candidates to measure, the chooser's choice first."""
-    found = sorted(
-        candidates(problem, arch, multiprocessors), key=lambda config: cost_us(problem, config, arch, multiprocessors)
-    )
-    if not problem_of_kernel(problem, arch, None):
-        launches = kernel_launches(problem, multiprocessors)
-        kernels = [MatmulConfig.of_kernel(kernel, slices, problem.m) for _, kernel, slices in launches]
-        found = [*found[:LOOPS], *kernels]
-    choice = choose_matmul(problem, arch, multiprocessors).launched
+    found = [one.config for one in sorted(candidates(problem, gpu), key=lambda one: one.time_us)]
+    launches = [config for config in found if config.tensor_copies]
+    loops = [config for config in found if not config.tensor_copies]
+    found = [*loops[:LOOPS], *launches] if launches else loops
+    choice = choose_matmul(problem, gpu).chosen.config
     return [choice, *(config for config in found if config != choice)][:most]
 
 
@@ -123,7 +119,7 @@ class Bench:
         a, b, c = self.arrays
         self._call = checked(a, b, c, precision=precision).call
         self.device = self.arrays[0].device
-        self._choice = choose_matmul(problem, self.device.arch, self.device.sm_count).launched
+        self._choice = choose_matmul(problem, Gpu(self.device.arch, self.device.sm_count)).chosen.config
 
     def _config(self, config: Config) -> MatmulConfig:
         return self._choice if config == DEFAULT else MatmulConfig(**config)
@@ -133,16 +129,16 @@ class Bench:
         import warp_tiles
         from warp_tiles._warp import installed
         from warp_tiles.array_products.kernels import tile_kernel
-        from warp_tiles.array_products.prepared import answered, kernel_of
+        from warp_tiles.array_products.prepared import kernel_of, planned
         from warp_tiles.build.tensor_kernels import cubin_of
 
         kernels = set()
         for config in map(self._config, configs):
-            call, _, answer = answered(self._call, self.device, config)
-            if isinstance(answer.kernel, TensorKernel):
-                kernels.add(answer.kernel)
+            call, _, plan = planned(self._call, self.device, config)
+            if plan.chosen.kernel:
+                kernels.add(plan.chosen.kernel)
             else:
-                kernel = tile_kernel(kernel_of(call, answer))
+                kernel = tile_kernel(kernel_of(call, plan))
                 warp_tiles.prefetch(kernel.module, device=self.device, block_dim=config.threads)
         hooks = installed()
         assert hooks is not None  # main() enables warp_tiles
@@ -235,7 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
         key = key_of(problem, source, environment)
         if any(text in problem.text for text in options.only) and time.monotonic() < end:
             bench = Bench(torch, problem)
-            configs = considered(problem, device.arch, device.sm_count, options.candidates)
+            configs = considered(problem, Gpu(device.arch, device.sm_count), options.candidates)
             record = tuned(bench, store, key, configs, EventClock(device))
             winner, default = record.winner(), record.default
             times = " and ".join(f"{one.median_us:.2f}" for one in (winner, default) if one is not None)

@@ -15,7 +15,7 @@ from benchmarks import tune_matmul
 from tests.tuning.place_fakes import Machine
 from warp_tiles.array_products.choice import key_of, winners
 from warp_tiles.gemm.matmul import choose_matmul
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, MeasuredConfigs
+from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs
 from warp_tiles.tuning.record import Record, decode_records, encode_records, identity
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.tuning.tuning_key import Environment
@@ -32,8 +32,8 @@ def test_each_bucket_is_tuned_once() -> None:
 @pytest.mark.parametrize("size", [256, 4096])
 def test_the_choice_is_measured_first(size: int) -> None:
     problem = MatmulProblem(size, size, size, a="float16", b="float16", out="float16")
-    configs = tune_matmul.considered(problem, 90, 132)
-    assert configs[0] == choose_matmul(problem, 90, 132).launched
+    configs = tune_matmul.considered(problem, Gpu(90, 132))
+    assert configs[0] == choose_matmul(problem, Gpu(90, 132)).chosen.config
     assert {config.tensor_copies for config in configs} == {True, False}
     assert len(set(configs)) == len(configs) <= tune_matmul.MEASURED
 
@@ -72,7 +72,7 @@ def test_a_bucket_is_measured_once_and_ships_if_its_default_lost(tmp_path: Path)
     shipped = decode_records(encode_records(tune_matmul.shipped([record, Record(KEY)])))
     assert winners(shipped) == {PROBLEM.bucket: MeasuredConfigs(loop=other)}
     assert [len(one.timings) for one in shipped] == [2]
-    assert choose_matmul(PROBLEM, 90, 132, winners(shipped)).config == other
+    assert choose_matmul(PROBLEM, Gpu(90, 132), winners(shipped)).config == other
 
 
 @pytest.mark.parametrize(("other_us", "ships"), [(97.5, True), (98.5, False)])

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from warp_tiles.array_products.call import Bias, MatmulCall, View, canonicalize
 from warp_tiles.array_products.prepared import epilogue_of, kernel_of
-from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul_problem import Candidate, MatmulConfig, MatmulPlan, MatmulProblem
 
-CHOICE = MatmulAnswer(MatmulProblem(6, 8, 7), MatmulConfig(64, 64, 32, 128))
+CONFIG = MatmulConfig(64, 64, 32, 128)
+PLAN = MatmulPlan(MatmulProblem(6, 8, 7), Candidate(CONFIG), CONFIG)
 
 
 def view(values: np.ndarray[Any, Any]) -> View:
@@ -94,7 +95,7 @@ def test_a_transposed_result_exchanges_the_operands() -> None:
 def test_contiguous_columns_are_loaded_transposed(is_transposed: bool) -> None:
     found = call(matrices(1, 6, 7, is_transposed=is_transposed), matrices(1, 7, 8), matrices(1, 6, 8))
     assert found.problem.a_transposed is is_transposed
-    assert kernel_of(found, CHOICE).a_transposed is is_transposed
+    assert kernel_of(found, PLAN).a_transposed is is_transposed
 
 
 def test_vectors_are_loaded_along_their_elements() -> None:
@@ -105,9 +106,7 @@ def test_vectors_are_loaded_along_their_elements() -> None:
 
 def test_sums_over_a_batch_have_no_epilogue() -> None:
     one = call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(2, 6, 8), scaled=True, has_beta=True)
-    assert kernel_of(one, CHOICE).epilogue == epilogue_of(one)
-    split = kernel_of(one, replace(CHOICE, config=replace(CHOICE.config, split_k=2)))
+    assert kernel_of(one, PLAN).epilogue == epilogue_of(one)
+    split = kernel_of(one, replace(PLAN, config=replace(CONFIG, split_k=2)))
     assert (split.epilogue, split.scaled, split.slices) == (epilogue_of(one), True, 2)
-    assert (
-        kernel_of(call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(1, 6, 8), summed=True), CHOICE).epilogue is None
-    )
+    assert kernel_of(call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(1, 6, 8), summed=True), PLAN).epilogue is None

@@ -1,4 +1,4 @@
-"""Answers of ``warp_tiles.matmul``: what they say, where they come from, and that kernels are built as they say."""
+"""Plans of ``warp_tiles.matmul``: what they say, where they come from, and that kernels are built as they say."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ from warp_tiles.array_products import choice
 from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
 from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.kernels import tile_kernel
-from warp_tiles.array_products.prepared import answered, kept, kernel_of
+from warp_tiles.array_products.prepared import kept, kernel_of, planned
 from warp_tiles.gemm.main_loop import LoopAnswer
-from warp_tiles.gemm.matmul import answer_of, candidates, choose_matmul
-from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, MeasuredConfigs
+from warp_tiles.gemm.matmul import candidates, choose_matmul
+from warp_tiles.gemm.matmul_problem import Candidate, Gpu, MatmulConfig, MatmulPlan, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.rejected import Rejected
 
 PROBLEM = MatmulProblem(4096, 128, 1024, 1, "float16", "float16", "float16")
 CONFIG = MatmulConfig(64, 64, 128, 128, 2, 4)
-RECORDED = answer_of(PROBLEM, CONFIG, 90, 132, gpu="NVIDIA H200", decided_by="record")
+H200 = Gpu(90, 132, "NVIDIA H200")
+RECORDED = choose_matmul(PROBLEM, H200, {PROBLEM.bucket: MeasuredConfigs(CONFIG)})
 ESTIMATED = replace(RECORDED, decided_by="heuristic")
 
 
-def test_an_answer_says_whether_it_was_measured() -> None:
+def test_a_plan_says_whether_it_was_measured() -> None:
     records = {PROBLEM.bucket: MeasuredConfigs(CONFIG)}
-    assert choose_matmul(PROBLEM, 90, 132, records) == replace(RECORDED, gpu="")
+    assert (RECORDED.config, RECORDED.decided_by) == (CONFIG, "record")
     for problem, arch, known in (
         (PROBLEM, 90, {}),
         (replace(PROBLEM, k=4096), 90, records),
         (replace(PROBLEM, summed=True), 90, records),
         (PROBLEM, 86, {PROBLEM.bucket: MeasuredConfigs(MatmulConfig(128, 256, 64, 256))}),  # too much shared memory
     ):
-        found = choose_matmul(problem, arch, 132, known)
+        found = choose_matmul(problem, Gpu(arch, 132), known)
         assert found.decided_by == "heuristic"
-        assert found.config in list(candidates(problem, arch, 132))
+        assert found.config in [one.config for one in candidates(problem, Gpu(arch, 132))]
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, MatmulProblem(1, 1, 1), replace(PROBLEM, a_alignment=2, batch=3)])
 def test_the_cpu_has_one_tile(problem: MatmulProblem) -> None:
-    found = choice.answer(problem, wp.get_device("cpu"))
+    found = choice.plan_of(problem, wp.get_device("cpu"))
     assert (found.config, found.decided_by) == (MatmulConfig(32, 32, 32, 1), "heuristic")
-    forced = choice.answer(problem, wp.get_device("cpu"), CONFIG)
-    assert forced == MatmulAnswer(problem, CONFIG, "search")
+    forced = choice.plan_of(problem, wp.get_device("cpu"), CONFIG)
+    assert forced == MatmulPlan(problem, Candidate(CONFIG), CONFIG, "search")
     assert forced.main_loop.text == "auto"
 
 
@@ -71,24 +72,23 @@ def test_a_product_in_words(options: dict[str, Any], text: str) -> None:
 
 
 def test_its_reason_names_the_gpu_and_who_decided() -> None:
-    setting = answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU", pipeline=PipelineOverrides.parse("mma"))
-    found = [RECORDED, ESTIMATED, replace(ESTIMATED, gpu=""), setting, answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU")]
+    setting = choose_matmul(PROBLEM, H200, pipeline=PipelineOverrides.parse("mma"), forced=CONFIG)
+    found = [RECORDED, ESTIMATED, replace(ESTIMATED, gpu=""), setting, choose_matmul(PROBLEM, H200, forced=CONFIG)]
     texts = [one.reason for one in found]
     assert len(set(texts)) == 5
     assert ["NVIDIA H200" in text for text in texts[:3]] == [True, True, False]
     assert "measured" in RECORDED.reason
     assert "estimated" in ESTIMATED.reason
     assert [one.decided_by for one in found[3:]] == ["setting", "search"]
-    without = answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU", pipeline=Rejected("not_enabled"))
+    without = choose_matmul(PROBLEM, H200, pipeline=Rejected("not_enabled"), forced=CONFIG)
     assert without.reason.endswith(f"no stages: {without.loop}")
     assert without.loop == Rejected("not_enabled")
 
 
 def test_json() -> None:
-    by_loop = replace(RECORDED, kernel=Rejected("loop_configured"))
-    values = json.loads(json.dumps(by_loop.to_json()))
+    values = json.loads(json.dumps(RECORDED.to_json()))
     assert values["product"] == PROBLEM.describe()
-    assert (values["decided_by"], values["gpu"], values["reason"]) == ("record", "NVIDIA H200", by_loop.reason)
+    assert (values["decided_by"], values["gpu"], values["reason"]) == ("record", "NVIDIA H200", RECORDED.reason)
     assert values["codes"] == ["loop_configured"]
     assert MatmulConfig(**values["config"]) == CONFIG
     assert (values["instruction"], values["warps"]) == ("wgmma", [1, 1])
@@ -104,7 +104,7 @@ def test_json() -> None:
     [{}, {"has_bias": True}, {"transposed": True}, {"k": 64, "n": 40}, {"tf32": True}, {"split": True}],
     ids=str,
 )
-def test_a_kernel_is_built_as_the_answer_says(arch: int, dtype: Any, options: dict[str, Any]) -> None:
+def test_a_kernel_is_built_as_the_plan_says(arch: int, dtype: Any, options: dict[str, Any]) -> None:
     if (options.get("tf32") and dtype != "float32") or (options.get("split") and dtype != "float16"):
         pytest.skip("there is no such product")
     m, n, k = 1024, options.get("n", 1024), options.get("k", 1024)
@@ -118,18 +118,18 @@ def test_a_kernel_is_built_as_the_answer_says(arch: int, dtype: Any, options: di
         split_operand="a" if options.get("split") else None,
     )
     device: Any = SimpleNamespace(is_cuda=True, arch=arch, sm_count=132, name="GPU")
-    call, _, answer = answered(call, device)
-    answer = answer_of(answer.problem, answer.config, arch, 132, gpu="GPU")
-    kernel = tile_kernel(kernel_of(call, answer))
-    (loop,) = warp_tiles.plan(kernel.module, arch=arch, block_dim=answer.config.threads).loops
-    if isinstance(answer.loop, Rejected):
+    call, _, plan = planned(call, device)
+    plan = choose_matmul(plan.problem, Gpu(arch, 132), forced=plan.config)
+    kernel = tile_kernel(kernel_of(call, plan))
+    (loop,) = warp_tiles.plan(kernel.module, arch=arch, block_dim=plan.config.threads).loops
+    if isinstance(plan.loop, Rejected):
         assert loop.instruction == ""
-        assert answer.loop.code in loop.codes
+        assert plan.loop.code in loop.codes
         return
-    assert isinstance(answer.loop, LoopAnswer)
-    found = answer.loop.loop
+    assert isinstance(plan.loop, LoopAnswer)
+    found = plan.loop.loop
     assert (found.instruction, found.stages) == (loop.instruction, loop.stages)
-    assert (answer.shared_bytes, answer.registers, answer.resident_blocks) == (
+    assert (plan.chosen.shared_bytes, plan.chosen.registers, plan.chosen.resident_blocks) == (
         loop.shared_bytes,
         loop.registers,
         loop.resident_blocks,
@@ -159,7 +159,7 @@ def test_the_end_of_a_collection_does_not_end_an_equal_one() -> None:
     assert (inner, outer) == ([], [RECORDED])
 
 
-def planned(a: Any, b: Any, out: Any = None, **options: Any) -> list[MatmulAnswer]:
+def products_of(a: Any, b: Any, out: Any = None, **options: Any) -> list[MatmulPlan]:
     """The products of two equal calls in a plan."""
     with (
         warp_tiles.enabled(),
@@ -175,7 +175,7 @@ def planned(a: Any, b: Any, out: Any = None, **options: Any) -> list[MatmulAnswe
 @pytest.mark.parametrize(("name", "gpu"), [("", "NVIDIA H200"), ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3")])
 def test_a_plan_without_a_gpu_is_made_for_the_one_of_the_setting(name: str, gpu: str) -> None:
     a, b = (wp.empty(shape, dtype=wp.float16, device="cpu") for shape in ((4096, 1024), (1024, 128)))
-    (product,) = planned(a, b, target_gpu=name)
+    (product,) = products_of(a, b, target_gpu=name)
     assert product.gpu == gpu
     assert product.problem == PROBLEM
 
@@ -184,8 +184,8 @@ def test_a_product_is_computed_after_its_plan_and_planned_after_its_computation(
     a, b, out = integers(1, 9, 8), integers(2, 8, 7), on(np.zeros((9, 7)))
     arrays = on(a), on(b), out
     for _ in range(2):
-        (product,) = planned(*arrays)
-        assert product.gpu == choice.PLANNED_NAME
+        (product,) = products_of(*arrays)
+        assert product.gpu == choice.PLANNED_GPU.name
         assert not out.numpy().any()
         warp_tiles.matmul(*arrays)
         assert np.array_equal(out.numpy(), a @ b)
@@ -211,22 +211,22 @@ def test_what_is_kept_depends_on_the_deterministic_mode(monkeypatch: pytest.Monk
 
 def test_gpus_with_equal_multiprocessors_have_records_of_their_own() -> None:
     names = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "new")
-    h100, h200, other = (choice.records_for(90, 132, name) for name in names)
+    h100, h200, other = (choice.records_for(Gpu(90, 132, name)) for name in names)
     assert h100 == other != h200
-    assert choice.records_for(None, 1, "") == choice.records_for(80, 108, "NVIDIA A100") == {}
+    assert choice.records_for(Gpu(80, 108, "NVIDIA A100")) == {}
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
 def test_a_product_with_a_shipped_record_is_computed_as_it_says(name: str) -> None:
-    records = choice.records_for(90, 132, name)
+    records = choice.records_for(Gpu(90, 132, name))
     for (a, b, out, layout, *sizes), known in records.items():
         dtype: Any = a if a != "tf32" else "float32"
         m, n, k, batch = (2**size for size in sizes)
         transposed = (letter == "t" for letter in layout)
         problem = MatmulProblem(m, n, k, batch, dtype, b, out, *transposed, tf32=a == "tf32")  # type: ignore[arg-type]
-        found = choose_matmul(problem, 90, 132, records, gpu=name)
+        found = choose_matmul(problem, Gpu(90, 132, name), records)
         if known.best is not None:
-            assert (found.decided_by, found.launched) == ("record", known.best)
+            assert (found.decided_by, found.chosen.config) == ("record", known.best)
         else:
             assert found.config == known.loop
 
@@ -235,15 +235,15 @@ def test_a_product_with_a_shipped_record_is_computed_as_it_says(name: str) -> No
 def test_a_configuration_is_that_of_the_gpus_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def recorded(arch: int, multiprocessors: int, gpu: str) -> dict[Any, Any]:
-        asked.append(gpu)
+    def recorded(gpu: Gpu) -> dict[Any, Any]:
+        asked.append(gpu.name)
         return {}
 
     monkeypatch.setattr(choice, "records_for", recorded)
     a, b, c = (wp.zeros((64, 64), dtype=wp.float16, device="cpu") for _ in range(3))
     device: Any = SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name=name)
-    answered(checked(a, b, c).call, device)
+    planned(checked(a, b, c).call, device)
     assert asked == [name]
     monkeypatch.setattr(wp.config, "deterministic", getattr(wp, "DeterministicMode", bool)(1), raising=False)
-    answered(checked(a, b, c).call, device)
+    planned(checked(a, b, c).call, device)
     assert asked == [name], "another configuration is another order of additions"

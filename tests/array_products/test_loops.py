@@ -20,7 +20,7 @@ from warp_tiles.array_products import prepared
 from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, reduce_kernel, tile_kernel
 from warp_tiles.gemm.matmul import candidates
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -34,14 +34,10 @@ def loop_of(key: TileKernel, threads: int, arch: int = 90) -> dict[str, Any]:
     return dict(loop)
 
 
-def tiles(dtype: Any, arch: int = 90) -> list[MatmulConfig]:
-    """All tiles that the chooser can choose."""
-    sizes = (16, 48, 4096)
-    problems = [
-        MatmulProblem(m, n, k, a=dtype, b=dtype, out=dtype) for m, n, k in itertools.product(sizes, sizes, (16, 4096))
-    ]
-    found = {config.tile: config for one in problems for config in candidates(one, arch, 132)}
-    return list(found.values())
+def tiles(*problems: MatmulProblem, arch: int = 90) -> list[MatmulConfig]:
+    """All tiles of loops that the chooser can choose."""
+    found = [candidate.config for problem in problems for candidate in candidates(problem, Gpu(arch, 132))]
+    return list({config.tile: config for config in found if not config.tensor_copies}.values())
 
 
 def epilogues(dtype: Any) -> dict[str, Epilogue | None]:
@@ -74,7 +70,10 @@ def test_every_epilogue_and_layout(dtype: Any, name: str) -> None:
     ("dtype", "arch"), some([("float16", 80), ("bfloat16", 90), ("float16", 86), ("float16", 90), ("float16", 100)], 2)
 )
 def test_every_tile(dtype: Any, arch: int) -> None:
-    for number, config in enumerate(tiles(dtype, arch)):
+    sizes = (16, 48, 4096)
+    shapes = itertools.product(sizes, sizes, (16, 4096))
+    problems = [MatmulProblem(m, n, k, a=dtype, b=dtype, out=dtype) for m, n, k in shapes]
+    for number, config in enumerate(tiles(*problems, arch=arch)):
         layout = bool(number % 2), bool(number % 3)
         loop = loop_of(
             TileKernel(dtype, dtype, config.tile, *layout, False, Epilogue(dtype, bias=dtype)),
@@ -91,7 +90,7 @@ def test_every_tile(dtype: Any, arch: int) -> None:
 )
 def test_loops_of_other_types_load_ahead(dtype: Any, tf32: bool, b_transposed: bool) -> None:
     question = MatmulProblem(4096, 4096, 4096, a=dtype, b=dtype, out=dtype, tf32=tf32, b_transposed=b_transposed)
-    for config in {config.tile: config for config in candidates(question, 90, 132)}.values():
+    for config in tiles(question):
         epilogue = Epilogue(dtype, sums=dtype)
         loop = loop_of(TileKernel(dtype, dtype, config.tile, False, b_transposed, tf32, epilogue), config.threads)
         small = tf32 and (config.tile_m, config.tile_n) == (32, 32)  # 128 threads share too few of its sums
@@ -120,7 +119,7 @@ GPU: Any = SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name="NVIDIA H20
 def main_loop() -> str:
     arrays = (wp.empty(shape, dtype=wp.float16, device="cpu") for shape in ((256, 4096), (4096, 256), (256, 256)))
     call = checked(*arrays).call
-    return prepared.answered(call, GPU, CONFIG)[2].main_loop.text
+    return prepared.planned(call, GPU, CONFIG)[2].main_loop.text
 
 
 @pytest.mark.parametrize("order", [list(STAGES), list(reversed(STAGES))], ids=str)
@@ -149,7 +148,7 @@ def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop(
     a = wp.empty((2048, 2048), dtype=wp.float64, device="cpu")
     out = wp.empty_like(a)
     call = checked(a, a, out).call
-    config = prepared.answered(call, GPU)[2].config
+    config = prepared.planned(call, GPU)[2].config
     assert max(config.tile_m, config.tile_n) == largest
 
 

@@ -11,7 +11,7 @@ from tests.nightly import some
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.matmul import choose_matmul, shared_bytes
-from warp_tiles.gemm.matmul_question import MatmulProblem
+from warp_tiles.gemm.matmul_problem import Gpu, MatmulProblem
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -42,7 +42,7 @@ def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int, main_loop: s
     problem = PROBLEMS[name]
     if problem.tf32 and arch < 80:
         problem = replace(problem, tf32=False)  # which sm_75 lacks
-    config = choose_matmul(problem, arch, 80).config
+    config = choose_matmul(problem, Gpu(arch, 80)).config
     epilogue = Epilogue(problem.out, bias=problem.out, has_beta=problem.has_beta, sums=problem.accumulator)
     kernel = tile_kernel(
         TileKernel(

@@ -24,8 +24,8 @@ from warp_tiles.array_products.workspace import Workspace
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.tensor_kernels import cubin_of
 from warp_tiles.errors import PlanError
-from warp_tiles.gemm.matmul import answer_of
-from warp_tiles.gemm.matmul_question import MatmulConfig
+from warp_tiles.gemm.matmul import launch_candidate
+from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulPlan
 from warp_tiles.gemm.tensor_kernel import Slices, TensorKernel
 from warp_tiles.util.warn import WarnedTexts
 
@@ -99,10 +99,9 @@ def loop() -> Loop:
 def product(driver: Driver, kernel: Kernel, loop: Loop) -> Iterator[TensorMatmul]:
     with warp_tiles.enabled():
         device = SimpleNamespace(alias="cuda:0", sm_count=7)
-        answer = answer_of(CALL.problem, MatmulConfig(128, 256, 64, 256), 90, 132, gpu="GPU")
-        kernel = TensorKernel("float16", "float16", 128, 128, False, True, bias="float32")
-        answer = replace(answer, kernel=kernel, slices=Slices(8 * 16))
-        yield TensorMatmul(CALL, answer, device, False, lambda: loop)
+        launch = launch_candidate(CALL.problem, (128, 128), 1, Gpu(90, 132))
+        plan = MatmulPlan(CALL.problem, launch, MatmulConfig(128, 256, 64, 256))
+        yield TensorMatmul(CALL, plan, device, False, lambda: loop)
 
 
 def test_maps_are_made_once_for_the_same_arrays(product: TensorMatmul, driver: Driver, kernel: Kernel) -> None:
@@ -133,8 +132,8 @@ def test_slices_get_a_workspace(product: TensorMatmul, kernel: Kernel, monkeypat
         assert len(kernel.launches) == 1, "it is freed after the launch"
 
     monkeypatch.setattr(tensor_matmul, "workspace", workspace)
-    answer = replace(product.answer, slices=Slices(7, 1, 3))
-    TensorMatmul(CALL, answer, product.device, False, lambda: None).run(A, B, C, 64, 0.5, 0.0)
+    plan = replace(product.plan, chosen=replace(product.plan.chosen, slices=Slices(7, 1, 3)))
+    TensorMatmul(CALL, plan, product.device, False, lambda: None).run(A, B, C, 64, 0.5, 0.0)
     assert asked == [(3 * 128 * 128 * 4, 1)]
     ((blocks, given),) = kernel.launches
     assert blocks == 7

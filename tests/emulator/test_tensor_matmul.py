@@ -227,7 +227,8 @@ class Product:
         c, bias = rng.integers(-50, 51, (batch, m, n)), rng.integers(-50, 51, n)
         tiles = batch * -(-m // kernel.tile_m) * -(-n // kernel.tile_n)
         whole = tiles if slices == 1 else tiles // BLOCKS * BLOCKS
-        self.given = _Arguments(m, n, k, batch, 1, not is_shared, kernel.group(m), whole, slices, alpha, beta)
+        rows = -(-m // kernel.tile_m)
+        self.given = _Arguments(m, n, k, batch, 1, not is_shared, rows, whole, slices, alpha, beta)
         if slices > 1:
             split = tiles - whole
             sums = np.full(split * slices * kernel.tile_m * kernel.tile_n, np.nan, np.float32)

@@ -12,8 +12,8 @@ import pytest
 from tests.bench import deep_variant, variant_of
 from tests.emulator.gemm import operand
 from warp_tiles.gemm.choose import candidates, choose, cost
-from warp_tiles.gemm.matmul import cost_us
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul import loop_candidate
+from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType, GemmProblem, Precision, dense_operand
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, registers, transposed
 
@@ -226,8 +226,7 @@ def test_registers_beyond_those_of_a_thread_take_no_other_block_away() -> None:
 
 def test_the_estimate_of_a_whole_product() -> None:
     """1.5 us until a block starts, 0.2 us beside another one, steps and stores. Limits overlap."""
-    small = MatmulConfig(32, 32, 32, 128)
-    assert cost_us(MatmulProblem(32, 32, 32), small, 90, 132) == pytest.approx(2.610, abs=0.001)
-    assert cost_us(MatmulProblem(4096, 4096, 4096), replace(small, tile_m=128, tile_n=64), 90, 132) == pytest.approx(
-        3401.4, abs=0.1
-    )
+    gpu, small = Gpu(90, 132), MatmulConfig(32, 32, 32, 128)
+    large = loop_candidate(MatmulProblem(4096, 4096, 4096), replace(small, tile_m=128, tile_n=64), gpu)
+    assert loop_candidate(MatmulProblem(32, 32, 32), small, gpu).time_us == pytest.approx(2.610, abs=0.001)
+    assert large.time_us == pytest.approx(3401.4, abs=0.1)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
-from warp_tiles.gemm.matmul import answer_of, blocks_of, candidates, choose_matmul, cost_us, is_copied, shared_bytes
-from warp_tiles.gemm.matmul_question import STRIDED, MatmulConfig, MatmulProblem, MeasuredConfigs
+from warp_tiles.gemm.matmul import candidates, choose_matmul, is_copied, loop_candidate, shared_bytes
+from warp_tiles.gemm.matmul_problem import STRIDED, Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 ARCHS = [75, 80, 86, 90, 100, 120]
-MULTIPROCESSORS = 132  # of an H200
+H200 = Gpu(90, 132)
 
 
 def problem(m: int, n: int, k: int, dtype: Any = "float16", **options: Any) -> MatmulProblem:
@@ -24,8 +24,13 @@ def problem(m: int, n: int, k: int, dtype: Any = "float16", **options: Any) -> M
     return MatmulProblem(m, n, k, a=stored, b=stored, out=stored, tf32=tf32, **options)
 
 
-def chosen(*arguments: Any, arch: int = 90, **options: Any) -> MatmulConfig:
-    return choose_matmul(problem(*arguments, **options), arch, MULTIPROCESSORS).config
+def chosen(*arguments: Any, **options: Any) -> MatmulConfig:
+    return choose_matmul(problem(*arguments, **options), H200).config
+
+
+def configs(question: MatmulProblem, gpu: Gpu = H200) -> list[MatmulConfig]:
+    """Those of all loops."""
+    return [one.config for one in candidates(question, gpu) if not one.config.tensor_copies]
 
 
 problems = st.builds(
@@ -39,41 +44,41 @@ problems = st.builds(
 )
 
 
-@given(problems, st.sampled_from(ARCHS), st.integers(1, 200))
-def test_every_choice_fits_the_gpu(question: MatmulProblem, arch: int, multiprocessors: int) -> None:
-    config = choose_matmul(question, arch, multiprocessors).config
-    assert shared_bytes(question, config) <= multiprocessor(arch).block_shared_bytes
+@given(problems, st.builds(Gpu, st.sampled_from(ARCHS), st.integers(1, 200)))
+def test_every_choice_fits_the_gpu(question: MatmulProblem, gpu: Gpu) -> None:
+    config = choose_matmul(question, gpu).config
+    assert shared_bytes(question, config) <= multiprocessor(gpu.arch).block_shared_bytes
     assert config.threads % LANES == 0
     assert 0 < config.threads <= BLOCK_THREADS
     assert all(side % 16 == 0 for side in (config.tile_m, config.tile_n, config.tile_k))
     assert config.group >= 1
     steps = -(-question.k // config.tile_k)
     assert 1 <= config.split_k <= max(1, steps), "each slice has a step"
-    assert config == choose_matmul(question, arch, multiprocessors).config
+    assert config == choose_matmul(question, gpu).config
 
 
 @given(problems)
 def test_the_choice_has_the_least_cost(question: MatmulProblem) -> None:
-    best = cost_us(question, choose_matmul(question, 90, 132).config, 90, 132)
-    assert all(best <= cost_us(question, config, 90, 132) for config in candidates(question, 90, 132))
+    best = loop_candidate(question, choose_matmul(question, H200).config, H200).time_us
+    assert all(best <= one.time_us for one in candidates(question, H200) if not one.config.tensor_copies)
 
 
 def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop() -> None:
     question = replace(problem(4096, 4096, 4096, "float64"), always_loops=True)
-    found = {(one.tile_m, one.tile_n) for one in candidates(question, 90, MULTIPROCESSORS)}
+    found = {(one.tile_m, one.tile_n) for one in configs(question)}
     assert max(map(max, found)) == 64
-    config = choose_matmul(question, 90, MULTIPROCESSORS).config
+    config = choose_matmul(question, H200).config
     assert (config.tile_m, config.tile_n, config.threads) == (64, 64, 128)
     records = {question.bucket: MeasuredConfigs(MatmulConfig(64, 128, 16, 256))}
-    assert choose_matmul(question, 90, MULTIPROCESSORS, records).config == config
+    assert choose_matmul(question, H200, records).config == config
 
 
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
 def test_tiles_that_were_measured_on_sm_90_are_its_own(arch: int) -> None:
     small, large = problem(64, 64, 64, "float32", batch=1024), problem(4096, 4096, 4096, "float64")
-    depths = {one.tile_k for one in candidates(small, arch, MULTIPROCESSORS) if one.tile_m == one.tile_n == 64}
+    depths = {one.tile_k for one in configs(small, Gpu(arch, 132)) if one.tile_m == one.tile_n == 64}
     assert depths == ({16, 32} if arch == 90 else {32})
-    sides = {max(one.tile_m, one.tile_n) for one in candidates(large, arch, MULTIPROCESSORS)}
+    sides = {max(one.tile_m, one.tile_n) for one in configs(large, Gpu(arch, 132))}
     assert max(sides) == (128 if arch == 90 else 64)
 
 
@@ -82,10 +87,10 @@ def test_tiles_that_were_measured_on_sm_90_are_its_own(arch: int) -> None:
 def test_skinny_products_have_blocks_for_all_multiprocessors(side: int, k: int) -> None:
     for m, n in ((side, 4096), (4096, side)):
         config = chosen(m, n, k)
-        blocks = blocks_of(problem(m, n, k), config)
+        blocks = -(-m // config.tile_m) * -(-n // config.tile_n) * config.split_k
         # 64 blocks of 16x64x256 took 11.0 us for 16x4096x4096 on an H200, and 128 blocks of two slices 10.9
         least = 0.4 if (side, k) == (16, 4096) else 0.9
-        assert MULTIPROCESSORS * least <= blocks <= 4 * MULTIPROCESSORS
+        assert 132 * least <= blocks <= 4 * 132
         assert (config.tile_m if m == side else config.tile_n) <= side
 
 
@@ -143,7 +148,8 @@ SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 
 def test_what_a_launch_fixes_of_its_pipeline(
     question: MatmulProblem, config: MatmulConfig, arch: int, pipeline: str
 ) -> None:
-    assert answer_of(question, config, arch, MULTIPROCESSORS).main_loop == PipelineOverrides.parse(pipeline or "auto")
+    plan = choose_matmul(question, Gpu(arch, 132), forced=config)
+    assert plan.main_loop == PipelineOverrides.parse(pipeline or "auto")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +164,7 @@ def test_what_a_launch_fixes_of_its_pipeline(
     ],
 )
 def test_small_tiles_may_have_deep_steps(dtype: str, batch: int, arch: int, depths: set[int]) -> None:
-    found = candidates(problem(64, 64, 1024, dtype, batch=batch), arch, MULTIPROCESSORS)
+    found = configs(problem(64, 64, 1024, dtype, batch=batch), Gpu(arch, 132))
     assert {config.tile_k for config in found if config.tile_m * config.tile_n >= 1024} == depths
 
 
@@ -179,7 +185,7 @@ def test_small_tiles_may_have_deep_steps(dtype: str, batch: int, arch: int, dept
 def test_few_blocks_of_wgmma_may_have_deeper_steps(
     question: MatmulProblem, arch: int, expected: set[tuple[int, int, int]]
 ) -> None:
-    tiles = {(one.tile_m, one.tile_n, one.tile_k) for one in candidates(question, arch, MULTIPROCESSORS)}
+    tiles = {(one.tile_m, one.tile_n, one.tile_k) for one in configs(question, Gpu(arch, 132))}
     usual = {"float16": 64, "tf32": 32, "float64": 16}[question.kind]
     assert {(m, n, k) for m, n, k in tiles if k > (usual if max(m, n) > 64 else 2 * usual)} == expected
 
@@ -204,8 +210,8 @@ def test_a_record_of_the_tier_decides() -> None:
     question = problem(1000, 1000, 1000)
     measured = MatmulConfig(64, 64, 64, 128, split_k=3, group=2)
     records = {problem(1024, 1024, 1024).bucket: MeasuredConfigs(measured)}
-    assert choose_matmul(question, 90, 132, records).config == measured
-    assert choose_matmul(problem(1000, 1000, 1000, "bfloat16"), 90, 132, records).config == measured
+    assert choose_matmul(question, H200, records).config == measured
+    assert choose_matmul(problem(1000, 1000, 1000, "bfloat16"), H200, records).config == measured
     for other in (
         problem(4096, 1000, 1000),
         problem(1000, 1000, 1000, "tf32"),
@@ -213,20 +219,20 @@ def test_a_record_of_the_tier_decides() -> None:
         problem(1000, 1000, 1000, batch=4),
         replace(question, out="float32"),
     ):
-        assert choose_matmul(other, 90, 132, records).config == choose_matmul(other, 90, 132).config
+        assert choose_matmul(other, H200, records).config == choose_matmul(other, H200).config
 
 
 def test_a_record_has_at_most_the_slices_that_k_has() -> None:
     question = problem(64, 64, 1024)
     records = {question.bucket: MeasuredConfigs(MatmulConfig(64, 64, 64, 128, split_k=64))}
-    assert choose_matmul(question, 90, 132, records).config.split_k == 4
+    assert choose_matmul(question, H200, records).config.split_k == 4
 
 
 def test_a_record_that_does_not_fit_is_ignored() -> None:
     question = problem(4096, 4096, 4096)
     records = {question.bucket: MeasuredConfigs(MatmulConfig(128, 256, 64, 256))}
-    assert choose_matmul(question, 90, 132, records).config.tile_n == 256
-    assert choose_matmul(question, 86, 84, records).config == choose_matmul(question, 86, 84).config
+    assert choose_matmul(question, H200, records).config.tile_n == 256
+    assert choose_matmul(question, Gpu(86, 84), records).config == choose_matmul(question, Gpu(86, 84)).config
 
 
 # ---- copies of operands
@@ -280,10 +286,10 @@ def test_the_choice_has_a_copy_of_each_unaligned_operand(a_alignment: int, b_ali
     problem = MatmulProblem(
         4096, 4096, 4096, a="float16", b="float16", a_alignment=a_alignment, b_alignment=b_alignment
     )
-    config = choose_matmul(problem, 90, 132).config
+    config = choose_matmul(problem, H200).config
     copies = {"copies_a": a_alignment < 16, "copies_b": b_alignment < 16}
     aligned = replace(problem, a_alignment=16, b_alignment=16)
-    assert config == replace(choose_matmul(aligned, 90, 132).config, **copies)
+    assert config == replace(choose_matmul(aligned, H200).config, **copies)
 
 
 def test_the_size_of_a_copy() -> None:
@@ -299,7 +305,7 @@ def test_an_operand_that_a_batch_shares_is_copied_once() -> None:
     problem = MatmulProblem(256, 256, 255, 1024, "float16", "float16", "float16", a_alignment=2, b_alignment=16)
     assert not is_a_copied(problem, 30.0, 160.0)
     assert is_a_copied(replace(problem, a_shared=True), 30.0, 160.0)
-    assert choose_matmul(replace(problem, a_shared=True), 90, 132).config.copies_a
+    assert choose_matmul(replace(problem, a_shared=True), H200).config.copies_a
 
 
 @pytest.mark.parametrize(
@@ -322,7 +328,7 @@ def test_products_that_are_slow_without_copies(
     problem = MatmulProblem(
         m, n, k, batch, "float16", "float16", "float16", a_transposed, b_transposed, **alignments
     )  # fmt: skip
-    config = choose_matmul(problem, 90, 132).config
+    config = choose_matmul(problem, H200).config
     assert (config.copies_a, config.copies_b) == copies
 
 
@@ -332,7 +338,7 @@ def test_products_that_are_slow_without_copies(
 ])  # fmt: skip
 def test_a_product_of_one_step_copies_nothing(sizes: tuple[int, int, int], out: Any, alignment: int) -> None:
     problem = MatmulProblem(*sizes, 1, "float16", "float16", out, a_alignment=alignment, b_alignment=alignment)
-    config = choose_matmul(problem, 90, 132).config
+    config = choose_matmul(problem, H200).config
     assert (config.copies_a, config.copies_b) == (False, False)
 
 

@@ -15,26 +15,33 @@ from warp_tiles.build.tensor_kernels import cubin_of
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
-from warp_tiles.gemm.matmul import answer_of, choose_matmul, cost_us, kernel_of
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, MeasuredConfigs, kernel_launches
+from warp_tiles.gemm.matmul import candidates, choose_matmul, kernel_rejection, loop_candidate
+from warp_tiles.gemm.matmul_problem import Candidate, Gpu, MatmulConfig, MatmulPlan, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import AUTO
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, launch_us, launches_of
+from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, launch_us
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
 LARGE = MatmulConfig(128, 256, 64, 256)
 DISABLED = Rejected("not_enabled")
-MULTIPROCESSORS = 132
+H200 = Gpu(90, 132, "GPU")
+
+
+def kernel_of(plan: MatmulPlan) -> TensorKernel:
+    assert plan.chosen.kernel is not None
+    return plan.chosen.kernel
+
+
+def launches_of(problem: MatmulProblem) -> list[Candidate]:
+    return [one for one in candidates(problem, H200) if one.config.tensor_copies]
 
 
 @pytest.mark.parametrize("problem", [HALF, replace(HALF, a="bfloat16", b="bfloat16", out="bfloat16"), TF32], ids=str)
 def test_large_products_have_it(problem: MatmulProblem) -> None:
-    answer = choose_matmul(problem, 90, MULTIPROCESSORS, gpu="GPU")
-    kernel = answer.kernel
-    assert isinstance(kernel, TensorKernel)
-    assert (answer.shared_bytes, answer.resident_blocks) == (kernel.shared_bytes, 1)
-    shown = answer.to_json()
+    plan = choose_matmul(problem, H200)
+    kernel, shown = kernel_of(plan), plan.to_json()
+    assert (shown["shared_bytes"], shown["resident_blocks"]) == (kernel.shared_bytes, 1)
     assert shown["kernel"] == kernel.name
     assert shown["config"]["threads"] == THREADS
     assert "the kernel with tensor copies" in shown["reason"]
@@ -55,20 +62,20 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     ({"m": 16}, 90, Rejected("kernel_side", (64,))),
 ], ids=str)  # fmt: skip
 def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, rejected: Rejected) -> None:
-    assert kernel_of(replace(HALF, **change), LARGE, arch, MULTIPROCESSORS) == rejected
-    answer = answer_of(replace(HALF, **change), LARGE, arch, MULTIPROCESSORS, gpu="GPU")
-    assert f"no kernel with tensor copies: {rejected}" in answer.reason
-    shown = answer.to_json()
+    plan = choose_matmul(replace(HALF, **change), Gpu(arch, 132, "GPU"), forced=LARGE)
+    assert plan.rejection == rejected
+    assert f"no kernel with tensor copies: {rejected}" in plan.reason
+    shown = plan.to_json()
     assert (shown["kernel"], shown["codes"][0]) == ("", rejected.code)
 
 
 def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
-    assert kernel_of(HALF, LARGE, 90, MULTIPROCESSORS, DISABLED) == DISABLED
-    assert kernel_of(HALF, LARGE, 90, MULTIPROCESSORS, AUTO) == Rejected("loop_asked")
+    assert kernel_rejection(HALF, 90, DISABLED) == DISABLED
+    assert kernel_rejection(HALF, 90, AUTO) == Rejected("loop_asked")
     deep = replace(HALF, m=64, n=64, k=1 << 18)  # a loop has up to 64 slices of K
-    answer = choose_matmul(deep, 90, MULTIPROCESSORS, gpu="GPU")
-    assert answer.kernel == Rejected("loop_faster", (1.5,))
-    assert answer.config.split_k > 8
+    plan = choose_matmul(deep, H200)
+    assert plan.rejection == Rejected("loop_faster", (1.5,))
+    assert plan.config.split_k > 8
 
 
 # sizes whose best tile was measured, the first five on an H200 and the others on an H100 (not on record)
@@ -87,11 +94,10 @@ def test_the_launch_with_the_least_estimated_time(
     sizes: tuple[int, int, int], tile: tuple[int, int], slices: Slices
 ) -> None:
     m, n, k = sizes
-    answer = choose_matmul(replace(HALF, m=m, n=n, k=k), 90, MULTIPROCESSORS, gpu="GPU")
-    assert isinstance(answer.kernel, TensorKernel)
-    assert (answer.kernel.tile_m, answer.kernel.tile_n) == tile
-    assert answer.slices == slices
-    assert answer.to_json()["config"]["split_k"] == slices.count
+    plan = choose_matmul(replace(HALF, m=m, n=n, k=k), H200)
+    assert (kernel_of(plan).tile_m, kernel_of(plan).tile_n) == tile
+    assert plan.chosen.slices == slices
+    assert plan.to_json()["config"]["split_k"] == slices.count
 
 
 KERNEL = MatmulConfig(64, 128, 64, THREADS, 4, tensor_copies=True)
@@ -99,16 +105,16 @@ SKINNY = replace(HALF, m=128, k=16384)
 
 
 def test_a_record_decides_between_the_loop_and_the_kernel() -> None:
-    found = choose_matmul(SKINNY, 90, MULTIPROCESSORS, {SKINNY.bucket: MeasuredConfigs(KERNEL)}, gpu="GPU")
-    assert isinstance(found.kernel, TensorKernel)
-    assert (found.kernel.tile_m, found.kernel.tile_n, found.decided_by) == (64, 128, "record")
-    assert found.slices == Slices(0, 64, 2), "64 tiles on 132 multiprocessors have at most two slices"
+    found = choose_matmul(SKINNY, H200, {SKINNY.bucket: MeasuredConfigs(KERNEL)})
+    kernel = kernel_of(found)
+    assert (kernel.tile_m, kernel.tile_n, found.decided_by) == (64, 128, "record")
+    assert found.chosen.slices == Slices(0, 64, 2), "64 tiles on 132 multiprocessors have at most two slices"
     assert "estimated" not in found.reason
     assert not found.config.tensor_copies, "a device that refuses tensor maps needs a loop"
     loop = MatmulConfig(128, 64, 64, 128, 2)
-    found = choose_matmul(SKINNY, 90, MULTIPROCESSORS, {SKINNY.bucket: MeasuredConfigs(loop)}, gpu="GPU")
-    assert (found.config, found.launched, found.decided_by) == (loop, loop, "record")
-    assert found.kernel == Rejected("loop_configured")
+    found = choose_matmul(SKINNY, H200, {SKINNY.bucket: MeasuredConfigs(loop)})
+    assert (found.config, found.chosen.config, found.decided_by) == (loop, loop, "record")
+    assert found.rejection == Rejected("loop_configured")
 
 
 @pytest.mark.parametrize(("change", "pipeline"), [
@@ -117,14 +123,14 @@ def test_a_record_decides_between_the_loop_and_the_kernel() -> None:
     ({}, AUTO),
 ], ids=str)  # fmt: skip
 def test_a_record_of_the_kernel_does_not_serve_other_products(change: dict[str, Any], pipeline: Any) -> None:
-    problem, options = replace(SKINNY, **change), {"gpu": "GPU", "pipeline": pipeline}
+    problem = replace(SKINNY, **change)
     records = {problem.bucket: MeasuredConfigs(KERNEL)}
-    found = choose_matmul(problem, 90, MULTIPROCESSORS, records, **options)
-    assert found == choose_matmul(problem, 90, MULTIPROCESSORS, **options)
+    found = choose_matmul(problem, H200, records, pipeline=pipeline)
+    assert found == choose_matmul(problem, H200, pipeline=pipeline)
     assert not found.config.tensor_copies
     loop = MatmulConfig(128, 64, 64, 128, 2)
     records = {problem.bucket: MeasuredConfigs(KERNEL, loop)}
-    found = choose_matmul(problem, 90, MULTIPROCESSORS, records, **options)
+    found = choose_matmul(problem, H200, records, pipeline=pipeline)
     assert replace(found.config, copies_a=False) == loop
     assert found.decided_by == ("setting" if pipeline is AUTO else "record")
 
@@ -132,23 +138,22 @@ def test_a_record_of_the_kernel_does_not_serve_other_products(change: dict[str, 
 @pytest.mark.parametrize(("k", "has_kernel"), [(1024, True), (1 << 18, False)])
 def test_after_a_record_of_loops_estimates_choose_between_loop_and_kernel(k: int, has_kernel: bool) -> None:
     problem, loop = replace(SKINNY, m=64, n=64, k=k), MatmulConfig(64, 64, 64, 128, split_k=64 if k > 4096 else 1)
-    found = choose_matmul(problem, 90, MULTIPROCESSORS, {problem.bucket: MeasuredConfigs(loop=loop)}, gpu="GPU")
-    assert isinstance(found.kernel, TensorKernel) == has_kernel
+    found = choose_matmul(problem, H200, {problem.bucket: MeasuredConfigs(loop=loop)})
+    assert (found.chosen.kernel is not None) == has_kernel
     assert (found.config, found.decided_by) == (loop, "heuristic" if has_kernel else "record")
 
 
 def test_the_kernel_is_preferred_unless_a_loop_is_estimated_much_faster() -> None:
     problem = replace(HALF, m=128, n=512, k=16384)
-    loop_us = cost_us(problem, choose_matmul(problem, 90, MULTIPROCESSORS).config, 90, MULTIPROCESSORS)
-    answer = choose_matmul(problem, 90, MULTIPROCESSORS, gpu="GPU")
-    assert loop_us < kernel_launches(problem, MULTIPROCESSORS)[0][0] < 1.5 * loop_us
-    assert isinstance(answer.kernel, TensorKernel)
-    assert "estimates prefer the kernel with tensor copies" in answer.reason
+    plan = choose_matmul(problem, H200)
+    loop = loop_candidate(problem, plan.config, H200)
+    assert loop.time_us < plan.chosen.time_us < 1.5 * loop.time_us
+    assert "estimates prefer the kernel with tensor copies" in plan.reason
 
 
 def test_large_arrays_take_the_time_that_memory_needs() -> None:
     kernel = TensorKernel("float16", "float16", 64, 64)
-    short, long = (launch_us(kernel, Slices(64), 64, 4096, 1024, size, MULTIPROCESSORS) for size in (1 << 20, 1 << 30))
+    short, long = (launch_us(kernel, Slices(64), 64, 4096, 1024, size, 132) for size in (1 << 20, 1 << 30))
     assert short < 20
     assert long > 200
 
@@ -156,24 +161,22 @@ def test_large_arrays_take_the_time_that_memory_needs() -> None:
 def test_a_record_of_a_tile_that_leaves_a_function_no_registers() -> None:
     problem = replace(HALF, has_function=True)
     large = replace(KERNEL, tile_m=192, split_k=1)
-    found = choose_matmul(problem, 90, MULTIPROCESSORS, {problem.bucket: MeasuredConfigs(large)}).kernel
-    assert isinstance(found, TensorKernel)
+    found = kernel_of(choose_matmul(problem, H200, {problem.bucket: MeasuredConfigs(large)}))
     assert (found.tile_m, found.tile_n) == (128, 128)
 
 
 @pytest.mark.parametrize("problem", [HALF, TF32, SKINNY, replace(HALF, m=512, n=512, k=8192)], ids=str)
 def test_a_search_can_force_each_launch(problem: MatmulProblem) -> None:
-    chosen = choose_matmul(problem, 90, MULTIPROCESSORS)
-    assert MatmulConfig(**chosen.to_json()["config"]) == chosen.launched
-    for _, kernel, slices in kernel_launches(problem, MULTIPROCESSORS):
-        forced = answer_of(problem, MatmulConfig.of_kernel(kernel, slices, problem.m), 90, MULTIPROCESSORS)
-        assert (forced.kernel, forced.slices, forced.decided_by) == (kernel, slices, "search")
-        assert forced.launched == MatmulConfig.of_kernel(kernel, slices, problem.m)
-        assert forced.launched.group > 1 or problem.m <= kernel.tile_m
+    plan = choose_matmul(problem, H200)
+    assert MatmulConfig(**plan.to_json()["config"]) == plan.chosen.config
+    for launch in launches_of(problem):
+        forced = choose_matmul(problem, H200, forced=launch.config)
+        assert (forced.chosen, forced.decided_by) == (launch, "search")
+        assert launch.config.group > 1 or problem.m <= launch.config.tile_m
         with pytest.raises(ValueError, match="the GPU has no wgmma"):
-            answer_of(problem, forced.launched, 80, MULTIPROCESSORS)
-    loop = answer_of(problem, LARGE, 90, MULTIPROCESSORS)
-    assert (loop.launched, loop.kernel) == (LARGE, Rejected("loop_configured"))
+            choose_matmul(problem, Gpu(80, 132), forced=launch.config)
+    loop = choose_matmul(problem, H200, forced=LARGE)
+    assert (loop.chosen.config, loop.rejection) == (LARGE, Rejected("loop_configured"))
 
 
 @pytest.mark.parametrize("tile", STEP_US, ids=str)
@@ -181,7 +184,7 @@ def test_rows_that_begin_within_lines_of_the_caches_take_longer(tile: tuple[int,
     kernel = TensorKernel("float16", "float16", *tile, b_along_n=True)
 
     def time_us(n: int, k: int) -> float:
-        return launch_us(kernel, Slices(132), 1024, n, k, 0, MULTIPROCESSORS)
+        return launch_us(kernel, Slices(132), 1024, n, k, 0, 132)
 
     lines, sectors, vectors = time_us(1024, 1024), time_us(1040, 976), time_us(1032, 968)  # of 16 steps each
     assert lines <= time_us(1056, 992) == sectors < vectors
@@ -191,9 +194,7 @@ def test_rows_that_begin_within_lines_of_the_caches_take_longer(tile: tuple[int,
 
 
 def test_products_with_a_function_leave_it_registers() -> None:
-    found = kernel_of(replace(HALF, m=8192, n=8192, has_function=True), LARGE, 90, MULTIPROCESSORS)
-    assert not isinstance(found, str)
-    kernel, _ = found
+    kernel = kernel_of(choose_matmul(replace(HALF, m=8192, n=8192, has_function=True), H200))
     assert kernel.has_function
     assert (kernel.tile_m, kernel.tile_n) == (128, 128)
 
@@ -206,14 +207,16 @@ def test_products_with_a_function_leave_it_registers() -> None:
     (100, 64, [Slices(100)]),
 ], ids=str)  # fmt: skip
 def test_tiles_that_are_left_may_have_slices(tiles: int, steps: int, expected: list[Slices]) -> None:
-    kernel = TensorKernel("float16", "float16", 128, 128)
-    launches = list(launches_of(kernel, 128 * tiles, 100, 64 * steps, 1, MULTIPROCESSORS))
-    assert all(one == replace(kernel, has_slices=slices.split > 0) for one, slices in launches)
-    found = [slices for _, slices in launches]
+    problem = replace(HALF, m=128 * tiles, n=100, k=64 * steps)
+    launches = [one for one in launches_of(problem) if (one.config.tile_m, one.config.tile_n) == (128, 128)]
+    kernel, found = launches[0].kernel, [one.slices for one in launches]
+    assert kernel is not None
+    assert all(one.kernel == replace(kernel, has_slices=one.slices.split > 0) for one in launches)
     assert found == expected
-    large = replace(kernel, tile_n=192)
-    assert len(list(launches_of(large, 128 * tiles, 100, 64 * steps, 1, MULTIPROCESSORS))) == 1
-    assert all(one.items <= tiles + MULTIPROCESSORS for one in found)
+    assert all(
+        one.config.split_k == 1 for one in launches_of(problem) if one.config.tile_n == 192 and one.config.tile_m == 128
+    )
+    assert all(one.items <= tiles + 132 for one in found)
     assert kernel.workspace_bytes(found[-1]) == found[-1].split * found[-1].count * 128 * 128 * 4
 
 

@@ -21,8 +21,7 @@ from tests.random_kernels.kernel import RandomKernel
 from warp_tiles.array_products.choice import records_for
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
 from warp_tiles.gemm.matmul import choose_matmul
-from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulProblem
-from warp_tiles.gemm.tensor_kernel import TensorKernel
+from warp_tiles.gemm.matmul_problem import Gpu, MatmulPlan, MatmulProblem
 
 ARCHS = (80, 90, 100, 120)
 RANDOM_SEEDS = range(30)
@@ -183,7 +182,7 @@ def _matmul() -> Iterator[Case]:
         def lines(arch: int, problem: MatmulProblem = problem) -> tuple[str, ...]:
             choice, key = _matmul_choice(problem, arch)
             loop = f"main_loop {key.main_loop.text}"
-            own = choice.kernel.name if isinstance(choice.kernel, TensorKernel) else "-"
+            own = choice.chosen.kernel.name if choice.chosen.kernel else "-"
             return f"matmul config: {choice.config.to_json()}", f"matmul kernel: {loop}", f"tensor copies: {own}"
 
         def make(arch: int, problem: MatmulProblem = problem) -> tuple[Any, int]:
@@ -196,8 +195,9 @@ def _matmul() -> Iterator[Case]:
     yield Case("matmul epilogue", lambda _: (tile_kernel(key), 128))
 
 
-def _matmul_choice(problem: MatmulProblem, arch: int) -> tuple[MatmulAnswer, TileKernel]:
-    choice = choose_matmul(problem, arch, MULTIPROCESSORS, records_for(arch, MULTIPROCESSORS, ""))
+def _matmul_choice(problem: MatmulProblem, arch: int) -> tuple[MatmulPlan, TileKernel]:
+    gpu = Gpu(arch, MULTIPROCESSORS)
+    choice = choose_matmul(problem, gpu, records_for(gpu))
     key = TileKernel(
         problem.a,
         problem.b,

@@ -14,12 +14,13 @@ import warp as wp
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, integers, on, values_of
 from warp_tiles.array_products.checks import checked
-from warp_tiles.array_products.prepared import answered, prepare, prepared
+from warp_tiles.array_products.prepared import planned, prepare, prepared
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.hardware import has_wgmma
-from warp_tiles.gemm.matmul_question import MatmulConfig, kernel_with
-from warp_tiles.gemm.tensor_kernel import MOST_SUMS, STEP_US, launches_of
+from warp_tiles.gemm.matmul import launch_candidate
+from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig
+from warp_tiles.gemm.tensor_kernel import MOST_SUMS, STEP_US
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 TILES = tuple(STEP_US)
@@ -34,26 +35,20 @@ def _has_the_kernel(gpu: str) -> None:
 
 
 def product_of(
-    x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 0, **options: Any
+    x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 1, **options: Any
 ) -> TensorMatmul:
-    """A product by the kernel with a tile, whatever the chooser prefers.
-
-    Args:
-        slices: 0 for whole tiles, -1 for as many slices as possible.
-    """
-    call, is_swapped, answer = answered(checked(x, y, out, **options).call, out.device, LARGE)
-    kernel = kernel_with(answer.problem, tile)
-    sizes = *call.out.shape[1:], call.a.shape[2], call.out.shape[0]
-    kernel, found = list(launches_of(kernel, *sizes, out.device.sm_count))[slices]
+    """A product by the kernel with a tile, whatever the chooser prefers, and with slices of the last tiles."""
+    call, is_swapped, plan = planned(checked(x, y, out, **options).call, out.device, LARGE)
+    launch = launch_candidate(plan.problem, tile, slices, Gpu(out.device.arch, out.device.sm_count))
 
     def loop() -> Any:
         config = replace(LARGE, tile_m=64)
         return prepare(checked(x, y, out, **options).call, out.device, config)
 
-    return TensorMatmul(call, replace(answer, kernel=kernel, slices=found), out.device, is_swapped, loop)
+    return TensorMatmul(call, replace(plan, chosen=launch), out.device, is_swapped, loop)
 
 
-def by_kernel(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 0, **options: Any) -> Any:
+def by_kernel(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 1, **options: Any) -> Any:
     """The result of :func:`product_of`."""
     bias, alpha, beta = (
         options.get(name, default) for name, default in (("bias", None), ("alpha", 1.0), ("beta", 0.0))
@@ -86,12 +81,12 @@ def test_slices(tile: tuple[int, int], gpu: str) -> None:
     """Also many times on the same counters."""
     a, b = integers(1, 200, 4104, most=1), integers(2, 4104, 520, most=1)
     x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), on(np.full((200, 520), np.nan), wp.float32, gpu)
-    product = product_of(x, y, out, tile, -1)
-    assert product.answer.slices.count > 1
-    for factor in (1, 2, 3, 4):
-        out.fill_(np.nan)
-        product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
-        assert np.array_equal(out.numpy(), factor * (a @ b))
+    for slices in (3, 8):
+        product = product_of(x, y, out, tile, slices)
+        for factor in (1, 2, 3, 4):
+            out.fill_(np.nan)
+            product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
+            assert np.array_equal(out.numpy(), factor * (a @ b))
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -145,7 +140,7 @@ def test_the_chooser_takes_it_for_large_products(gpu: str) -> None:
         out = warp_tiles.matmul(x, y)
     product = prepared(checked(x, y, out).call, out.device)
     assert isinstance(product, TensorMatmul)
-    assert "tensor copies" in product.answer.reason
+    assert "tensor copies" in product.plan.reason
     assert np.array_equal(values_of(out), values_of(on(a @ b, wp.float16)))
     g = integers(3, 4096, 4096, most=1)
     tape.backward(grads={out: on(g, wp.float16, gpu)})
@@ -226,7 +221,7 @@ def test_a_function_in_the_kernel_and_in_a_loop(gpu: str) -> None:
         out = warp_tiles.matmul(x, y, alpha=1 / 64, epilogue=gelu)
     found = prepared(checked(x, y, out, alpha=1 / 64, epilogue=gelu).call, out.device)
     assert isinstance(found, TensorMatmul)
-    assert found.answer.kernel.has_function
+    assert found.plan.chosen.kernel.has_function
     tape.backward(grads={out: on(integers(3, 4096, 4096, most=1), wp.float16, gpu)})
     gradients = x.grad.numpy(), y.grad.numpy()
     tape.zero()

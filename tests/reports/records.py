@@ -21,8 +21,8 @@ from warp_tiles.build.records import (
     Recorder,
 )
 from warp_tiles.codegen.session import FunctionUse
-from warp_tiles.gemm.matmul import answer_of
-from warp_tiles.gemm.matmul_question import DecidedBy, MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul import choose_matmul
+from warp_tiles.gemm.matmul_problem import DecidedBy, Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import resolve
@@ -34,8 +34,11 @@ CONFIG = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
 WARNING = "own failed; using cuBLASDx"
 _DECIDED: tuple[tuple[DType, DecidedBy], ...] = (("float16", "record"), ("float32", "heuristic"))
 PRODUCTS = tuple(
-    answer_of(
-        MatmulProblem(64, 64, 64, a=dtype, b=dtype), MatmulConfig(32, 64, 16, 128), 90, 132, gpu="GPU", decided_by=who
+    replace(
+        choose_matmul(
+            MatmulProblem(64, 64, 64, a=dtype, b=dtype), Gpu(90, 132, "GPU"), forced=MatmulConfig(32, 64, 16, 128)
+        ),
+        decided_by=who,
     )
     for dtype, who in _DECIDED
 )

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
-    from warp_tiles.gemm.matmul_question import MatmulAnswer
+    from warp_tiles.gemm.matmul_problem import MatmulPlan
 
 _ABSENT = object()
 
 # global, because every thread of a script must see them
 _open_blocks = 0
-_collections: list[dict[MatmulAnswer, None]] = []
+_collections: list[dict[MatmulPlan, None]] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +96,10 @@ def is_planning() -> bool:
 
 
 @contextmanager
-def collected_products() -> Iterator[list[MatmulAnswer]]:
+def collected_products() -> Iterator[list[MatmulPlan]]:
     """Collect the products that are noted in the block. They are complete after it, each once."""
-    noted: dict[MatmulAnswer, None] = {}
-    products: list[MatmulAnswer] = []
+    noted: dict[MatmulPlan, None] = {}
+    products: list[MatmulPlan] = []
     _collections.append(noted)
     try:
         yield products
@@ -108,7 +108,7 @@ def collected_products() -> Iterator[list[MatmulAnswer]]:
         products.extend(noted)
 
 
-def note_product(product: MatmulAnswer) -> None:
+def note_product(product: MatmulPlan) -> None:
     for noted in _collections:
         noted.setdefault(product)
 

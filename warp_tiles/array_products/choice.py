@@ -1,4 +1,4 @@
-"""The answer for a product on a device: its GPU, the settings, and the tuning records that the package ships."""
+"""The plan of a product on a device: its GPU, the settings, and the tuning records that the package ships."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import warp
 
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
-from warp_tiles.gemm.matmul_question import (
+from warp_tiles.gemm.matmul_problem import (
     CPU_TILE,
-    MatmulAnswer,
+    Candidate,
+    Gpu,
     MatmulConfig,
+    MatmulPlan,
     MatmulProblem,
     MeasuredConfigs,
     ShapeBucket,
@@ -27,34 +29,29 @@ if TYPE_CHECKING:
     from warp_tiles.tuning.record import Record
     from warp_tiles.tuning.tuning_key import Environment, TuningKey
 
-# the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name if the setting
-# target_gpu is empty
-PLANNED_GPU = (90, 132)
-PLANNED_NAME = "NVIDIA H200"
-
+# of plans on a machine without a GPU, with another name if the setting target_gpu has one
+PLANNED_GPU = Gpu(90, 132, "NVIDIA H200")
 _REFERENCE = "NVIDIA H100 80GB HBM3"  # other GPUs with its architecture and multiprocessors use its records
 BUCKET = ("a", "b", "out", "layout", "log2_m", "log2_n", "log2_k", "log2_batch")  # of a record's key
 
 
-def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = None) -> MatmulAnswer:
+def plan_of(problem: MatmulProblem, device: Any, config: MatmulConfig | None = None) -> MatmulPlan:
     """How a product is computed on a device.
 
     Args:
         config: A configuration that a search forces; None chooses one.
     """
     if not device.is_cuda and not is_planning():
-        return MatmulAnswer(problem, config or CPU_TILE, "search" if config else "heuristic")
-    from warp_tiles.gemm.matmul import answer_of, choose_matmul
+        found = config or CPU_TILE
+        return MatmulPlan(problem, Candidate(found), found, "search" if config else "heuristic")
+    from warp_tiles.gemm.matmul import choose_matmul
 
     if device.is_cuda:
-        arch, multiprocessors, gpu = device.arch, device.sm_count, str(device.name)
+        gpu = Gpu(device.arch, device.sm_count, str(device.name))
     else:
-        arch, multiprocessors, gpu = *PLANNED_GPU, current().target_gpu or PLANNED_NAME
-    pipeline = _pipeline()
-    if config is not None:
-        return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline)
-    records = {} if is_deterministic() else records_for(arch, multiprocessors, gpu)
-    return choose_matmul(problem, arch, multiprocessors, records, gpu=gpu, pipeline=pipeline)
+        gpu = replace(PLANNED_GPU, name=current().target_gpu or PLANNED_GPU.name)
+    records = {} if config or is_deterministic() else records_for(gpu)
+    return choose_matmul(problem, gpu, records, pipeline=_pipeline(), forced=config)
 
 
 def is_deterministic() -> bool:
@@ -81,12 +78,12 @@ def key_of(problem: MatmulProblem, source: str, environment: Environment) -> Tun
 
 
 @functools.cache
-def records_for(arch: int | None, multiprocessors: int, gpu: str) -> Mapping[ShapeBucket, MeasuredConfigs]:
-    """The configurations that the package ships for a GPU, by its name. There are none for the CPU."""
+def records_for(gpu: Gpu) -> Mapping[ShapeBucket, MeasuredConfigs]:
+    """The configurations that the package ships for a GPU, by its name."""
     from warp_tiles.tuning.shipped import shipped_records
 
-    kind = arch, multiprocessors
-    return winners(shipped_records("matmul", gpu, kind) or shipped_records("matmul", _REFERENCE, kind))
+    kind = gpu.arch, gpu.multiprocessors
+    return winners(shipped_records("matmul", gpu.name, kind) or shipped_records("matmul", _REFERENCE, kind))
 
 
 def winners(records: Iterable[Record]) -> dict[ShapeBucket, MeasuredConfigs]:

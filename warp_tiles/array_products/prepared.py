@@ -1,4 +1,4 @@
-"""Prepared products: the answer, packed launches of its kernels, and their workspace."""
+"""Prepared products: the plan, packed launches of its kernels, and their workspace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import warp as wp
 from warp_tiles._warp.intercept import is_planning, note_product
 from warp_tiles._warp.launch import pack_launch
 from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous
-from warp_tiles.array_products.choice import answer, is_deterministic
+from warp_tiles.array_products.choice import is_deterministic, plan_of
 from warp_tiles.array_products.elementwise import padding_kernel
 from warp_tiles.array_products.kernels import (
     Epilogue,
@@ -26,9 +26,8 @@ from warp_tiles.array_products.kernels import (
 from warp_tiles.array_products.tensor_matmul import TensorMatmul, warn_of_loop
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
-from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
+from warp_tiles.gemm.matmul_problem import ALIGNED, MatmulConfig, MatmulPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.gemm.tensor_kernel import TensorKernel
 from warp_tiles.util.threads import unless_signalled
 
 THREADS = 256  # of kernels without tiles
@@ -58,7 +57,7 @@ class PreparedMatmul:
         workspace_bytes: Size of the workspace: the sums of slices, and then the copies.
     """
 
-    answer: MatmulAnswer
+    plan: MatmulPlan
     device: Any
     is_swapped: bool
     launch: Any
@@ -114,22 +113,22 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
         MatmulError: A launch cannot have a block for each tile.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
-    call, is_swapped, found = answered(call, device, config)
+    call, is_swapped, plan = planned(call, device, config)
 
     def loop() -> PreparedMatmul:
-        return _prepare_loop(call, is_swapped, found, device)
+        return _prepare_loop(call, is_swapped, plan, device)
 
-    if isinstance(found.kernel, TensorKernel) and not is_planning():
+    if plan.chosen.kernel and not is_planning():
         try:
-            return TensorMatmul(call, found, device, is_swapped, loop)
+            return TensorMatmul(call, plan, device, is_swapped, loop)
         except WarpTilesError as error:
-            warn_of_loop(found, error)
+            warn_of_loop(plan, error)
     return loop()
 
 
-def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, device: Any) -> PreparedMatmul:
+def _prepare_loop(call: MatmulCall, is_swapped: bool, plan: MatmulPlan, device: Any) -> PreparedMatmul:
     """The product by Warp kernels. See :func:`prepare`."""
-    chosen = found.config
+    chosen = plan.config
     (batch, _, k), (_, m, n) = call.a.shape, call.out.shape
     rows, columns = -(-m // chosen.tile_m), -(-n // chosen.tile_n)
     blocks = batch * rows * columns * chosen.split_k
@@ -139,7 +138,7 @@ def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, devic
             f"{chosen.tile_n} of a result of {call.out.shape}, and a launch has at most {MOST_BLOCKS}",
             remedy="multiply parts of it",
         )
-    key = kernel_of(call, found)
+    key = kernel_of(call, plan)
     out, sums, counters, reduction = call.out, (0, 1, 1), 0, None
     stride = 0 if call.bias is None else call.bias.stride
     if call.summed:  # a matrix of sums for each slice of each product
@@ -172,16 +171,14 @@ def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, devic
         block_dim=chosen.threads,
         tiled=True,
     )
-    return PreparedMatmul(found, device, is_swapped, launch, reduction, tuple(copies), counters, size)
+    return PreparedMatmul(plan, device, is_swapped, launch, reduction, tuple(copies), counters, size)
 
 
-def answered(
-    call: MatmulCall, device: Any, config: MatmulConfig | None = None
-) -> tuple[MatmulCall, bool, MatmulAnswer]:
+def planned(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> tuple[MatmulCall, bool, MatmulPlan]:
     """The canonical call, whether A and B were exchanged, and how it is computed. See :func:`prepare`."""
     call, is_swapped = canonicalize(call)
     problem = replace(call.problem, always_loops=True) if always_loops() else call.problem
-    return call, is_swapped, answer(problem, device, config)
+    return call, is_swapped, plan_of(problem, device, config)
 
 
 def prepared(call: MatmulCall, device: Any) -> PreparedProduct:
@@ -192,7 +189,7 @@ def prepared(call: MatmulCall, device: Any) -> PreparedProduct:
     """
     found = kept((call, device.alias), lambda: _with_epilogue(call, device))
     if is_planning():
-        note_product(found.answer)
+        note_product(found.plan)
     return found
 
 
@@ -246,20 +243,20 @@ def epilogue_of(call: MatmulCall) -> Epilogue:
     return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.accumulator, call.has_factor)
 
 
-def kernel_of(call: MatmulCall, found: MatmulAnswer) -> TileKernel:
+def kernel_of(call: MatmulCall, plan: MatmulPlan) -> TileKernel:
     """The constants of the kernel with the loop, of a canonical call."""
     return TileKernel(
         call.a.dtype,
         call.b.dtype,
-        found.config.tile,
+        plan.config.tile,
         call.a.is_transposed,
         call.b.is_transposed,
         tf32=call.tf32,
         epilogue=None if call.summed else epilogue_of(call),
         scaled=call.scaled and not call.summed,
-        slices=found.config.split_k,
+        slices=plan.config.split_k,
         split_operand=call.split_operand,
-        main_loop=found.main_loop,
+        main_loop=plan.main_loop,
     )
 
 

@@ -157,7 +157,7 @@ def prepared_solve(call: SolveCall, device: Any) -> PreparedSolve:
 
 def _prepare(call: SolveCall, device: Any) -> PreparedSolve:
     columns = 0 if call.x is None else call.x.shape[2]
-    arch = device.arch if device.is_cuda else PLANNED_GPU[0] if is_planning() else None
+    arch = device.arch if device.is_cuda else PLANNED_GPU.arch if is_planning() else None
     config = choose(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], arch)
     if config.in_block:
         return PreparedSolve((_in_block(call, config, device),), device, 0)

@@ -12,7 +12,7 @@ from warp_tiles._warp.intercept import is_planning
 from warp_tiles._warp.launch import runtime
 from warp_tiles.array_products import checks
 from warp_tiles.array_products.prepared import prepared, remember
-from warp_tiles.gemm.matmul_question import ALIGNED
+from warp_tiles.gemm.matmul_problem import ALIGNED
 
 _MOST_CALLS = 1024  # that are remembered
 

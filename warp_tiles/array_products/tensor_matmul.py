@@ -16,9 +16,9 @@ from warp_tiles.array_products.call import MatmulCall, View
 from warp_tiles.array_products.kernels import function_kernel
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.gemm.hardware import WGMMA_ARCH
-from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer
+from warp_tiles.gemm.matmul_problem import ALIGNED, Candidate, MatmulPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, ROW_BYTES, ROWS, THREADS, Slices, TensorKernel
+from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, ROW_BYTES, ROWS, THREADS, TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.util import driver
 from warp_tiles.util.warn import WarnedTexts, warn
@@ -56,32 +56,33 @@ class TensorMatmul:
 
     Args:
         call: The canonical call.
-        answer: Its answer, which has a kernel.
+        plan: Its plan, which has a kernel.
         is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
         loop: Prepares the loop, a :class:`.prepared.PreparedMatmul`. It is called once, if it is needed.
     """
 
     def __init__(
-        self, call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], Any]
+        self, call: MatmulCall, plan: MatmulPlan, device: Any, is_swapped: bool, loop: Callable[[], Any]
     ) -> None:
-        assert isinstance(answer.kernel, TensorKernel)
-        self.answer = answer
+        kernel, slices = plan.chosen.kernel, plan.chosen.slices
+        assert kernel is not None
+        self.plan = plan
         self.device = device
         self.is_swapped = is_swapped
         function: FunctionSource | None = None
         self._definition: Definition | None = None
         if call.epilogue is not None:
             function, self._definition = _function_source(call.epilogue)
-        self._kernel, self._native = answer.kernel, native_kernel(answer.kernel, device.alias, function)
+        self._kernel, self._native = kernel, native_kernel(kernel, device.alias, function)
         self._make_loop = loop
         self._loop: Any = None
         self._settings_generation = modules.settings_generation
         self._lock = threading.Lock()
         self._views = (call.a, call.b, call.out)
         self._maps: dict[tuple[int, int, int], tuple[Any, ...]] = {}
-        self._given = _arguments(call, self._kernel, answer.slices)
-        self._blocks = min(answer.slices.items, device.sm_count)  # each computes several
-        self._counters, self._workspace_bytes = answer.slices.split, self._kernel.workspace_bytes(answer.slices)
+        self._given = _arguments(call, plan.chosen)
+        self._blocks = min(slices.items, device.sm_count)  # each computes several
+        self._counters, self._workspace_bytes = slices.split, kernel.workspace_bytes(slices)
 
     def is_current(self) -> bool:
         """True, unless settings that count have changed, or the module of its function or of a loop that was needed."""
@@ -127,7 +128,7 @@ class TensorMatmul:
         with wp.ScopedDevice(self.device):  # a new thread has no context
             maps = [TensorMap.of(view, at, box) for view, at, box in zip((a.stored, b.stored, out), pointers, boxes)]
         if any(one is None for one in maps):
-            warn_of_loop(self.answer, f"the driver refuses a tensor map of its arrays on {self.device}")
+            warn_of_loop(self.plan, f"the driver refuses a tensor map of its arrays on {self.device}")
             return None
         addresses = [ctypes.addressof(one) for one in (*maps, self._given) if one is not None]
         if len(self._maps) >= _MOST_MAPS:
@@ -136,9 +137,9 @@ class TensorMatmul:
         return found
 
 
-def warn_of_loop(answer: MatmulAnswer, reason: object) -> None:
-    """Warns once that a loop computes a product whose answer has a kernel."""
-    warn(f"a loop computes {answer.problem.describe()}: {reason}", _said)
+def warn_of_loop(plan: MatmulPlan, reason: object) -> None:
+    """Warns once that a loop computes a product whose plan has a kernel."""
+    warn(f"a loop computes {plan.problem.describe()}: {reason}", _said)
 
 
 def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
@@ -165,16 +166,16 @@ def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | N
     from warp_tiles.build.tensor_kernels import cubin_of
 
     hooks = installed()
-    assert hooks is not None  # else the answer has no kernel
+    assert hooks is not None  # else the plan has no kernel
     code = cubin_of(hooks.engine, kernel, current(), function)
     return NativeKernel(wp.get_device(alias), code, kernel.name, THREADS, kernel.shared_bytes)
 
 
-def _arguments(call: MatmulCall, kernel: TensorKernel, slices: Slices) -> _Arguments:
+def _arguments(call: MatmulCall, launch: Candidate) -> _Arguments:
     """The arguments of a product without its memory."""
     (batch, m, n), k = call.out.shape, call.a.shape[2]
     steps = call.a.strides[0] != 0, call.b.strides[0] != 0
-    given = _Arguments(m, n, k, batch, *steps, kernel.group(m), slices.whole, slices.count)
+    given = _Arguments(m, n, k, batch, *steps, launch.config.group, launch.slices.whole, launch.slices.count)
     if call.bias is not None:
         given.bias_step = call.bias.stride // DTYPE_BYTES[call.bias.dtype]
     return given

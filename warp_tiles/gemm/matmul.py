@@ -1,4 +1,4 @@
-"""The chooser of :func:`warp_tiles.matmul`: candidates, their memory and cost, and the choice. It is pure."""
+"""The choice of :func:`warp_tiles.matmul`: candidates, their memory and estimated times, and the plan. It is pure."""
 
 from __future__ import annotations
 
@@ -17,27 +17,40 @@ from warp_tiles.gemm.hardware import (
     static_shared_bytes,
 )
 from warp_tiles.gemm.main_loop import LoopAnswer, loop_question
-from warp_tiles.gemm.matmul_question import (
+from warp_tiles.gemm.matmul_problem import (
     ALIGNED,
     STRIDED,
+    Candidate,
     DecidedBy,
-    MatmulAnswer,
+    Gpu,
     MatmulConfig,
+    MatmulPlan,
     MatmulProblem,
     MeasuredConfigs,
     Operand,
     ShapeBucket,
-    kernel_launches,
-    problem_of_kernel,
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
 from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
-from warp_tiles.gemm.tensor_kernel import GROUP_ROWS, NO_WORK, REGISTERS, Slices, TensorKernel, overlapped
+from warp_tiles.gemm.tensor_kernel import (
+    MOST_SLICES,
+    MOST_SUMS,
+    REGISTERS,
+    STEP_US,
+    STEPS_OF_SLICE,
+    THREADS,
+    Slices,
+    TensorKernel,
+    launch_us,
+    overlapped,
+)
 
 # ---- constants of architectures and types
 
 _WGMMA_ROWS = 64  # of a tile, or of its transpose, that one instruction multiplies
+_KERNEL_SIDE = 64  # rows and columns of C, at least, for the kernel with tensor copies
+_GROUP_ROWS = 1024  # of C that consecutive blocks share
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 
 _SLICES = 64  # at most
@@ -49,7 +62,8 @@ _SHORT_TILE = (64, 64, 16)  # of float32 for few steps
 _LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
 _DEEP_STEP_BYTES = 164 * 1024  # shared memory of a multiprocessor for several blocks whose steps are deep
 _DEEP_SIDE = 64  # of a tile, at most, whose step may have twice the depth
-_DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}  # accumulators of a 16-bit tile's sides, at most, by the factor of its depth
+# the sum of a tile's sides, at most, by the factor of its depth: of 16-bit types, and of others
+_DEEPER_HALF_SIDES, _DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}, {2: 2 * _DEEP_SIDE}
 
 # sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads
 _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = {
@@ -61,61 +75,47 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
 
 
 @dataclass(frozen=True)
-class _Rates:
+class Rates:
     """Speed of one multiprocessor, fitted to products of random sizes and layouts.
 
-    float16 was fitted on an H100, the others on an H200. Those times were not kept. ``benchmarks/fit_matmul.py``
+    float16 was fitted on an H100, the others on an H200. Those times were not kept: ``benchmarks/fit_matmul.py``
     compares the rates with kept times, and fits others.
-
-    Attributes:
-        products: Multiplications with additions in 1 us, of tiles larger than 128x128.
-        of_128, two_groups: Its factor for tiles of 128x128 with 128 and with 256 threads.
-        of_64, of_32, of_16: Its factor for tiles whose smaller side is 64, 32 and 16.
-        loaded: Bytes that are loaded from the L2 cache in 1 us.
-        step_us: Time between two steps of a loop that has nothing to load or multiply, in microseconds.
-        copy_us: Time that each copy of a thread adds to a step.
-        without_wgmma: Factor of the products on GPUs that have wgmma, for tiles that it cannot multiply.
-        start_us: Time of a block's start and of its first loads.
-        block_us: Time of a block that starts while another one runs.
-        stored, stored_alone: Bytes of C that are written in 1 us, while other blocks run, and while none does.
-        arrival_us: Time from the last accumulators of a tile to their addition.
-        memory: Bytes that the whole GPU reads or writes in 1 us.
     """
 
-    products: float
-    of_128: float
-    two_groups: float
-    of_64: float
+    products: float  # multiplications with additions in 1 us, of tiles larger than 128x128
+    of_128: float  # its factor for tiles of 128x128 with 128 threads
+    two_groups: float  # ... and with 256
+    of_64: float  # ... for tiles whose smaller side is 64
     of_32: float
     of_16: float
-    loaded: float
-    step_us: float
-    copy_us: float = 0.0
-    without_wgmma: float = 1.0
-    start_us: float = 1.5
-    block_us: float = 0.2
-    stored: float = 3.0e4
-    stored_alone: float = 2.0e4
-    arrival_us: float = 3.0
-    memory: float = math.inf
+    loaded: float  # bytes that are loaded from the L2 cache in 1 us
+    step_us: float  # between two steps of a loop that has nothing to load or multiply
+    copy_us: float = 0.0  # that each copy of a thread adds to a step
+    without_wgmma: float = 1.0  # factor of the products on GPUs that have wgmma, for tiles that it cannot multiply
+    start_us: float = 1.5  # of a block's start and of its first loads
+    block_us: float = 0.2  # of a block that starts while another one runs
+    stored: float = 3.0e4  # bytes of C that are written in 1 us while other blocks run
+    stored_alone: float = 2.0e4  # ... and while none does
+    arrival_us: float = 3.0  # from the last accumulators of a tile to their addition
+    memory: float = math.inf  # bytes that the whole GPU reads or writes in 1 us
 
 
-_RATES = {
-    "float16": _Rates(
+RATES = {
+    "float16": Rates(
         3.74e6, of_128=0.72, two_groups=0.73, of_64=0.96, of_32=0.25, of_16=0.23, loaded=8.44e4, step_us=0.2,
         copy_us=6.3e-3, without_wgmma=0.5, start_us=0.72, block_us=0.91, stored=1.58e4, stored_alone=1.58e4,
         arrival_us=2.85, memory=4.2e6,
     ),
-    "tf32": _Rates(
+    "tf32": Rates(
         1.24e6, of_128=1.0, two_groups=1.0, of_64=1.2, of_32=0.4, of_16=0.24, loaded=5.0e4, step_us=0.68
     ),
-    "tf32 without wgmma": _Rates(
+    "tf32 without wgmma": Rates(
         1.24e6, of_128=1.0, two_groups=0.95, of_64=1.2, of_32=0.4, of_16=0.24, loaded=1.1e5, step_us=0.16
     ),
-    "float32": _Rates(
+    "float32": Rates(
         1.7e5, of_128=0.96, two_groups=0.93, of_64=0.94, of_32=0.73, of_16=0.44, loaded=7.8e4, step_us=0.68
     ),
-    "float64": _Rates(
+    "float64": Rates(
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
@@ -136,236 +136,205 @@ _MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
 
 def choose_matmul(
     problem: MatmulProblem,
-    arch: int,
-    multiprocessors: int,
+    gpu: Gpu,
     records: Mapping[ShapeBucket, MeasuredConfigs] | None = None,
     *,
-    gpu: str = "",
     pipeline: PipelineOverrides | Rejected | None = None,
-) -> MatmulAnswer:
-    """The measured configuration of the problem's shape bucket, or else that of the loop with the least estimated time,
-    or of the kernel with tensor copies if estimates prefer it. Operands of loops are copied where that saves time.
+    forced: MatmulConfig | None = None,
+) -> MatmulPlan:
+    """The plan of a product. Records decide first, then the least estimated time.
+
+    Without a record that compares both, the best launch of the kernel with tensor copies is preferred to the best loop,
+    unless its estimate is ``_PREFERENCE`` times the loop's. Operands of loops are copied where that saves time.
 
     Args:
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
             launch may fix it.
-    """
-    known = (records or {}).get(problem.bucket, MeasuredConfigs())
-    best, loop = (_fitting(problem, one, arch, pipeline) for one in (known.best, known.loop))
-    config = best or loop or _best_loop(problem, arch, multiprocessors)
-    if not config.tensor_copies:
-        config = _with_copies(problem, config, arch, multiprocessors)
-    decided_by: DecidedBy = "record" if best or loop else "heuristic"
-    return answer_of(
-        problem, config, arch, multiprocessors,
-        gpu=gpu, pipeline=pipeline, decided_by=decided_by, by_estimate=best is None,
-    )  # fmt: skip
-
-
-def _best_loop(problem: MatmulProblem, arch: int, multiprocessors: int) -> MatmulConfig:
-    """The configuration of the loop with the least estimated time."""
-    return min(candidates(problem, arch, multiprocessors), key=lambda one: _order(problem, one, arch, multiprocessors))
-
-
-def answer_of(
-    problem: MatmulProblem,
-    config: MatmulConfig,
-    arch: int,
-    multiprocessors: int,
-    *,
-    gpu: str = "",
-    pipeline: PipelineOverrides | Rejected | None = None,
-    decided_by: DecidedBy = "search",
-    by_estimate: bool = False,
-) -> MatmulAnswer:
-    """The answer with a given configuration. See :func:`choose_matmul`.
-
-    Args:
-        by_estimate: True if the configuration is that of the best loop, and estimates choose between this loop and the
-            kernel with tensor copies.
+        forced: The configuration that a search measures.
 
     Raises:
-        ValueError: The configuration is a launch of the kernel, which cannot compute the product.
+        ValueError: The forced configuration is a launch of the kernel, which cannot compute the product.
     """
-    found = kernel_of(problem, config, arch, multiprocessors, pipeline, by_estimate=by_estimate)
-    kernel, slices = (found, NO_WORK) if isinstance(found, Rejected) else found
-    if config.tensor_copies:
-        if isinstance(found, Rejected):
-            raise ValueError(f"no kernel with tensor copies for {problem.describe()}: {found}")
-        config = _best_loop(problem, arch, multiprocessors)
-    elif by_estimate and not isinstance(found, Rejected):
-        decided_by = "heuristic"
-    fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
-    loop = pipeline if isinstance(pipeline, Rejected) else loop_of(problem, config, arch, pipeline or fixed)
-    if isinstance(kernel, TensorKernel):
-        resources = kernel.shared_bytes, REGISTERS, 1
-    elif isinstance(loop, LoopAnswer):
-        resources = loop.loop.shared_bytes, loop.loop.registers, loop.loop.blocks
+    rejection = kernel_rejection(problem, gpu.arch, pipeline)
+    known = (records or {}).get(problem.bucket, MeasuredConfigs())
+    best = forced or _fitting(problem, known.best, gpu, rejection)
+    measured = best or _fitting(problem, known.loop, gpu, rejection)
+    if measured is None or measured.tensor_copies:
+        # of equal ones, one whose C wgmma computes itself: 16-bit results of C^T pass through shared memory
+        rows = _WGMMA_ROWS if problem.kind == "float16" else 1
+        loop = min(_loops(problem, gpu), key=lambda loop: (loop.time_us, loop.config.tile_m % rows > 0))
     else:
-        dynamic = shared_bytes(problem, config) - static_shared_bytes(config.threads)
-        resources = dynamic, 0, blocks_per_multiprocessor(problem, config, arch)
-    who: DecidedBy = "setting" if isinstance(pipeline, PipelineOverrides) else decided_by
-    return MatmulAnswer(problem, config, who, fixed, loop, *resources, gpu, kernel, slices)
+        loop = loop_candidate(problem, measured, gpu)
+    if forced is None:
+        loop = _with_copies(problem, loop, gpu)
+    launch = rejection or _launch(problem, loop, gpu, best)
+    if isinstance(launch, Rejected) and best is not None and best.tensor_copies:
+        raise ValueError(f"no kernel with tensor copies for {problem.describe()}: {launch}")
+    by_estimate = measured is None or (best is None and isinstance(launch, Candidate))
+    decided_by: DecidedBy = "search" if forced else "heuristic" if by_estimate else "record"
+    if isinstance(pipeline, PipelineOverrides):
+        decided_by = "setting"
+    fixed = _main_loop(problem, loop, gpu) if pipeline is None else AUTO
+    stages = pipeline if isinstance(pipeline, Rejected) else _stages(problem, loop.config, gpu, pipeline or fixed)
+    if isinstance(launch, Candidate):
+        return MatmulPlan(problem, launch, loop.config, decided_by, fixed, stages, gpu.name)
+    if isinstance(stages, LoopAnswer):
+        found = stages.loop
+        loop = replace(loop, shared_bytes=found.shared_bytes, registers=found.registers, resident_blocks=found.blocks)
+    return MatmulPlan(problem, loop, loop.config, decided_by, fixed, stages, gpu.name, launch)
+
+
+def _fitting(
+    problem: MatmulProblem, measured: MatmulConfig | None, gpu: Gpu, rejection: Rejected | None
+) -> MatmulConfig | None:
+    """A configuration that was measured for another product of the problem's bucket, if it fits this one."""
+    if measured is None or problem.summed:
+        return None
+    if measured.tensor_copies:
+        return None if rejection else measured
+    if problem.split_operand:
+        measured = replace(measured, tile_k=measured.tile_k // 2)
+    large = problem.kind == "float64" and (measured.tile_m, measured.tile_n) in _SHAPES["float64"][1]
+    spills = large and problem.always_loops
+    if spills or shared_bytes(problem, measured) > multiprocessor(gpu.arch).block_shared_bytes:
+        return None
+    return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
 
 
 @rejectable
-def kernel_of(
-    problem: MatmulProblem,
-    config: MatmulConfig,
-    arch: int,
-    multiprocessors: int,
-    pipeline: PipelineOverrides | Rejected | None = None,
-    *,
-    by_estimate: bool = True,
-) -> tuple[TensorKernel, Slices]:
-    """The kernel with tensor copies that computes a product, and its slices, or the reason why a loop does.
+def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverrides | Rejected | None = None) -> None:
+    """The reason why the kernel with tensor copies cannot compute a product; None if it can."""
+    p = problem
+    refuse(accepted(pipeline) is not None, "loop_asked")
+    refuse(not has_wgmma(arch), "gpu_without_wgmma")
+    refuse(p.kind not in ("float16", "tf32") or p.b != p.a, "kernel_dtypes", p.kind)
+    refuse(p.tf32 and p.layout != "nt", "kernel_tf32_layout")
+    refuse(p.k == 0, "no_products")
+    refuse(p.summed or p.split_operand is not None, "kernel_sums")
+    refuse(min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED, "kernel_alignment")
+    refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
 
-    The configuration decides, or the estimated times. A loop may have more slices of K, which pays if tiles are few and
-    K is long.
+
+@rejectable
+def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulConfig | None) -> Candidate:
+    """The launch of the kernel that computes a product, or the reason why the loop does: as measured, or by estimate.
+
+    A loop may have more slices of K, which pays if tiles are few and K is long.
     """
-    accepted(problem_of_kernel(problem, arch, pipeline))
-    refuse(not (config.tensor_copies or by_estimate), "loop_configured")
-    launches = kernel_launches(problem, multiprocessors)
-    if config.tensor_copies:
-        _, kernel, slices = min(launches, key=lambda launch: _distance(config, *launch[1:]))
-        return kernel, slices
-    time_us, kernel, slices = launches[0]
-    factor = _PREFERENCE if config.split_k <= slices.count else _PREFERENCE_OVER_SLICES
-    refuse(factor * cost_us(problem, config, arch, multiprocessors) < time_us, "loop_faster", factor)
-    return kernel, slices
+    launches = _launches(problem, gpu)
+    if measured is not None:
+        refuse(not measured.tensor_copies, "loop_configured")
+        return min(launches, key=lambda launch: (*_distance(launch.config, measured), launch.time_us))
+    best = min(launches, key=lambda launch: launch.time_us)
+    factor = _PREFERENCE if loop.config.split_k <= best.config.split_k else _PREFERENCE_OVER_SLICES
+    refuse(factor * loop.time_us < best.time_us, "loop_faster", factor)
+    return best
 
 
-def _distance(config: MatmulConfig, kernel: TensorKernel, slices: Slices) -> tuple[int, int]:
+def _distance(config: MatmulConfig, measured: MatmulConfig) -> tuple[int, int]:
     """How much a launch differs from a measured one, whose tile a product with a function may not have."""
-    tile = abs(kernel.tile_m - config.tile_m) + abs(kernel.tile_n - config.tile_n)
-    return tile, abs(slices.count - config.split_k)
+    tile = abs(config.tile_m - measured.tile_m) + abs(config.tile_n - measured.tile_n)
+    return tile, abs(config.split_k - measured.split_k)
 
 
-def loop_of(
-    problem: MatmulProblem, config: MatmulConfig, arch: int, overrides: PipelineOverrides = AUTO
+def _main_loop(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> PipelineOverrides:
+    """What a launch fixes of its loop's pipeline.
+
+    If few blocks share a multiprocessor, their stages may use the memory that further blocks would have used, because
+    no other block hides the latency of loads. float32 keeps the choice between stages and double buffers. Many blocks
+    with few steps have fewer stages, so that more of them are resident, and some start and end while others multiply.
+    """
+    config = loop.config
+    if loop.resident_blocks == 1:  # its loop has all the stages that fit in any case
+        return AUTO
+    if problem.kind == "float32":
+        is_short = has_wgmma(gpu.arch) and config.tile == _SHORT_TILE
+    elif loop.blocks <= min(_FEW_BLOCKS, loop.resident_blocks):
+        return PipelineOverrides(blocks=max(1, loop.blocks))
+    else:
+        is_wgmma = problem.kind == "float16" and problem.has_wgmma(gpu.arch) and config.tile_m % _WGMMA_ROWS == 0
+        is_short = is_wgmma and config.tile_k * DTYPE_BYTES[problem.a] >= _LONG_STEP_BYTES
+    is_short = is_short and 0 < loop.steps <= _SHORT_STEPS
+    return PipelineOverrides(stages=min(loop.steps + 1, _SHORT_STAGES)) if is_short else AUTO
+
+
+def _stages(
+    problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, overrides: PipelineOverrides
 ) -> LoopAnswer | Rejected:
     """The pipeline of the loop of a product's kernel, or the reason why it has no stages."""
     m, n, k = config.tile
     a = dense_operand(problem.a, m, k, transposed=problem.a_transposed)
     b = dense_operand(problem.b, k, n, transposed=problem.b_transposed)
     c = dense_operand(problem.accumulator, m, n)
-    precision: Literal["tf32", "default"] = "tf32" if problem.tf32 and arch >= TF32_MIN_ARCH else "default"
-    forward = GemmProblem(m, n, k, a, b, c, precision, config.threads, arch)
+    precision: Literal["tf32", "default"] = "tf32" if problem.tf32 and gpu.arch >= TF32_MIN_ARCH else "default"
+    forward = GemmProblem(m, n, k, a, b, c, precision, config.threads, gpu.arch)
     second = {"a": ("rest", "b"), "b": ("a", "rest")}.get(problem.split_operand or "")
     products = [(forward, tiles) for tiles in (("a", "b"), second) if tiles is not None]
     sizes = {"a": m * k * DTYPE_BYTES[problem.a], "b": k * n * DTYPE_BYTES[problem.b]}
     loaded = [*sizes.values(), *([sizes[problem.split_operand]] if problem.split_operand else [])]
     tile_bytes = sum(loaded) + m * n * DTYPE_BYTES[problem.accumulator]
     tile_bytes += n * DTYPE_BYTES[problem.bias] if problem.bias and not problem.summed else 0
-    stage_bytes = sum(-(-size // STAGE_ALIGNMENT) * STAGE_ALIGNMENT for size in loaded)
-    question = loop_question(
-        products,
-        ("wgmma", "mma"),
-        LoopMemory(stage_bytes, tile_bytes, tile_bytes),
-        arrays=(0,) * len(products),
-    )
+    stage_bytes = sum(_ceil(size, STAGE_ALIGNMENT) * STAGE_ALIGNMENT for size in loaded)
+    memory = LoopMemory(stage_bytes, tile_bytes, tile_bytes)
+    question = loop_question(products, ("wgmma", "mma"), memory, arrays=(0,) * len(products))
     return question.answer_alone(overrides)
-
-
-def _fitting(
-    problem: MatmulProblem, measured: MatmulConfig | None, arch: int, pipeline: PipelineOverrides | Rejected | None
-) -> MatmulConfig | None:
-    """A configuration that was measured for another product of the problem's bucket, if it fits this one."""
-    if measured is None or problem.summed:
-        return None
-    if measured.tensor_copies:
-        return None if problem_of_kernel(problem, arch, pipeline) else measured
-    if _spills(problem, measured):
-        return None
-    if problem.split_operand:
-        measured = replace(measured, tile_k=measured.tile_k // 2)
-    if shared_bytes(problem, measured) > multiprocessor(arch).block_shared_bytes:
-        return None
-    return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
-
-
-def _order(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> tuple[float, bool]:
-    """The least is the best: the estimated time and, of equal ones, whether wgmma cannot compute C itself.
-
-    It computes the transpose then, if at all, whose 16-bit results pass through shared memory before they are stored.
-    """
-    has_other_rows = problem.kind == "float16" and config.tile_m % _WGMMA_ROWS != 0
-    return cost_us(problem, config, arch, multiprocessors), has_other_rows
-
-
-def _pipeline(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> PipelineOverrides:
-    """What a launch fixes of its loop's pipeline.
-
-    If few blocks share a multiprocessor, their stages may use the memory that further blocks would have used, because
-    no other block hides the latency of loads. float32 keeps the choice between stages and double buffers. Many blocks
-    with few steps have fewer stages, so that more of them are resident, and some start and end while others multiply.
-    On an H100, 64x128x64 tiles of 16-bit products with K of 128 to 424 were 1.04 to 1.24 times as fast with three
-    stages. On an H200, 64x64x16 tiles of float32 products with K of 32 to 128 were 1.00 to 1.06 times as fast (not on
-    record).
-    """
-    count, resident = _blocks_each(problem, config, multiprocessors), blocks_per_multiprocessor(problem, config, arch)
-    if resident == 1:  # its loop has all the stages that fit in any case
-        return AUTO
-    if count <= min(_FEW_BLOCKS, resident) and problem.kind != "float32":
-        return PipelineOverrides(blocks=max(1, count))
-    if problem.kind == "float32":
-        is_short = has_wgmma(arch) and config.tile == _SHORT_TILE
-    else:
-        is_wgmma = problem.kind == "float16" and problem.has_wgmma(arch) and config.tile_m % _WGMMA_ROWS == 0
-        is_short = is_wgmma and config.tile_k * DTYPE_BYTES[problem.a] >= _LONG_STEP_BYTES
-    steps = _steps(problem, config)
-    return PipelineOverrides(stages=min(steps + 1, _SHORT_STAGES)) if is_short and 0 < steps <= _SHORT_STEPS else AUTO
 
 
 # ---- candidates
 
 
-def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Iterator[MatmulConfig]:
-    """All configurations whose tiles fit shared memory, each with useful numbers of slices. There is always one."""
-    for config in _tiles(problem):
-        if config.tile_k > _SHAPES[problem.kind][2] and not _may_be_deep(problem, config, arch, multiprocessors):
+def candidates(problem: MatmulProblem, gpu: Gpu) -> tuple[Candidate, ...]:
+    """All ways to compute a product: loops, of which there is always one, and launches of the kernel if it can."""
+    launches = () if kernel_rejection(problem, gpu.arch) else _launches(problem, gpu)
+    return *_loops(problem, gpu), *launches
+
+
+def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
+    """All launches of the kernel with tensor copies. The last tiles, if too few for all multiprocessors, get slices."""
+    for tile in STEP_US:
+        if problem.has_function and math.prod(tile) > MOST_SUMS:
             continue
-        is_short = problem.kind == "float32" and config.tile == _SHORT_TILE
-        if (is_short or _is_large_float64(problem, config)) and (not has_wgmma(arch) or _spills(problem, config)):
-            continue  # measured on sm_90 alone
-        if shared_bytes(problem, config) <= multiprocessor(arch).block_shared_bytes:
-            rows = min(_ceil(problem.m, config.tile_m), GROUP_ROWS // config.tile_m)
-            blocks, most = blocks_of(problem, config), _most_slices(problem, config.tile_k)
-            # about one, two or four blocks for each multiprocessor
-            slices = {1, *(min(most, multiprocessors * share // blocks) for share in (1, 2, 4))}
-            for count in sorted(slices - {0}):
-                yield replace(config, group=max(1, rows), split_k=count)
+        yield (whole := launch_candidate(problem, tile, 1, gpu))
+        rest, steps = whole.slices.whole % gpu.multiprocessors, _ceil(problem.k, whole.config.tile_k)
+        if rest and math.prod(tile) <= MOST_SUMS:
+            for count in range(2, min(MOST_SLICES, gpu.multiprocessors // rest, steps // STEPS_OF_SLICE) + 1):
+                yield launch_candidate(problem, tile, count, gpu)
 
 
-def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> bool:
-    """True if a step that is deeper than that of large tiles was measured.
-
-    16-bit tiles of up to 64x64 may have twice the usual depth, and those of tf32 and float64 if blocks are few. Larger
-    tiles, and four times the depth, need few blocks and wgmma. A loop with half the steps waits half as often
-    (docs/experiments.md).
-    """
-    is_few = _blocks_each(problem, config, multiprocessors) <= _FEW_BLOCKS
-    if max(config.tile_m, config.tile_n) > _DEEP_SIDE or config.tile_k > 2 * _SHAPES[problem.kind][2]:
-        is_wgmma = config.tile_m % _WGMMA_ROWS == 0 or config.tile_n % _WGMMA_ROWS == 0
-        return is_few and is_wgmma and problem.has_wgmma(arch)
-    has_memory = multiprocessor(arch).shared_bytes >= _DEEP_STEP_BYTES
-    return has_memory and (is_few or problem.kind == "float16")
-
-
-def _is_large_float64(problem: MatmulProblem, config: MatmulConfig) -> bool:
-    """True for the tiles of float64 whose blocks have 256 threads."""
-    return problem.kind == "float64" and (config.tile_m, config.tile_n) in _SHAPES["float64"][1]
+def launch_candidate(problem: MatmulProblem, tile: tuple[int, int], slices: int, gpu: Gpu) -> Candidate:
+    """The launch of the kernel with tensor copies with a tile, of which the last ones have so many slices of K."""
+    p, is_split = problem, slices > 1
+    kernel = TensorKernel(
+        *(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function), is_split
+    )
+    config = MatmulConfig(*tile, kernel.tile_k, THREADS, slices, _group(p, tile[0]), tensor_copies=True)
+    tiles = _tiles_of(p, config)
+    rest = tiles % gpu.multiprocessors if is_split else 0
+    work = Slices(tiles - rest, rest, slices)
+    time_us = launch_us(kernel, work, p.m, p.n, p.k, p.array_bytes, gpu.multiprocessors)
+    return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)
 
 
-def _spills(problem: MatmulProblem, config: MatmulConfig) -> bool:
-    """True if a block's registers do not suffice beside Warp's loop over tiles."""
-    return problem.always_loops and _is_large_float64(problem, config)
+def _loops(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
+    """All loops whose tiles fit shared memory, each with useful numbers of slices."""
+    for config in _tiles(problem, gpu):
+        if shared_bytes(problem, config) > multiprocessor(gpu.arch).block_shared_bytes:
+            continue
+        tiles, most = _tiles_of(problem, config), _most_slices(problem, config.tile_k)
+        # about one, two or four blocks for each multiprocessor
+        slices = {1, *(min(most, gpu.multiprocessors * share // tiles) for share in (1, 2, 4))}
+        group = _group(problem, config.tile_m)
+        for count in sorted(slices - {0}):
+            yield loop_candidate(problem, replace(config, group=group, split_k=count), gpu)
 
 
-def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
+def _tiles(problem: MatmulProblem, gpu: Gpu) -> Iterator[MatmulConfig]:
     """Tiles and threads for the types of a product. A side is at most the next one above the matrix's side."""
     kind = problem.kind
     sides, larger, most, many = _SHAPES[kind]
+    is_wgmma_gpu = has_wgmma(gpu.arch)
+    if kind == "float64" and (problem.always_loops or not is_wgmma_gpu):
+        larger = ()  # measured on sm_90 alone, where registers do not suffice beside Warp's loop over tiles
     rows, columns = (_useful(sides, size) for size in (problem.m, problem.n))
     for tile_m, tile_n in (*product(rows, columns), *larger):
         tile, step = tile_m * tile_n, most
@@ -379,13 +348,14 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
             step //= 2  # so that double buffers fit C's memory, and the code the instruction cache
         step = min(step // (2 if problem.split_operand else 1), max(16, 16 * _ceil(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
-        yield MatmulConfig(tile_m, tile_n, step, threads)
-        has_stages = kind != "float32" and (kind != "tf32" or tile > 32 * 32)  # with twice the depth
-        if threads == 128 and has_stages and step == most:
-            for factor in _depth_factors(kind, tile_m, tile_n):
+        config = MatmulConfig(tile_m, tile_n, step, threads)
+        if kind != "float32" or config.tile != _SHORT_TILE or is_wgmma_gpu:
+            yield config
+        if threads == 128 and step == most:
+            for factor in _depth_factors(problem, config, gpu):
                 if factor * step < 2 * problem.k:  # half of this depth does not cover K
-                    yield MatmulConfig(tile_m, tile_n, factor * step, threads)
-        is_short = kind == "float32" and problem.k <= _SHORT_STEPS * _SHORT_TILE[2]
+                    yield replace(config, tile_k=factor * step)
+        is_short = kind == "float32" and problem.k <= _SHORT_STEPS * _SHORT_TILE[2] and is_wgmma_gpu
         if is_short and (tile_m, tile_n) == _SHORT_TILE[:2] and step == most:
             yield MatmulConfig(*_SHORT_TILE, threads)
         if kind == "float32" and tile == many:
@@ -394,11 +364,23 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
             yield MatmulConfig(tile_m, tile_n, step, 256)
 
 
-def _depth_factors(kind: str, tile_m: int, tile_n: int) -> list[int]:
-    """How many times the usual depth a tile's step may have."""
-    if kind == "float16":
-        return [factor for factor, sides in _DEEPER_SIDES.items() if tile_m + tile_n <= sides]
-    return [2] if max(tile_m, tile_n) <= _DEEP_SIDE else []
+def _depth_factors(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu) -> Iterator[int]:
+    """How many times the usual depth a tile's step may have: depths that were measured.
+
+    16-bit tiles of up to 64x64 may have twice the depth, and those of tf32 and float64 if blocks are few. Larger tiles,
+    and four times the depth, need few blocks and wgmma. A loop with half the steps waits half as often
+    (docs/experiments.md).
+    """
+    kind, sides = problem.kind, (config.tile_m, config.tile_n)
+    if kind == "float32" or (kind == "tf32" and math.prod(sides) <= 32 * 32):
+        return  # loops without stages with twice the depth
+    is_few = _ceil(_tiles_of(problem, config), gpu.multiprocessors) <= _FEW_BLOCKS
+    is_wgmma = problem.has_wgmma(gpu.arch) and any(side % _WGMMA_ROWS == 0 for side in sides)
+    has_memory = multiprocessor(gpu.arch).shared_bytes >= _DEEP_STEP_BYTES
+    for factor, most in (_DEEPER_HALF_SIDES if kind == "float16" else _DEEPER_SIDES).items():
+        is_larger = factor > 2 or max(sides) > _DEEP_SIDE
+        if sum(sides) <= most and (is_few and is_wgmma if is_larger else has_memory and (is_few or kind == "float16")):
+            yield factor
 
 
 def _useful(sides: Sequence[int], size: int) -> list[int]:
@@ -414,7 +396,13 @@ def _most_slices(problem: MatmulProblem, tile_k: int) -> int:
     return max(1, min(_SLICES, _ceil(problem.k, tile_k) // _SLICE_STEPS))
 
 
-# ---- blocks and their memory
+def _tiles_of(problem: MatmulProblem, config: MatmulConfig) -> int:
+    """The tiles of all matrices C."""
+    return problem.batch * _ceil(problem.m, config.tile_m) * _ceil(problem.n, config.tile_n)
+
+
+def _group(problem: MatmulProblem, tile_m: int) -> int:
+    return max(1, min(_ceil(problem.m, tile_m), _GROUP_ROWS // tile_m))
 
 
 def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
@@ -424,75 +412,62 @@ def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
     return a + b + config.tile_m * config.tile_n * DTYPE_BYTES[problem.accumulator] + _MARGIN_BYTES
 
 
-def blocks_per_multiprocessor(problem: MatmulProblem, config: MatmulConfig, arch: int) -> int:
-    """Blocks that one multiprocessor runs at a time, as far as shared memory and threads decide."""
-    dynamic = shared_bytes(problem, config) - static_shared_bytes(config.threads)
-    return max(1, resident_blocks(arch, config.threads, shared_bytes=dynamic))
-
-
-def blocks_of(problem: MatmulProblem, config: MatmulConfig) -> int:
-    """The number of blocks, of one for each tile and slice."""
-    tiles = _ceil(problem.m, config.tile_m) * _ceil(problem.n, config.tile_n)
-    return tiles * config.split_k * problem.batch
-
-
-def _blocks_each(problem: MatmulProblem, config: MatmulConfig, multiprocessors: int) -> int:
-    """Blocks of one multiprocessor."""
-    return _ceil(blocks_of(problem, config), multiprocessors)
-
-
-def _steps(problem: MatmulProblem, config: MatmulConfig) -> int:
-    """Steps of a block's loop."""
-    return _ceil(_ceil(problem.k, config.tile_k), config.split_k)
-
-
 def _ceil(size: int, part: int) -> int:
     return -(-size // part)
 
 
-# ---- estimated times
+# ---- the estimate of a loop
 
 
-def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> float:
-    """Estimated time in microseconds. It orders candidates, and decides against the kernel with tensor copies.
+def rates_name(problem: MatmulProblem, arch: int) -> str:
+    """The entry of ``RATES`` for a product."""
+    return "tf32 without wgmma" if problem.tf32 and not problem.has_wgmma(arch) else problem.kind
+
+
+def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates: Rates | None = None) -> Candidate:
+    """The loop with a configuration.
 
     A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, and by the latency
     of loads, which its resident blocks share.
+
+    Args:
+        rates: None for those of ``RATES``.
     """
-    is_tf32_without = problem.tf32 and not problem.has_wgmma(arch)
-    rates = _RATES["tf32 without wgmma" if is_tf32_without else problem.kind]
-    tile, steps = config.tile_m * config.tile_n, _steps(problem, config)
+    p, arch = problem, gpu.arch
+    rates = rates or RATES[rates_name(p, arch)]
+    tile, steps = config.tile_m * config.tile_n, _ceil(_ceil(p.k, config.tile_k), config.split_k)
+    blocks = _ceil(_tiles_of(p, config) * config.split_k, gpu.multiprocessors)
+    dynamic = shared_bytes(p, config) - static_shared_bytes(config.threads)
+    resident = max(1, resident_blocks(arch, config.threads, shared_bytes=dynamic))
+    found = Candidate(config, shared_bytes=dynamic, resident_blocks=resident, blocks=blocks, steps=steps)
     depth = steps * config.tile_k
-    loaded = depth * (config.tile_m * DTYPE_BYTES[problem.a] + config.tile_n * DTYPE_BYTES[problem.b])
-    is_split = config.split_k > 1 or problem.summed
-    stored = tile * DTYPE_BYTES[problem.accumulator if is_split else problem.out]
-    count, fitting = _blocks_each(problem, config, multiprocessors), blocks_per_multiprocessor(problem, config, arch)
-    resident = min(count, fitting)
-    waves = _ceil(count, resident)
+    loaded = depth * (config.tile_m * DTYPE_BYTES[p.a] + config.tile_n * DTYPE_BYTES[p.b])
+    is_split = config.split_k > 1 or p.summed
+    stored = tile * DTYPE_BYTES[p.accumulator if is_split else p.out]
     # one warpgroup keeps the arithmetic busy with wgmma, which is asynchronous
-    full_threads = 128 if problem.has_wgmma(arch) else 256
+    full_threads = 128 if p.has_wgmma(arch) else 256
     rate = rates.products * _tile_factor(rates, config)
-    rate *= min(1.0, config.threads / 128, resident * config.threads / full_threads)
+    rate *= min(1.0, config.threads / 128, min(blocks, resident) * config.threads / full_threads)
     if has_wgmma(arch) and config.tile_m % _WGMMA_ROWS and config.tile_n % _WGMMA_ROWS:
         rate *= rates.without_wgmma
     copies = loaded / max(1, depth) * config.tile_k / (ALIGNED * config.threads)  # of a thread in a step
-    time = overlapped(
-        count * tile * depth / rate,
-        count * loaded / rates.loaded,
-        waves * steps * (rates.step_us + copies * rates.copy_us),
-        problem.array_bytes / rates.memory,
+    time_us = overlapped(
+        blocks * tile * depth / rate,
+        blocks * loaded / rates.loaded,
+        found.waves * steps * (rates.step_us + copies * rates.copy_us),
+        p.array_bytes / rates.memory,
     )
-    stored_in_us = rates.stored_alone if fitting == 1 else rates.stored
-    time += waves * rates.start_us + count * (rates.block_us + stored / stored_in_us)
-    if problem.summed:
-        elements = config.split_k * problem.batch * problem.m * problem.n
-        time += _LAUNCH_US + 2 * elements * DTYPE_BYTES[problem.accumulator] / _MEMORY
+    stored_in_us = rates.stored_alone if resident == 1 else rates.stored
+    time_us += found.waves * rates.start_us + blocks * (rates.block_us + stored / stored_in_us)
+    if p.summed:
+        elements = config.split_k * p.batch * p.m * p.n
+        time_us += _LAUNCH_US + 2 * elements * DTYPE_BYTES[p.accumulator] / _MEMORY
     elif is_split:  # one block of each tile reads the accumulators of all slices
-        time += rates.arrival_us + config.split_k * tile * DTYPE_BYTES[problem.accumulator] / rates.loaded
-    return time
+        time_us += rates.arrival_us + config.split_k * tile * DTYPE_BYTES[p.accumulator] / rates.loaded
+    return replace(found, time_us=time_us)
 
 
-def _tile_factor(rates: _Rates, config: MatmulConfig) -> float:
+def _tile_factor(rates: Rates, config: MatmulConfig) -> float:
     """The speed of a tile's products in relation to the largest tiles, if enough threads are resident."""
     small = min(config.tile_m, config.tile_n)
     if small < 128:
@@ -505,17 +480,17 @@ def _tile_factor(rates: _Rates, config: MatmulConfig) -> float:
 # ---- copies of operands whose lines are not aligned
 
 
-def _with_copies(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> MatmulConfig:
-    """The configuration with a copy of each operand for which it saves time."""
-    whole, first = (cost_us(replace(problem, k=k), config, arch, multiprocessors) for k in (problem.k, 1))
-    waves = _ceil(_blocks_each(problem, config, multiprocessors), blocks_per_multiprocessor(problem, config, arch))
+def _with_copies(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> Candidate:
+    """The loop with a copy of each operand for which it saves time."""
+    config = loop.config
+    steps_us = loop.time_us - loop_candidate(replace(problem, k=1), config, gpu).time_us
 
     def is_saved(operand: Operand, dtype: DType, side: int) -> bool:
-        vectors = waves * _steps(problem, config) * (side * config.tile_k * DTYPE_BYTES[dtype])
-        return is_copied(problem, operand, whole - first, vectors / (ALIGNED * config.threads))
+        vectors = loop.waves * loop.steps * (side * config.tile_k * DTYPE_BYTES[dtype])
+        return is_copied(problem, operand, steps_us, vectors / (ALIGNED * config.threads))
 
     a, b = is_saved("a", problem.a, config.tile_m), is_saved("b", problem.b, config.tile_n)
-    return replace(config, copies_a=a, copies_b=b)
+    return replace(loop, config=replace(config, copies_a=a, copies_b=b))
 
 
 def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> bool:

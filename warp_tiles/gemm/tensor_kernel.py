@@ -6,8 +6,7 @@ It is ``kernels/matmul/tensor_matmul.cuh``, for sm_90a.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
@@ -38,10 +37,9 @@ _OVERLAP = 3  # exponent of limits that overlap
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
 _MOST_OWN_SUMS = 128 * 192  # of a tile that one warpgroup computes
 _SUM_BYTES = 4
-_MOST_SLICES = 8
-_STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
+MOST_SLICES = 8
+STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
-GROUP_ROWS = 1024  # of C that consecutive blocks share
 ROWS = 64  # of C, that a warpgroup stores at a time
 _CHUNK_BYTES = ROWS * ROW_BYTES
 _CHUNKS = 2 * 2  # of two warpgroups
@@ -70,18 +68,6 @@ class Slices:
 
 
 NO_WORK = Slices(0)
-
-
-def launches_of(
-    kernel: TensorKernel, m: int, n: int, k: int, batch: int, multiprocessors: int
-) -> Iterator[tuple[TensorKernel, Slices]]:
-    """Ways to launch a kernel. The last tiles, which are too few for all multiprocessors, may have slices."""
-    tiles = batch * -(-m // kernel.tile_m) * -(-n // kernel.tile_n)
-    rest, steps = tiles % multiprocessors, -(-k // kernel.tile_k)
-    yield kernel, Slices(tiles)
-    if rest and kernel.tile_m * kernel.tile_n <= MOST_SUMS:
-        for count in range(2, min(_MOST_SLICES, multiprocessors // rest, steps // _STEPS_OF_SLICE) + 1):
-            yield replace(kernel, has_slices=True), Slices(tiles - rest, rest, count)
 
 
 def launch_us(
@@ -164,10 +150,6 @@ class TensorKernel:
     def workspace_bytes(self, slices: Slices) -> int:
         """Memory for the sums of slices."""
         return slices.split * slices.count * self.tile_m * self.tile_n * _SUM_BYTES
-
-    def group(self, m: int) -> int:
-        """Rows of tiles that consecutive blocks compute column by column, so that the L2 cache serves their loads."""
-        return max(1, min(-(-m // self.tile_m), GROUP_ROWS // self.tile_m))
 
     @property
     def name(self) -> str:

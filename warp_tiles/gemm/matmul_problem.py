@@ -1,4 +1,4 @@
-"""The question and the answer of a product of :func:`warp_tiles.matmul`. They are pure."""
+"""A product of :func:`warp_tiles.matmul`: its problem, its configurations, and its plan."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
-from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
-from warp_tiles.gemm.tensor_kernel import (
-    MOST_SUMS,
-    NO_WORK,
-    STEP_US,
-    THREADS,
-    Slices,
-    TensorKernel,
-    launch_us,
-    launches_of,
-)
+from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.tensor_kernel import NO_WORK, Slices, TensorKernel
 
 ALIGNED = 16  # bytes of the widest async copy
-_KERNEL_SIDE = 64  # rows and columns of C, at least, for the kernel with tensor copies
 STRIDED = 0  # the alignment of an operand whose lines have gaps between their elements
 
 Operand = Literal["a", "b"]
 ShapeBucket = tuple[str, str, str, str, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that computes whole products: its compute capability, its multiprocessors and its name."""
+
+    arch: int
+    multiprocessors: int
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -164,12 +163,6 @@ class MatmulConfig:
         """The fields by name."""
         return asdict(self)
 
-    @classmethod
-    def of_kernel(cls, kernel: TensorKernel, slices: Slices, m: int) -> MatmulConfig:
-        """That of a launch of the kernel with tensor copies, for C of m rows."""
-        tile = kernel.tile_m, kernel.tile_n, kernel.tile_k
-        return cls(*tile, THREADS, slices.count, kernel.group(m), tensor_copies=True)
-
 
 CPU_TILE = MatmulConfig(32, 32, 32, 1)
 
@@ -192,113 +185,94 @@ DecidedBy = Literal["heuristic", "record", "search", "setting"]
 
 
 @dataclass(frozen=True)
-class MatmulAnswer:
-    """How a product is computed: all that a launch needs, and all that a plan shows.
+class Candidate:
+    """A way to compute a product on a GPU, with its estimate.
 
     Attributes:
-        decided_by: ``record`` if the configuration was measured, ``search`` if a search forces it, ``setting`` if a
-            setting fixes the pipeline, else ``heuristic``.
-        config: That of the loop, also if the kernel computes the product: some devices refuse its tensor maps.
-        kernel: The kernel with tensor copies that computes it, or the reason why the loop of a Warp kernel does.
-        slices: The work of the kernel's launch; none for a loop.
-        main_loop: What the launch fixes of its loop's pipeline.
-        loop: The pipeline of its loop, or the reason why it has no stages.
+        config: Of a loop, or of a launch of the kernel with tensor copies.
+        time_us: Estimated time in microseconds.
         shared_bytes: Dynamic shared memory of a block, in bytes. Without stages, it is an estimate.
         registers: Registers of a thread; 0 if the compiler decides about them.
+        resident_blocks: Blocks that a multiprocessor runs at a time.
+        blocks, steps: Blocks of each multiprocessor, and steps of a block, in a loop.
+        kernel, slices: The kernel of a launch, and its work; None and none for a loop.
+    """
+
+    config: MatmulConfig
+    time_us: float = 0.0
+    shared_bytes: int = 0
+    registers: int = 0
+    resident_blocks: int = 1
+    blocks: int = 1
+    steps: int = 0
+    kernel: TensorKernel | None = None
+    slices: Slices = NO_WORK
+
+    @property
+    def waves(self) -> int:
+        """How many times a multiprocessor starts all the blocks that it runs at a time."""
+        return -(-self.blocks // self.resident_blocks)
+
+
+@dataclass(frozen=True)
+class MatmulPlan:
+    """How a product is computed: all that a launch needs, and all that ``warp-tiles plan`` shows.
+
+    Attributes:
+        chosen: The loop or the launch that computes it.
+        config: That of the loop, also if the kernel computes the product: some devices refuse its tensor maps.
+        decided_by: ``record`` if the configuration was measured, ``search`` if a search forces it, ``setting`` if a
+            setting fixes the pipeline, else ``heuristic``.
+        main_loop: What the launch fixes of its loop's pipeline.
+        loop: The pipeline of its loop, or the reason why it has no stages.
         gpu: Name of the GPU; empty for the CPU.
+        rejection: Why the kernel with tensor copies does not compute it; None if it does, and on the CPU.
     """
 
     problem: MatmulProblem
+    chosen: Candidate
     config: MatmulConfig
     decided_by: DecidedBy = "heuristic"
     main_loop: PipelineOverrides = AUTO
     loop: LoopAnswer | Rejected | None = None
-    shared_bytes: int = 0
-    registers: int = 0
-    resident_blocks: int = 1
     gpu: str = ""
-    kernel: TensorKernel | Rejected | None = None
-    slices: Slices = NO_WORK
+    rejection: Rejected | None = None
 
     @property
     def reason(self) -> str:
         """Why the product is computed so."""
         if not self.gpu:
             return "the CPU has one tile"
-        found = {
+        is_estimated = self.decided_by == "heuristic"
+        text = {
+            "heuristic": f"the records that {self.gpu} uses do not decide about this size",
             "record": f"the records that {self.gpu} uses have a measured configuration for about this size",
             "search": "a search forces the configuration",
             "setting": "the setting main_loop fixes its pipeline",
-        }
-        undecided = f"the records that {self.gpu} uses do not decide about this size"
-        if isinstance(self.kernel, TensorKernel):
-            if self.decided_by == "heuristic":
-                return f"{undecided}; estimates prefer the kernel with tensor copies"
-            return f"{found[self.decided_by]}; the kernel with tensor copies computes it"
-        text = found.get(self.decided_by, f"it has the least estimated time; {undecided}")
-        text += f"; no kernel with tensor copies: {self.kernel}" if self.kernel else ""
+        }[self.decided_by]
+        if self.chosen.kernel:
+            kernel = "the kernel with tensor copies"
+            return f"{text}; estimates prefer {kernel}" if is_estimated else f"{text}; {kernel} computes it"
+        text = "it has the least estimated time; " * is_estimated + text
+        text += f"; no kernel with tensor copies: {self.rejection}" if self.rejection else ""
         return f"{text}; no stages: {self.loop}" if isinstance(self.loop, Rejected) else text
 
-    @property
-    def launched(self) -> MatmulConfig:
-        """The configuration of the loop or kernel that computes the product."""
-        if isinstance(self.kernel, TensorKernel):
-            return MatmulConfig.of_kernel(self.kernel, self.slices, self.problem.m)
-        return self.config
-
     def to_json(self) -> dict[str, Any]:
-        """The answer as JSON values."""
+        """The plan as JSON values."""
         loop = self.loop if isinstance(self.loop, LoopAnswer) else None
-        kernel = self.kernel if isinstance(self.kernel, TensorKernel) else None
+        kernel = self.chosen.kernel
         warps = [loop.products[0].warps_m, loop.products[0].warps_n] if loop else []
         return {
             "product": self.problem.describe(),
-            "config": self.launched.to_json(),
+            "config": self.chosen.config.to_json(),
             "kernel": kernel.name if kernel else "",
             "instruction": "wgmma" if kernel else loop.loop.instruction if loop else "",
             "warps": list(kernel.warps) if kernel else warps,
             "stages": kernel.stages if kernel else loop.loop.stages if loop else 1,
-            **{name: getattr(self, name) for name in ("shared_bytes", "registers", "resident_blocks")},
+            **{name: getattr(self.chosen, name) for name in ("shared_bytes", "registers", "resident_blocks")},
             "main_loop": self.main_loop.text,
             "decided_by": self.decided_by,
             "gpu": self.gpu,
             "reason": self.reason,
-            "codes": [one.code for one in (self.kernel, self.loop) if isinstance(one, Rejected)],
+            "codes": [one.code for one in (self.rejection, self.loop) if isinstance(one, Rejected)],
         }
-
-
-# ---- the kernel with tensor copies
-
-
-@rejectable
-def problem_of_kernel(problem: MatmulProblem, arch: int, pipeline: PipelineOverrides | Rejected | None) -> None:
-    """The reason why the kernel with tensor copies cannot compute a product; None if it can."""
-    p = problem
-    refuse(accepted(pipeline) is not None, "loop_asked")
-    refuse(not has_wgmma(arch), "gpu_without_wgmma")
-    refuse(p.kind not in ("float16", "tf32") or p.b != p.a, "kernel_dtypes", p.kind)
-    refuse(p.tf32 and p.layout != "nt", "kernel_tf32_layout")
-    refuse(p.k == 0, "no_products")
-    refuse(p.summed or p.split_operand is not None, "kernel_sums")
-    refuse(min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED, "kernel_alignment")
-    refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
-
-
-def kernel_launches(problem: MatmulProblem, multiprocessors: int) -> list[tuple[float, TensorKernel, Slices]]:
-    """The launches of the kernel with tensor copies for a product that it can compute, and their estimated times in
-    microseconds. The shortest comes first.
-    """
-    p = problem
-    launches = [
-        (launch_us(kernel, slices, p.m, p.n, p.k, p.array_bytes, multiprocessors), kernel, slices)
-        for tile in STEP_US
-        if not p.has_function or math.prod(tile) <= MOST_SUMS
-        for kernel, slices in launches_of(kernel_with(p, tile), p.m, p.n, p.k, p.batch, multiprocessors)
-    ]
-    return sorted(launches, key=lambda launch: launch[0])
-
-
-def kernel_with(problem: MatmulProblem, tile: tuple[int, int]) -> TensorKernel:
-    """The kernel of a product with a tile."""
-    p = problem
-    return TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function)
