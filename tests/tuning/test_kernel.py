@@ -357,7 +357,7 @@ def key_of(store: MemoryStore, **options: Any) -> TuningKey:
         ({"reference": "first", "rtol": 0.5}, {"reference": "first", "rtol": np.float32(0.5)}, True),
         ({"reference": "first", "rtol": 0.5}, {"reference": "first", "rtol": Fraction(1, 2)}, True),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None) or str(value).partition(" at 0x")[0],
 )
 def test_shared_options_are_part_of_the_key(
     store: MemoryStore, first: dict[str, Any], second: dict[str, Any], equal: bool
