@@ -21,7 +21,7 @@ from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.kernels import tile_kernel
 from warp_tiles.array_products.prepared import kept, kernel_of, planned
 from warp_tiles.gemm.main_loop import LoopAnswer
-from warp_tiles.gemm.matmul import candidates, choose_matmul
+from warp_tiles.gemm.matmul import choose_matmul
 from warp_tiles.gemm.matmul_problem import Candidate, Gpu, MatmulConfig, MatmulPlan, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.rejected import Rejected
@@ -31,20 +31,6 @@ CONFIG = MatmulConfig(64, 64, 128, 128, 2, 4)
 H200 = Gpu(90, 132, "NVIDIA H200")
 RECORDED = choose_matmul(PROBLEM, H200, {PROBLEM.bucket: MeasuredConfigs(CONFIG)})
 ESTIMATED = replace(RECORDED, decided_by="heuristic")
-
-
-def test_a_plan_says_whether_it_was_measured() -> None:
-    records = {PROBLEM.bucket: MeasuredConfigs(CONFIG)}
-    assert (RECORDED.config, RECORDED.decided_by) == (CONFIG, "record")
-    for problem, arch, known in (
-        (PROBLEM, 90, {}),
-        (replace(PROBLEM, k=4096), 90, records),
-        (replace(PROBLEM, summed=True), 90, records),
-        (PROBLEM, 86, {PROBLEM.bucket: MeasuredConfigs(MatmulConfig(128, 256, 64, 256))}),  # too much shared memory
-    ):
-        found = choose_matmul(problem, Gpu(arch, 132), known)
-        assert found.decided_by == "heuristic"
-        assert found.config in [one.config for one in candidates(problem, Gpu(arch, 132))]
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, MatmulProblem(1, 1, 1), replace(PROBLEM, a_alignment=2, batch=3)])

@@ -210,7 +210,8 @@ def test_a_record_of_the_tier_decides() -> None:
     question = problem(1000, 1000, 1000)
     measured = MatmulConfig(64, 64, 64, 128, split_k=3, group=2)
     records = {problem(1024, 1024, 1024).bucket: MeasuredConfigs(measured)}
-    assert choose_matmul(question, H200, records).config == measured
+    plan = choose_matmul(question, H200, records)
+    assert (plan.config, plan.decided_by) == (measured, "record")
     assert choose_matmul(problem(1000, 1000, 1000, "bfloat16"), H200, records).config == measured
     for other in (
         problem(4096, 1000, 1000),
@@ -218,8 +219,9 @@ def test_a_record_of_the_tier_decides() -> None:
         problem(1000, 1000, 1000, a_transposed=True),
         problem(1000, 1000, 1000, batch=4),
         replace(question, out="float32"),
+        replace(question, summed=True),
     ):
-        assert choose_matmul(other, H200, records).config == choose_matmul(other, H200).config
+        assert choose_matmul(other, H200, records) == choose_matmul(other, H200)
 
 
 def test_a_record_has_at_most_the_slices_that_k_has() -> None:
@@ -232,7 +234,9 @@ def test_a_record_that_does_not_fit_is_ignored() -> None:
     question = problem(4096, 4096, 4096)
     records = {question.bucket: MeasuredConfigs(MatmulConfig(128, 256, 64, 256))}
     assert choose_matmul(question, H200, records).config.tile_n == 256
-    assert choose_matmul(question, Gpu(86, 84), records).config == choose_matmul(question, Gpu(86, 84)).config
+    plan = choose_matmul(question, Gpu(86, 84), records)
+    assert plan == choose_matmul(question, Gpu(86, 84))
+    assert plan.decided_by == "heuristic"
 
 
 # ---- copies of operands

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from warp_tiles.gemm.hardware import TF32_MIN_ARCH
+from warp_tiles.gemm.hardware import TENSOR_CORES_ARCH
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision, Role
 from warp_tiles.gemm.rejected import Rejected
 
@@ -169,7 +169,7 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
         if precision == "tf32":
             warnings.append(_NO_TF32)
         return Products({}, reason, tuple(warnings))
-    if precision == "tf32" and target.arch < TF32_MIN_ARCH:
+    if precision == "tf32" and target.arch < TENSOR_CORES_ARCH:
         warnings.append(_NO_TF32)
         precision = "default"
     op_a, op_b, op_c = (operand_of(tile, *found) for tile, found in zip((a, b, out), derived) if found is not None)

@@ -14,7 +14,6 @@ from warp_tiles.errors import PlanError
 
 MIN_ARCH = 75  # the oldest supported compute capability
 TENSOR_CORES_ARCH = 80  # mma of bf16, tf32 and fp64; mma of fp16 is older
-TF32_MIN_ARCH = TENSOR_CORES_ARCH
 WGMMA_ARCH = 90
 BLACKWELL_ARCH = 100
 WIDE_DOUBLES_ARCH = 90  # mma.m16n8k8 of fp64

@@ -10,7 +10,7 @@ from typing import Literal
 
 from warp_tiles.gemm.hardware import (
     LANES,
-    TF32_MIN_ARCH,
+    TENSOR_CORES_ARCH,
     has_wgmma,
     multiprocessor,
     resident_blocks,
@@ -30,6 +30,7 @@ from warp_tiles.gemm.matmul_problem import (
     Operand,
     ShapeBucket,
 )
+from warp_tiles.gemm.mma_choice import WGMMA_ROWS
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
 from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
@@ -48,7 +49,6 @@ from warp_tiles.gemm.tensor_kernel import (
 
 # ---- constants of architectures and types
 
-_WGMMA_ROWS = 64  # of a tile, or of its transpose, that one instruction multiplies
 _KERNEL_SIDE = 64  # rows and columns of C, at least, for the kernel with tensor copies
 _GROUP_ROWS = 1024  # of C that consecutive blocks share
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
@@ -161,7 +161,7 @@ def choose_matmul(
     measured = best or _fitting(problem, known.loop, gpu, rejection)
     if measured is None or measured.tensor_copies:
         # of equal ones, one whose C wgmma computes itself: 16-bit results of C^T pass through shared memory
-        rows = _WGMMA_ROWS if problem.kind == "float16" else 1
+        rows = WGMMA_ROWS if problem.kind == "float16" else 1
         loop = min(_loops(problem, gpu), key=lambda loop: (loop.time_us, loop.config.tile_m % rows > 0))
     else:
         loop = loop_candidate(problem, measured, gpu)
@@ -252,7 +252,7 @@ def _main_loop(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> PipelineOve
     elif loop.blocks <= min(_FEW_BLOCKS, loop.resident_blocks):
         return PipelineOverrides(blocks=max(1, loop.blocks))
     else:
-        is_wgmma = problem.kind == "float16" and problem.has_wgmma(gpu.arch) and config.tile_m % _WGMMA_ROWS == 0
+        is_wgmma = problem.kind == "float16" and problem.has_wgmma(gpu.arch) and config.tile_m % WGMMA_ROWS == 0
         is_short = is_wgmma and config.tile_k * DTYPE_BYTES[problem.a] >= _LONG_STEP_BYTES
     is_short = is_short and 0 < loop.steps <= _SHORT_STEPS
     return PipelineOverrides(stages=min(loop.steps + 1, _SHORT_STAGES)) if is_short else AUTO
@@ -266,7 +266,7 @@ def _stages(
     a = dense_operand(problem.a, m, k, transposed=problem.a_transposed)
     b = dense_operand(problem.b, k, n, transposed=problem.b_transposed)
     c = dense_operand(problem.accumulator, m, n)
-    precision: Literal["tf32", "default"] = "tf32" if problem.tf32 and gpu.arch >= TF32_MIN_ARCH else "default"
+    precision: Literal["tf32", "default"] = "tf32" if problem.tf32 and gpu.arch >= TENSOR_CORES_ARCH else "default"
     forward = GemmProblem(m, n, k, a, b, c, precision, config.threads, gpu.arch)
     second = {"a": ("rest", "b"), "b": ("a", "rest")}.get(problem.split_operand or "")
     products = [(forward, tiles) for tiles in (("a", "b"), second) if tiles is not None]
@@ -375,7 +375,7 @@ def _depth_factors(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu) -> It
     if kind == "float32" or (kind == "tf32" and math.prod(sides) <= 32 * 32):
         return  # loops without stages with twice the depth
     is_few = _ceil(_tiles_of(problem, config), gpu.multiprocessors) <= _FEW_BLOCKS
-    is_wgmma = problem.has_wgmma(gpu.arch) and any(side % _WGMMA_ROWS == 0 for side in sides)
+    is_wgmma = problem.has_wgmma(gpu.arch) and any(side % WGMMA_ROWS == 0 for side in sides)
     has_memory = multiprocessor(gpu.arch).shared_bytes >= _DEEP_STEP_BYTES
     for factor, most in (_DEEPER_HALF_SIDES if kind == "float16" else _DEEPER_SIDES).items():
         is_larger = factor > 2 or max(sides) > _DEEP_SIDE
@@ -448,7 +448,7 @@ def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates
     full_threads = 128 if p.has_wgmma(arch) else 256
     rate = rates.products * _tile_factor(rates, config)
     rate *= min(1.0, config.threads / 128, min(blocks, resident) * config.threads / full_threads)
-    if has_wgmma(arch) and config.tile_m % _WGMMA_ROWS and config.tile_n % _WGMMA_ROWS:
+    if has_wgmma(arch) and config.tile_m % WGMMA_ROWS and config.tile_n % WGMMA_ROWS:
         rate *= rates.without_wgmma
     copies = loaded / max(1, depth) * config.tile_k / (ALIGNED * config.threads)  # of a thread in a step
     time_us = overlapped(

@@ -18,7 +18,7 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulat
 from warp_tiles.gemm.rejected import refuse, rejectable
 
 WARPGROUP = 4 * LANES  # threads
-_LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
+WGMMA_ROWS = 64  # of an instruction of wgmma: rows of C, or of its transpose
 _REGISTER_OPERAND_K = 16  # of K in an iteration, if an operand is in registers
 
 
@@ -118,7 +118,7 @@ def _products_through_registers(variant: GemmProblem, grids: Sequence[tuple[int,
             continue
         m, n = variant.m // groups_m, variant.n // groups_n
         lines, width = (n, m) if through == "b" else (m, n)
-        if lines % _LINES == 0 and width % 16 == 0:
+        if lines % WGMMA_ROWS == 0 and width % 16 == 0:
             yield MmaPlan("wgmma", groups_m, groups_n, accumulators_of(variant), through)
 
 
@@ -135,7 +135,7 @@ def _products_from_buffers(
     y = variant.a if swapped else variant.b  # the instruction's B
     is_k_major = y.arrangement == ("row_major" if swapped else "col_major")
     for groups_x, groups_y in grids:
-        if lines % (_LINES * groups_x) or width % (16 * groups_y):
+        if lines % (WGMMA_ROWS * groups_x) or width % (16 * groups_y):
             continue
         if not is_k_major and width // groups_y % _panel_elements(y, width):
             continue  # a group's columns begin in the middle of a panel
