@@ -304,9 +304,8 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
 def launch_candidate(problem: MatmulProblem, tile: tuple[int, int], slices: int, gpu: Gpu) -> Candidate:
     """The launch of the kernel with tensor copies with a tile, of which the last ones have so many slices of K."""
     p, is_split = problem, slices > 1
-    kernel = TensorKernel(
-        *(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function), is_split
-    )
+    along_m, along_n = p.a_transposed, not p.b_transposed
+    kernel = TensorKernel(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, is_split)
     config = MatmulConfig(*tile, kernel.tile_k, THREADS, slices, _group(p, tile[0]), tensor_copies=True)
     tiles = _tiles_of(p, config)
     rest = tiles % gpu.multiprocessors if is_split else 0
@@ -373,7 +372,7 @@ def _depth_factors(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu) -> It
     """
     kind, sides = problem.kind, (config.tile_m, config.tile_n)
     if kind == "float32" or (kind == "tf32" and math.prod(sides) <= 32 * 32):
-        return  # loops without stages with twice the depth
+        return  # these loops have no stages with twice the depth
     is_few = _ceil(_tiles_of(problem, config), gpu.multiprocessors) <= _FEW_BLOCKS
     is_wgmma = problem.has_wgmma(gpu.arch) and any(side % WGMMA_ROWS == 0 for side in sides)
     has_memory = multiprocessor(gpu.arch).shared_bytes >= _DEEP_STEP_BYTES
