@@ -12,6 +12,7 @@ CUDA events. Rows are not timed if both states have the same machine code.
 
 from __future__ import annotations
 
+import argparse
 import lzma
 import sys
 from pathlib import Path
@@ -76,18 +77,23 @@ def machine_code(store: BuildStore, entry: Entry) -> list[bytes]:
     return [content for name, content in sections(lzma.decompress(packed.read_bytes())) if name.startswith(".text.")]
 
 
-def measure(entry: Entry, stores: dict[str, BuildStore], device: str, repeats: int) -> Row:
+def measure(entry: Entry, options: argparse.Namespace) -> Row | None:
     """Time one row of both states."""
-    part = PARTS[entry.part]
+    stores: dict[str, BuildStore] = {
+        name: StateBuildStore(options.builds, getattr(options, name)) for name in ("before", "now")
+    }
+    part, build = PARTS[entry.part], entry.builds["tiles"]
+    if any(store.record(build) is None for store in stores.values()):
+        print(f"{entry.name} is not built", file=sys.stderr)
+        return None
     row: Row = {"part": part.name, "types": entry.types}
     if machine_code(stores["before"], entry) == machine_code(stores["now"], entry):
         return row | {"ratio": 1.0, "same_code": True}
-    build = entry.builds["tiles"]
     builds = {"before": EarlierBuild(build.cell, build.side), "now": build}
-    sides = {name: Side(store, builds[name], part, device, False) for name, store in stores.items()}
+    sides = {name: Side(store, builds[name], part, runner.DEVICE, False) for name, store in stores.items()}
     compare(sides["now"], sides["before"])
     launches = {name: side.launch(part.calls, build.cell.backward) for name, side in sides.items()}
-    times = timing.time_alternately(launches, device, repeats)
+    times = timing.time_alternately(launches, runner.DEVICE, options.repeats)
     for name, found in times.items():
         row[f"{name}_us"], row[f"{name}_spread_us"] = found.median_us, found.spread_us
     return row | {"ratio": round(times["before"].median_us / times["now"].median_us, 4)}
@@ -100,33 +106,22 @@ def summary(rows: list[Row]) -> Row:
     return {"summary": {"all": runner.summary(ratios), "timed": runner.summary(timed)}}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = runner.parser(__doc__, repeats=24, required=True)
-    parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
-    parser.add_argument("--before", required=True, help="digest of the other state's sources")
-    parser.add_argument("--now", default=source_digest(), help="digest of the sources that this state was built from")
-    options = parser.parse_args(arguments)
-    device = "cuda:0"
-    stores: dict[str, BuildStore] = {
-        name: StateBuildStore(options.builds, digest)
-        for name, digest in (("before", options.before), ("now", options.now))
-    }
-    entries = runner.select(ENTRIES, options.only)
-    missing = [
-        entry for entry in entries if any(store.record(entry.builds["tiles"]) is None for store in stores.values())
-    ]
-    for entry in missing:
-        print(f"{entry.name} is not built", file=sys.stderr)
-    run = {"before": options.before, "now": options.now, **gpu_record()}
-    record = runner.Record(options.json, run, [entry.name for entry in ENTRIES], summary)
-    timing.warm_up(device)
-    return runner.measure(
-        [entry for entry in entries if entry not in missing],
-        record,
-        options,
-        lambda entry: measure(entry, stores, device, options.repeats),
-        lambda row: f"{row['ratio']:.3f}",
-    )
+main = runner.command(
+    __doc__,
+    ENTRIES,
+    measure,
+    lambda options: {"before": options.before, "now": options.now, **gpu_record()},
+    options={
+        "--builds": {"type": Path, "default": ROOT / "build" / "benchmarks", "help": "folder of finished builds"},
+        "--before": {"required": True, "help": "digest of the other state's sources"},
+        "--now": {"default": source_digest(), "help": "digest of the sources that this state was built from"},
+    },
+    repeats=24,
+    required=True,
+    gpu=True,
+    summarize=summary,
+    described=lambda row: f"{row['ratio']:.3f}",
+)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,13 @@ exit status is 1 if a module is not built from own code, or takes 3 times as lon
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
@@ -41,17 +42,6 @@ def factor(A: wp.array2d(dtype=wp.{dtype}), L: wp.array2d(dtype=wp.{dtype})):
 """
 
 
-def modules() -> dict[str, str]:
-    found = {}
-    types = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32", "fp32": "float32", "fp64": "float64"}
-    for name, dtype in types.items():
-        loop = Loop(dtype, 4096, 64, 64, 32, THREADS, "auto")
-        precision = "tf32" if dtype == "tf32" else "default"
-        found[f"product {name}"] = PRODUCT.format(stored=loop.stored, total=loop.total, precision=precision)
-        found[f"loop {name}"] = loop.source
-    return found | {f"cholesky {name}": FACTOR.format(dtype=types[name]) for name in ("fp32", "fp64")}
-
-
 @dataclass(frozen=True)
 class Case:
     """A module."""
@@ -60,48 +50,62 @@ class Case:
     text: str
 
 
+def modules() -> Iterator[Case]:
+    types = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32", "fp32": "float32", "fp64": "float64"}
+    for name, dtype in types.items():
+        loop = Loop(dtype, 4096, 64, 64, 32, THREADS, "auto")
+        product = PRODUCT.format(stored=loop.stored, total=loop.total, precision=loop.precision)
+        yield from (Case(f"product {name}", product), Case(f"loop {name}", loop.source))
+    yield from (Case(f"cholesky {name}", FACTOR.format(dtype=types[name])) for name in ("fp32", "fp64"))
+
+
 def compiled(text: str, arch: int) -> Row:
     with tempfile.TemporaryDirectory() as folder:
-        warp, tiles, out = (f"{folder}/{name}" for name in ("warp", "tiles", "out"))
-        settings = (("WARP_TILES_PROVIDER", "own"),)
-        return build(Job((text,), True, arch, THREADS, warp, tiles, out, settings, imported=True))
+        folders = (f"{folder}/warp", f"{folder}/tiles", f"{folder}/out")
+        return build(Job((text,), True, arch, THREADS, *folders, (("WARP_TILES_PROVIDER", "own"),), imported=True))
 
 
-def measure(case: Case, repeats: int) -> Row:
+def measure(case: Case, options: argparse.Namespace) -> Row:
     """The least seconds of each architecture, and the architectures whose build is left to Warp."""
-    found = runner.alternately({str(arch): partial(compiled, case.text, arch) for arch in MULTIPROCESSORS}, repeats)
+    sides = {str(arch): partial(compiled, case.text, arch) for arch in MULTIPROCESSORS}
+    found = runner.alternately(sides, options.repeats)
     left = [arch for arch, builds in found.items() if any(one["linkers"] != ["warp_tiles"] for one in builds)]
     return {"seconds": {arch: min(one["seconds"] for one in builds) for arch, builds in found.items()}, "left": left}
 
 
+def ratios(row: Row) -> dict[str, float]:
+    return {arch: seconds / row["seconds"][str(PEER)] for arch, seconds in row["seconds"].items()}
+
+
 def summary(rows: list[Row]) -> Row:
     """The sums of all modules by architecture, beside those of sm_90."""
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     totals = {arch: sum(row["seconds"][str(arch)] for row in rows) for arch in MULTIPROCESSORS}
     for arch, total in totals.items():
-        ratios = {row["name"]: row["seconds"][str(arch)] / row["seconds"][str(PEER)] for row in rows}
-        slowest = max(ratios, key=ratios.__getitem__)
+        slowest = max(rows, key=lambda row: ratios(row)[str(arch)])
         left = ", ".join(row["name"] for row in rows if str(arch) in row["left"])
         found.append(
             {
                 "arch": arch,
                 "seconds": round(total, 2),
                 "ratio": round(total / totals[PEER], 3),
-                "slowest": slowest,
-                "slowest_ratio": round(ratios[slowest], 3),
+                "slowest": slowest["name"],
+                "slowest_ratio": round(ratios(slowest)[str(arch)], 3),
                 "state": f"left to Warp: {left}" if left else "own code",
             }
         )
     return {"peer": PEER, "limit": LIMIT, "architectures": found}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = runner.parser(__doc__, repeats=2).parse_args(arguments)
-    cases = [Case(*one) for one in modules().items()]
-    record = runner.Record(options.json, cpu_record(), [case.name for case in cases], summary)
-    runner.measure(runner.select(cases, options.only), record, options, lambda case: measure(case, options.repeats))
-    found = summary(record.rows)["architectures"]
-    return int(any(row["slowest_ratio"] >= LIMIT or row["state"] != "own code" for row in found))
+main = runner.command(
+    __doc__,
+    list(modules()),
+    measure,
+    lambda options: cpu_record(),
+    repeats=2,
+    summarize=summary,
+    is_bad=lambda row: bool(row["left"]) or max(ratios(row).values()) >= LIMIT,
+)
 
 
 if __name__ == "__main__":

@@ -18,18 +18,15 @@ HTTP server, which a run that is not counted has filled.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -45,50 +42,51 @@ MODELS = {  # of the package's test data, with the number of worlds and the opti
     "n_humanoid": ("humanoid/n_humanoid.xml", 1024, ("--nconmax=160", "--njmax=600")),
     "aloha_pot": ("aloha_pot/scene.xml", 1024, ("--nconmax=24", "--njmax=128")),
 }
-NEWTON = ("featherstone", "ik", "kamino")
-NEWTON_WORLDS = 4096
+NEWTON, NEWTON_WORLDS = ("featherstone", "ik", "kamino"), 4096
 ALL = {"WARP_TILES_MODULES": "all"}
 SETTINGS: dict[str, dict[str, str] | None] = {
-    "warp": None,
-    "tiles": {},
-    "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"},
-    "all": ALL,
-    "record": ALL,
-    "store": ALL,
-}
+    "warp": None, "tiles": {}, "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"}, "all": ALL, "record": ALL, "store": ALL,
+}  # fmt: skip
 FIELDS = ("steps_per_second", "converged_worlds", "ncon_mean", "nefc_mean", "solver_niter_mean")  # of testspeed.py
 OF_WARM_RUNS = ("steps_per_second", "rounds", "kernels_us", "tile_kernel_us")  # too few steps in a cold run
-SHOWN_LINES = 25  # of a failed program's output
-
-
+SHOWN = 4000  # characters of a failed program's output
 SIDES = {"speed": ("warp", "tiles", "own"), "starts": ("warp", "all", "record", "store")}
 PEER = "warp"
 
 
 @dataclass(frozen=True)
-class Client:
-    """A program that prints measurements as lines of JSON.
+class Case:
+    """A client, measured for its speed or for its starts."""
+
+    kind: str
+    client: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.client}"
+
+
+CASES = [Case(kind, client) for kind in SIDES for client in (*MODELS, *NEWTON)]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that prints measurements as lines of JSON, and runs unchanged on all sides.
 
     Attributes:
-        name: Its name on the command line.
-        script: The program, which runs unchanged on all sides.
-        arguments: Its arguments on all runs.
-        cold: More arguments of cold runs.
-        warm: More arguments of warm runs.
+        words: The script and its arguments.
+        cold, warm: More arguments of cold and of warm runs.
         packages: Distributions whose versions are recorded.
     """
 
-    name: str
-    script: Path
-    arguments: tuple[str, ...]
+    words: tuple[str, ...]
     cold: tuple[str, ...]
     warm: tuple[str, ...]
     packages: tuple[str, ...]
 
     def conditions(self) -> Row:
-        words = [Path(word).name if word.endswith(".xml") else word for word in (*self.arguments, *self.warm)]
-        packages = {name: metadata.version(name) for name in self.packages}
-        return {"packages": packages, "arguments": " ".join(words)}
+        words = [Path(word).name if word.endswith(".xml") else word for word in (*self.words[1:], *self.warm)]
+        return {"packages": {name: metadata.version(name) for name in self.packages}, "arguments": " ".join(words)}
 
 
 def package_folder(package: str) -> Path:
@@ -98,35 +96,23 @@ def package_folder(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-def newton(name: str, options: argparse.Namespace) -> Client:
-    package_folder("newton")
-    return Client(
-        name,
-        script=ROOT / "benchmarks" / "client_scripts" / "newton_speed.py",
-        arguments=(name, f"--device={options.device}", f"--worlds={options.worlds or NEWTON_WORLDS}"),
-        cold=("--steps=10", "--rounds=1"),
-        warm=(f"--steps={options.steps}", "--rounds=5"),
-        packages=("newton",),
-    )
-
-
-def mujoco(name: str, options: argparse.Namespace) -> Client:
+def program(client: str, options: argparse.Namespace) -> Program:
+    if client in NEWTON:
+        package_folder("newton")
+        script = str(ROOT / "benchmarks" / "client_scripts" / "newton_speed.py")
+        worlds = options.worlds or NEWTON_WORLDS
+        scene = (script, client, f"--device={options.device}", f"--worlds={worlds}")
+        return Program(scene, ("--steps=10", "--rounds=1"), (f"--steps={options.steps}", "--rounds=5"), ("newton",))
     if options.device == "cpu":
-        raise SystemExit(f"{name}: testspeed.py of MuJoCo Warp needs a GPU; use --only {' '.join(NEWTON)}")
+        raise SystemExit(f"{client}: testspeed.py of MuJoCo Warp needs a GPU; use --only {' '.join(NEWTON)}")
     folder = package_folder("mujoco_warp")
-    file, usual, sizes = MODELS[name]
+    file, usual, sizes = MODELS[client]
+    words = (str(folder / "testspeed.py"), str(folder / "test_data" / file), f"--nworld={options.worlds or usual}")
     output = ("--format=json", "--overflow_behavior=continue")
-    return Client(
-        name,
-        script=folder / "testspeed.py",
-        arguments=(str(folder / "test_data" / file), f"--nworld={options.worlds or usual}", *sizes, *output),
-        cold=("--nstep=10",),
-        warm=(f"--nstep={options.steps}",),
-        packages=("mujoco-warp", "mujoco"),
-    )
+    return Program((*words, *sizes, *output), ("--nstep=10",), (f"--nstep={options.steps}",), ("mujoco-warp", "mujoco"))
 
 
-def measured(line: str) -> Row:
+def printed(line: str) -> Row:
     """The values of a line that a program printed; empty for other lines."""
     if not line.startswith("{"):
         return {}
@@ -182,132 +168,94 @@ def compared(runs: Sequence[Row]) -> Row:
 # ---- runs
 
 
-@dataclass(frozen=True)
-class Case:
-    """A client, measured for its speed or for its starts.
+def start(options: argparse.Namespace, side: str, phase: str) -> tuple[list[str], dict[str, str]]:
+    """The options of ``warp-tiles run`` and the environment by which a program starts."""
+    if side in ("all", "record"):
+        file = options.scratch / "start.json"
+        if side == "all":
+            file.unlink(missing_ok=True)
+        return ["--start", str(file)], {}
+    if side != "store":
+        return [], {}
+    trust, push = trust_and_push(options.scratch)
+    if phase == "first":
+        return [], {**trust, **push, "WARP_TILES_REMOTE": options.remote.as_uri()}
+    return [], {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": options.url}
 
-    Attributes:
-        scratch: Folder of the caches.
-        store: Folder of the remote store, which ``url`` serves.
-        limit_s: Seconds after which a run is ended.
-        runs: All runs.
-    """
 
-    kind: str
-    client: Client
-    scratch: Path
-    store: Path
-    url: str
-    limit_s: float
-    runs: list[Row] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind} {self.client.name}"
-
-    def caches(self, side: str) -> Path:
-        """The caches that a first run fills and warm runs use."""
-        return self.scratch / self.name / side
-
-    def cold(self, side: str) -> None:
-        """Run once with empty caches."""
-        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
-            self.run(side, "cold", Path(folder))
-
-    def _start(self, side: str, phase: str, caches: Path) -> tuple[list[str], dict[str, str]]:
-        """The options of ``warp-tiles run`` and the environment by which a program starts."""
-        if side in ("all", "record"):
-            file = self.scratch / self.name / "start.json"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if side == "all":
-                file.unlink(missing_ok=True)
-            return ["--start", str(file)], {}
-        if side != "store":
-            return [], {}
-        trust, push = trust_and_push(self.scratch)
-        if phase == "first":
-            return [], {**trust, **push, "WARP_TILES_REMOTE": self.store.as_uri()}
-        return [], {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": self.url}
-
-    def run(self, side: str, phase: str, caches: Path) -> None:
-        """Run the program in a fresh process, and keep what it prints, or its error."""
-        given, client = SETTINGS[side], self.client
+def run(case: Case, options: argparse.Namespace, side: str, phase: str) -> Row:
+    """Run a program in a fresh process. Returns what it prints, or its error. A cold run has empty caches."""
+    made, given = program(case.client, options), SETTINGS[side]
+    with tempfile.TemporaryDirectory(dir=options.scratch) as empty:
+        caches = Path(empty) if phase == "cold" else options.scratch / case.name / side
         caches.mkdir(parents=True, exist_ok=True)
-        start_options, variables = self._start(side, phase, caches)
-        prefix = [sys.executable] if given is None else [sys.executable, "-m", "warp_tiles", "run", *start_options]
-        words = [*prefix, str(client.script), *client.arguments, *(client.warm if phase == "warm" else client.cold)]
+        words, variables = start(options, side, phase)
+        prefix = [sys.executable] if given is None else [sys.executable, "-m", "warp_tiles", "run", *words]
         paths = {"WARP_CACHE_PATH": "warp", "WARP_TILES_CACHE_DIR": "tiles", "CUDA_CACHE_PATH": "driver"}
         folders = {name: caches / folder for name, folder in paths.items()}
-        variables = environment(**folders, **variables, **(given or {}))
-        run: Row = {"side": side, "phase": phase}
-        self.runs.append(run)
-        start = time.perf_counter()
-        shown: deque[str] = deque(maxlen=SHOWN_LINES)
-        with tempfile.TemporaryFile("w+") as errors:
-            with subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
-                timer = threading.Timer(self.limit_s, process.kill)
-                timer.daemon = True
-                timer.start()
-                assert process.stdout is not None
-                for line in process.stdout:
-                    shown.append(line.rstrip())
-                    run.update(measured(line))
-            timer.cancel()
-            errors.seek(0)
-            shown.extend(errors.read().splitlines()[-SHOWN_LINES:])
+        found: Row = {"side": side, "phase": phase}
+        began = time.perf_counter()
+        with (caches / "output").open("w+") as output:
+            command = [*prefix, *made.words, *(made.warm if phase == "warm" else made.cold)]
+            environ = environment(**folders, **variables, **(given or {}))
+            try:
+                status = subprocess.run(
+                    command, env=environ, stdout=output, stderr=subprocess.STDOUT, timeout=options.limit
+                ).returncode
+            except subprocess.TimeoutExpired:
+                status = -9
+            output.seek(0)
+            text = output.read()
+        for line in text.splitlines():
+            found.update(printed(line))
         if phase != "warm":
-            for name in OF_WARM_RUNS:
-                run.pop(name, None)
-            run["cubin_bytes"] = sum(path.stat().st_size for path in (caches / "warp").rglob("*.cubin"))
-        run["process_s"] = round(time.perf_counter() - start, 2)
-        if process.returncode or "jit_s" not in run:
-            run["error"] = f"exit status {process.returncode}: " + "\n".join(shown)[-2000:]
-        print(f"{self.name}, {side}, {phase}: {json.dumps(run)}", file=sys.stderr, flush=True)
-
-    def measured(self, sides: Sequence[str], repeats: int) -> Row:
-        if self.kind == "starts":
-            if "store" in sides:
-                self.run("store", "first", self.caches("store"))
-            runner.alternately({side: partial(self.cold, side) for side in sides}, repeats)
-        else:
-            for side in sides:
-                self.run(side, "first", self.caches(side))
-            runner.alternately({side: partial(self.cold, side) for side in sides}, repeats)
-            warm = {side: partial(self.run, side, "warm", self.caches(side)) for side in sides}
-            runner.alternately(warm, repeats)
-        return {**self.client.conditions(), "compared": compared(self.runs), "runs": self.runs}
+            found = {name: value for name, value in found.items() if name not in OF_WARM_RUNS}
+            found["cubin_bytes"] = sum(path.stat().st_size for path in (caches / "warp").rglob("*.cubin"))
+    found["process_s"] = round(time.perf_counter() - began, 2)
+    if status or "jit_s" not in found:
+        found["error"] = f"exit status {status}: {text[-SHOWN:]}"
+    print(f"{case.name}, {side}, {phase}: {json.dumps(found)}", file=sys.stderr, flush=True)
+    return found
 
 
-def main(arguments: list[str] | None = None) -> int:
-    names = [f"{kind} {client}" for kind in SIDES for client in (*MODELS, *NEWTON)]
-    parser = runner.parser(__doc__, repeats=2, required=True)
-    parser.add_argument("--sides", nargs="+", choices=SETTINGS, help="the usual ones of each row if omitted")
-    parser.add_argument("--device", default="cuda:0", help="cpu is for trying the script, with few worlds")
-    parser.add_argument("--worlds", type=int, help="worlds or problems instead of the usual number")
-    parser.add_argument("--steps", type=int, default=1000, help="steps or solves of a warm run")
-    parser.add_argument("--limit", type=float, default=1500.0, help="seconds for one process")
-    options = parser.parse_args(arguments)
-    run = cpu_record() if options.device == "cpu" else gpu_record()
-    record = runner.Record(options.json, run, names)
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        scratch, store, cases = Path(folder), Path(folder) / "store", []
-        store.mkdir()
-        url = stack.enter_context(served(store))
-        for name in (name for name in names if runner.is_wanted(name, options.only)):
-            kind, _, client = name.partition(" ")
-            made = (newton if client in NEWTON else mujoco)(client, options)
-            cases.append(Case(kind, made, scratch, store, url, options.limit))
-        status = runner.measure(
-            cases,
-            record,
-            options,
-            lambda case: case.measured(options.sides or SIDES[case.kind], options.repeats),
-            lambda row: json.dumps(row["compared"]),
-        )
-    failed = [f"{case.name} {one['side']} {one['phase']}" for case in cases for one in case.runs if "error" in one]
-    if failed:
-        print(f"failed: {', '.join(failed)}; the file has the programs' output", file=sys.stderr)
-    return int(status or bool(failed))
+def measure(case: Case, options: argparse.Namespace) -> Row:
+    sides = options.sides or SIDES[case.kind]
+    first = sides if case.kind == "speed" else [side for side in sides if side == "store"]
+    runs = [run(case, options, side, "first") for side in first]
+    for phase in ("cold", "warm") if case.kind == "speed" else ("cold",):
+
+        def one(side: str, phase: str = phase) -> None:
+            runs.append(run(case, options, side, phase))
+
+        runner.alternately({side: partial(one, side) for side in sides}, options.repeats)
+    return {**program(case.client, options).conditions(), "compared": compared(runs), "runs": runs}
+
+
+def conditions(options: argparse.Namespace) -> Row:
+    options.scratch = Path(options.stack.enter_context(tempfile.TemporaryDirectory()))
+    options.remote = options.scratch / "store"
+    options.remote.mkdir()
+    options.url = options.stack.enter_context(served(options.remote))
+    return cpu_record() if options.device == "cpu" else gpu_record()
+
+
+main = runner.command(
+    __doc__,
+    CASES,
+    measure,
+    conditions,
+    options={
+        "--sides": {"nargs": "+", "choices": SETTINGS, "help": "the usual ones of each row if omitted"},
+        "--device": {"default": "cuda:0", "help": "cpu is for trying the script, with few worlds"},
+        "--worlds": {"type": int, "help": "worlds or problems instead of the usual number"},
+        "--steps": {"type": int, "default": 1000, "help": "steps or solves of a warm run"},
+        "--limit": {"type": float, "default": 1500.0, "help": "seconds for one process"},
+    },
+    repeats=2,
+    required=True,
+    described=lambda row: json.dumps(row["compared"]),
+    is_bad=lambda row: any("error" in run for run in row["runs"]),
+)
 
 
 if __name__ == "__main__":

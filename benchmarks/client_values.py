@@ -63,44 +63,16 @@ def client_kernels() -> dict[str, str]:
 
 def newton_kernels() -> dict[str, str]:
     """Kernels of Newton and warp-nn, one by one, beside Warp's."""
-    titles = {
-        "llt_blocked_factorize": "Kamino, blocked LLT, 96 rows: factorization",
-        "llt_blocked_solve": "... solve",
-        "llt_blocked_rcm_factorize": "Kamino, RCM, 128 rows: factorization",
-        "llt_blocked_rcm_panels": "... panel by panel, 128 matrices",
-        "llt_blocked_rcm_panels_fused": "... fused panels, 16 matrices",
-        "llt_blocked_rcm_solve": "... solve",
-        "semi_sparse_factorize": "Kamino, semi-sparse, 96 rows: factorization",
-        "semi_sparse_solve": "... solve",
-        "lox_traversal_solve": "Lox, 128 rows: solve",
-        "dvi_inverse": "DVI: inverse of 96 rows",
-        "dvi_response": "DVI: response, 96x64",
-        "dvi_gram": "DVI: Gram matrix of 96x96, 16 worlds",
-        "dvi_joint_factor": "DVI: 6x6 joint blocks, factorization",
-        "dvi_joint_solve": "... solve",
-        "dvi_joint_response": "... response",
-        "dvi_condense": "DVI: condensation of effort limits",
-        "dvi_recover": "... recovery",
-        "steel_hinv_jt": "Steel: H^-1 J^T, 12x32",
-        "actuators_inverse": "Actuators: inverse of 32 rows",
-        "mpm_rotate": "Implicit MPM: change of basis, 8 nodes",
-        "mpm_rotate_back": "... back",
-        "nn_linear": "warp-nn: linear layer of 64 features",
-        "nn_linear_backward": "... gradients",
-        "nn_gru": "warp-nn: GRU of 64 features, 4 steps",
-        "nn_gru_backward": "... gradients",
-    }
-    found = {name: at(f"client_kernels/{name}/sides") for name in titles}
+    rows = [row for row in at("client_kernels/rows") if "step_us" not in row["sides"]["warp"]]
 
-    def line(name: str, title: str) -> list[str]:
-        warp, *others = (found[name][side]["us"] for side in ("warp", "tiles", "own"))
+    def line(title: str, sides: dict[str, Any]) -> list[str]:
+        warp, *others = (sides[side]["us"] for side in ("warp", "tiles", "own"))
         return [title, f"{warp:.1f}", *(f"{us:.1f}" for us in others), *(f"{warp / us:.2f}" for us in others)]
 
-    every = (row["sides"] for row in at("client_kernels/rows") if "step_us" not in row["sides"]["warp"])
-    largest = max(max(sides[side]["difference"].values()) for sides in every for side in ("tiles", "own"))
+    largest = max(max(row["sides"][side]["difference"].values()) for row in rows for side in ("tiles", "own"))
     head = ["kernel", "Warp, µs", "warp_tiles, µs", '`"own"`, µs', "speed", 'speed, `"own"`']
     return {
-        "newton kernels": table(head, [line(*item) for item in titles.items()]),
+        "newton kernels": table(head, [line(row["title"], row["sides"]) for row in rows if "title" in row]),
         "newton difference": f"{largest:.1e}",
     }
 

@@ -21,7 +21,7 @@ Without it nothing is installed, and a client whose packages `--python` lacks is
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import subprocess
 import sys
@@ -34,48 +34,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
+from benchmarks.client_scripts.steps import ARCH, CLIENTS, MORE_PACKAGES, PINNED, missing
 from benchmarks.machine import ROOT, cpu_record
-from benchmarks.processes import environment, served, trust_and_push
+from benchmarks.processes import ProcessError, environment, run_json, served, trust_and_push
+from benchmarks.runner import Row
 
-ARCH = 90
 SIDES = ("warp", "tiles")
-PINNED = {"warp-lang": "1.19.0", "mujoco-warp": "4.0.0", "newton": "1.8.0", "warp-nn": "0.4.1"}
-MORE_PACKAGES = ("pillow",)  # example_tile_mlp reads a picture with it; the version has no influence
-
-
-@dataclass(frozen=True)
-class Client:
-    """A program that uses Warp's tile functions.
-
-    Attributes:
-        title: Its name in tables.
-        packages: Its distributions besides Warp, by name.
-    """
-
-    title: str
-    packages: tuple[str, ...] = ()
-
-
-CLIENTS = {  # by the names of benchmarks/client_scripts/steps.py
-    "mujoco_humanoid": Client("MuJoCo Warp, humanoid", ("mujoco-warp",)),
-    "mujoco_n_humanoid": Client("MuJoCo Warp, n_humanoid", ("mujoco-warp",)),
-    "mujoco_aloha_pot": Client("MuJoCo Warp, aloha_pot", ("mujoco-warp",)),
-    "newton_featherstone": Client("Newton, Featherstone", ("newton",)),
-    "newton_ik": Client("Newton, inverse kinematics (LM)", ("newton",)),
-    "newton_kamino": Client("Newton, Kamino's blocked LLT", ("newton",)),
-    "newton_kernels": Client("Newton, other solvers", ("newton",)),
-    "warp_nn_mlp": Client("warp-nn, MLP", ("warp-nn",)),
-    "tile_mlp": Client("example_tile_mlp", ("pillow",)),
-    "tile_block_cholesky": Client("example_tile_block_cholesky"),
-    "tile_cholesky": Client("example_tile_cholesky"),
-}
 
 
 class LeftOut(Exception):  # noqa: N818
     """The reason why a client was not measured."""
-
-
-# ---- environments
 
 
 def install(folder: Path) -> Path:
@@ -85,42 +53,6 @@ def install(folder: Path) -> Path:
     pins = [f"{name}=={version}" for name, version in PINNED.items()]
     subprocess.run([str(python), "-m", "pip", "install", "-q", *pins, *MORE_PACKAGES, f"{ROOT}[remote]"], check=True)
     return python
-
-
-_INSTALLED = """
-import json, sys
-from importlib import metadata
-found = {}
-for name in sys.argv[1:]:
-    try:
-        found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        pass
-print(json.dumps(found))
-"""
-
-
-def installed(python: Path) -> dict[str, str]:
-    """Versions of the clients' packages in an environment, by name."""
-    command = [str(python), "-c", _INSTALLED, *PINNED, *MORE_PACKAGES]
-    found: dict[str, str] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return found
-
-
-def require(client: Client, versions: Mapping[str, str]) -> None:
-    """Check that a client's packages are there.
-
-    Raises:
-        LeftOut: A package is missing, or has another version than the pinned one.
-    """
-    for name in ("warp-lang", *client.packages):
-        if name not in versions:
-            raise LeftOut(f"{name} is not installed")
-        if versions[name] != PINNED.get(name, versions[name]):
-            raise LeftOut(f"{name} is {versions[name]}, and the benchmark is for {PINNED[name]}")
-
-
-# ---- measurements
 
 
 def run_side(python: Path, name: str, side: str, limit_s: float, *record: Path, **variables: str) -> dict[str, Any]:
@@ -133,27 +65,17 @@ def run_side(python: Path, name: str, side: str, limit_s: float, *record: Path, 
     Raises:
         LeftOut: The process failed or took longer than the limit.
     """
+    others = {key: value for key, value in os.environ.items() if not key.startswith("WARP_")}
     with tempfile.TemporaryDirectory() as folder:
-        caches = {"WARP_CACHE_PATH": Path(folder, "warp"), "WARP_TILES_CACHE_DIR": Path(folder, "tiles")}
-        others = {key: value for key, value in os.environ.items() if not key.startswith("WARP_")}
-        words = [name, side, str(Path(folder, "out")), *map(str, record)]
+        caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/tiles"}
+        words = [name, side, f"{folder}/out", *map(str, record)]
+        command = [str(python), "-m", "benchmarks.client_scripts.child", *words]
         try:
-            run = subprocess.run(
-                [str(python), "-m", "benchmarks.client_scripts.child", *words],
-                env=environment(others, **caches, **variables),
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=limit_s,
-            )
-        except subprocess.TimeoutExpired:
-            raise LeftOut(f"{side}: it took longer than {limit_s:g} s") from None
-    if run.returncode:
-        lines = run.stderr.strip().splitlines() or [f"exit status {run.returncode}"]
-        raise LeftOut(f"{side}: {lines[-1]}")
-    result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
-    return result
+            environ = environment(others, **caches, **variables)
+            found: dict[str, Any] = run_json(command, environ, folder=Path(folder), limit_s=limit_s)
+        except ProcessError as error:
+            raise LeftOut(f"{side}: {error.reason}") from None
+    return found
 
 
 def installed_wheel(python: Path, name: str, folder: Path, limit_s: float) -> tuple[Path, int]:
@@ -174,7 +96,7 @@ def installed_wheel(python: Path, name: str, folder: Path, limit_s: float) -> tu
     return folder / "site", wheel.stat().st_size
 
 
-def compared(sides: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def compared(sides: Mapping[str, dict[str, Any]]) -> Row:
     """One client's entry of the result.
 
     Raises:
@@ -183,14 +105,13 @@ def compared(sides: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     launched = [[(row["kernels"], row["threads"]) for row in sides[side]["rows"]] for side in SIDES]
     if launched[0] != launched[1]:
         raise LeftOut("the sides launched different modules")
-    tile_rows, others = [], dict.fromkeys(SIDES, 0.0)
-    for pair in zip(*(sides[side]["rows"] for side in SIDES)):
-        if pair[0]["functions"]:
-            fields = ("cpu_s", "wall_s", "cubin_bytes", "mathdx_builds", "functions")
-            row = {"first_kernel": pair[0]["kernels"][0], "threads": pair[0]["threads"]}
-            tile_rows.append(row | {s: {field: r[field] for field in fields} for s, r in zip(SIDES, pair)})
-        else:
-            others = {side: others[side] + row["cpu_s"] for side, row in zip(SIDES, pair)}
+    fields = ("cpu_s", "wall_s", "cubin_bytes", "mathdx_builds", "functions")
+    tile_rows = [
+        {"first_kernel": pair[0]["kernels"][0], "threads": pair[0]["threads"]}
+        | {side: {field: row[field] for field in fields} for side, row in zip(SIDES, pair)}
+        for pair in zip(*(sides[side]["rows"] for side in SIDES))
+        if pair[0]["functions"]
+    ]
     totals = ("cpu_s", "wall_s", "setup_cpu_s", "cubin_bytes", "mathdx_builds", "own_builds")
     tile_cpu = {side: round(sum(row[side]["cpu_s"] for row in tile_rows), 3) for side in SIDES}
     return {
@@ -203,13 +124,11 @@ def compared(sides: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
             "ratio": round(tile_cpu["warp"] / tile_cpu["tiles"], 2) if tile_rows else None,
             "rows": tile_rows,
         },
-        "other_modules": {"cpu_s": {side: round(seconds, 3) for side, seconds in others.items()}},
         "versions": sides["warp"]["versions"],
-        "python": sides["warp"]["python"],
     }
 
 
-def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
+def measured_starts(name: str, python: Path, limit_s: float) -> Row:
     """The entry of a client's whole starts.
 
     Raises:
@@ -245,7 +164,6 @@ def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         "load_average_before": round(load, 2),
         "modules": runs["warp"]["modules"],
         "versions": runs["warp"]["versions"],
-        "python": runs["warp"]["python"],
     }
 
 
@@ -260,20 +178,34 @@ class Case:
     def name(self) -> str:
         return f"starts {self.client}" if self.starts else self.client
 
-    def measured(self, python: Path, versions: Mapping[str, str], limit_s: float) -> runner.Row:
-        """All sides, or the reason why the client was left out."""
-        client = CLIENTS[self.client]
-        try:
-            require(client, versions)
-            if self.starts:
-                return {"title": client.title, **measured_starts(self.client, python, limit_s)}
-            sides = {side: run_side(python, self.client, side, limit_s) for side in reversed(SIDES)}
-            return {"title": client.title, **compared(sides)}
-        except LeftOut as reason:
-            return {"title": client.title, "left_out": str(reason)}
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    if options.starts:
+        options.only = [f"starts {name}" for name in options.only]
+    return [Case(name, options.starts) for name in CLIENTS]
 
 
-def line_of(row: runner.Row) -> str:
+def measure(case: Case, options: argparse.Namespace) -> Row:
+    """All sides, or the reason why the client was left out."""
+    python, row = options.python, {"title": CLIENTS[case.client].title}
+    try:
+        if reason := missing(CLIENTS[case.client], options.versions):
+            raise LeftOut(reason)
+        if case.starts:
+            return row | measured_starts(case.client, python, options.limit)
+        return row | compared({side: run_side(python, case.client, side, options.limit) for side in reversed(SIDES)})
+    except LeftOut as reason:
+        return row | {"left_out": str(reason)}
+
+
+def conditions(options: argparse.Namespace) -> Row:
+    if options.install:
+        options.python = install(options.install.absolute())
+    options.versions = run_json([str(options.python), "-m", "benchmarks.client_scripts.steps"], environment())
+    return {**cpu_record(), "arch": ARCH}
+
+
+def line_of(row: Row) -> str:
     """One line for the terminal: CPU seconds of all modules and of those that link functions, or ratios of starts."""
     if "left_out" in row:
         return f"left out: {row['left_out']}"
@@ -283,19 +215,19 @@ def line_of(row: runner.Row) -> str:
     return f"{row['modules']} modules, CPU s, in all and of those with functions: Warp {seconds[0]}, tiles {seconds[1]}"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = runner.parser(__doc__)
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="interpreter with the clients")
-    parser.add_argument("--install", type=Path, metavar="DIR", help="create a virtual environment there and use it")
-    parser.add_argument("--starts", action="store_true", help="measure whole starts")
-    parser.add_argument("--limit", type=float, default=1200.0, help="seconds for one side of a client")
-    options = parser.parse_args(arguments)
-    python = install(options.install.absolute()) if options.install else options.python
-    versions = installed(python)
-    cases = [Case(name, options.starts) for name in CLIENTS if runner.is_wanted(name, options.only)]
-    order = [Case(name, starts).name for starts in (False, True) for name in CLIENTS]
-    record = runner.Record(options.json, {**cpu_record(), "arch": ARCH}, order)
-    return runner.measure(cases, record, options, lambda case: case.measured(python, versions, options.limit), line_of)
+main = runner.command(
+    __doc__,
+    cases,
+    measure,
+    conditions,
+    options={
+        "--python": {"type": Path, "default": Path(sys.executable), "help": "interpreter with the clients"},
+        "--install": {"type": Path, "metavar": "DIR", "help": "create a virtual environment there and use it"},
+        "--starts": {"action": "store_true", "help": "measure whole starts"},
+        "--limit": {"type": float, "default": 1200.0, "help": "seconds for one side of a client"},
+    },
+    described=line_of,
+)
 
 
 if __name__ == "__main__":

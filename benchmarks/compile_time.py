@@ -19,12 +19,14 @@ cached module and to a launch, and `hit` the time of a cache hit.
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,14 +41,11 @@ from benchmarks.runner import Row
 ONE = Kernel(64, 64, 64)
 LOOP = Kernel(128, 128, 64)  # that of triton_gemm.py
 EIGHT = [
-    Kernel(16, 16, 16),
-    Kernel(32, 32, 32),
-    Kernel(64, 64, 32),
-    Kernel(64, 64, 64),
-    Kernel(128, 64, 32),
-    Kernel(32, 64, 64),
-    Kernel(32, 32, 32, "float32"),
-    Kernel(64, 32, 16, "float32"),
+    *(
+        Kernel(*sizes)
+        for sizes in ((16, 16, 16), (32, 32, 32), (64, 64, 32), (64, 64, 64), (128, 64, 32), (32, 64, 64))
+    ),
+    *(Kernel(*sizes, "float32") for sizes in ((32, 32, 32), (64, 32, 16))),
 ]
 SOLVERS = {
     "cholesky": """
@@ -77,14 +76,8 @@ def product(A: wp.array2d(dtype=wp.{0}), B: wp.array2d(dtype=wp.{0}), C: wp.arra
     wp.tile_matmul(wp.tile_load(A, shape=({1}, {1})), wp.tile_load(B, shape=({1}, {1})), c)
     wp.tile_store(C, c)
 """
-PRODUCT = """
-@wp.kernel
-def product(A: wp.array2d(dtype=wp.{0}), B: wp.array2d(dtype=wp.{0}), C: wp.array2d(dtype=wp.float32)):
-    c = wp.tile_zeros(shape=({1}, {1}), dtype=wp.float32)
-    wp.tile_matmul(wp.tile_load(A, shape=({1}, {1})), wp.tile_load(B, shape=({1}, {1})), c)
-    wp.tile_store(C, c)
-"""
 THREADS, ARCH = 128, 90
+REPEATS = 7  # of single functions and starts
 BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None for builders without it
     "warp": None,
     "scalar": None,
@@ -109,6 +102,7 @@ class Group:
     """Modules that each builder builds.
 
     Attributes:
+        name: The name of the row.
         title: The modules and the state of the caches.
         modules: Texts of Python modules.
         builders: The builders.
@@ -119,6 +113,7 @@ class Group:
         threads: Threads per block.
     """
 
+    name: str
     title: str
     modules: tuple[str, ...]
     builders: tuple[str, ...]
@@ -127,96 +122,82 @@ class Group:
     slow_repeats: int = 100
     threads: int = THREADS
 
+    def measured(self, options: argparse.Namespace) -> Row:
+        """The median builds by all builders."""
+        builders = [builder for builder in self.builders if not (options.quick and builder == "warp")]
+        sides = {builder: partial(build_once, self, builder, options.triton) for builder in builders}
+        found = runner.alternately(sides, options.repeats, most={"warp": self.slow_repeats})
+        medians = {
+            side: sorted(rows, key=lambda row: float(row["seconds"]))[len(rows) // 2] for side, rows in found.items()
+        }
+        return {"title": self.title, "sides": medians, "repeats": {side: len(rows) for side, rows in found.items()}}
+
+
+@dataclass(frozen=True)
+class Other:
+    """A row that is no group of modules."""
+
+    name: str
+    measure: Callable[[], Row]
+
+    def measured(self, options: argparse.Namespace) -> Row:
+        return self.measure()
+
 
 _FOUR = ("warp", "scalar", "own", "cublasdx")
+_FIVE = (*_FOUR, "cublasdx, one process")
 _NO_NVRTC = ("own", "own, no NVRTC", "libmathdx, no NVRTC")
-GROUPS = {
-    "one": Group("differentiable, cold", (ONE.source(None),), _FOUR),
-    "headers": Group(
-        "differentiable, headers precompiled",
-        (ONE.source(None),),
-        ("scalar", "own"),
-        before=(Kernel(16, 16, 16).source(None), Kernel(32, 32, 32).source(None)),
-    ),
-    "forward": Group("forward only by kernel option, cold", (ONE.source(False),), _FOUR),
-    "cached": Group("differentiable, LTO-IR cached", (ONE.source(None),), ("warp", "own", "cublasdx"), again=True),
-    "eight": Group(
-        "eight kernels in one module, cold",
-        ("".join(kernel.source(None) for kernel in EIGHT),),
-        (*_FOUR, "cublasdx, one process"),
-        slow_repeats=1,
-    ),
-    "apart": Group(
-        "eight modules, cold",
-        tuple(kernel.source(None) for kernel in EIGHT),
-        (*_FOUR, "cublasdx, one process"),
-        slow_repeats=1,
-    ),
-    "triton": Group("fp16 loop of 256 threads, cold", (LOOP.source(False),), ("own", "triton"), threads=256),
-    "triton_later": Group(
-        "fp16 loop of 256 threads, headers precompiled",
-        (LOOP.source(False),),
-        ("own", "triton"),
-        before=(Kernel(64, 64, 64).source(False), Kernel(128, 64, 64).source(False)),
-        threads=256,
-    ),
-    **{
-        name: Group(f"solver, {name}, cold", (text,), ("warp", "scalar", "own"), slow_repeats=1)
-        for name, text in SOLVERS.items()
-    },
-    **{
-        f"nvrtc_{name}": Group(f"{title}, with and without NVRTC, cold", (text,), _NO_NVRTC)
+_BOTH, _FORWARD = (ONE.source(None),), (LOOP.source(False),)  # with and without adjoints
+_EIGHT = [kernel.source(None) for kernel in EIGHT]
+_SMALLER = (Kernel(16, 16, 16).source(None), Kernel(32, 32, 32).source(None))
+_SMALLER_LOOPS = (Kernel(64, 64, 64).source(False), Kernel(128, 64, 64).source(False))
+_TRITON = ("own", "triton")
+_GROUPS = (
+    Group("one", "differentiable, cold", _BOTH, _FOUR),
+    Group("headers", "differentiable, headers precompiled", _BOTH, ("scalar", "own"), before=_SMALLER),
+    Group("forward", "forward only by kernel option, cold", (ONE.source(False),), _FOUR),
+    Group("cached", "differentiable, LTO-IR cached", _BOTH, ("warp", "own", "cublasdx"), again=True),
+    Group("eight", "eight kernels in one module, cold", ("".join(_EIGHT),), _FIVE, slow_repeats=1),
+    Group("apart", "eight modules, cold", tuple(_EIGHT), _FIVE, slow_repeats=1),
+    Group("triton", "fp16 loop of 256 threads, cold", _FORWARD, _TRITON, threads=256),
+    Group("triton_later", "fp16 loop of 256 threads, headers precompiled", _FORWARD, _TRITON, before=_SMALLER_LOOPS,
+          threads=256),
+    *(Group(name, f"solver, {name}, cold", (text,), _FOUR[:3], slow_repeats=1) for name, text in SOLVERS.items()),
+    *(
+        Group(f"nvrtc_{name}", f"{title}, with and without NVRTC, cold", (text,), _NO_NVRTC)
         for name, title, text in (
             ("product", "differentiable fp16 64x64x64", PRODUCT.format("float16", 64)),
             ("float32", "differentiable fp32 32x32x32", PRODUCT.format("float32", 32)),
             ("cholesky", "Cholesky factor of 32x32 fp32", SOLVERS["cholesky"]),
             ("blocked", "blocked 16x16 kernel", SOLVERS["blocked"]),
         )
-    },
-}
+    ),
+)  # fmt: skip
+GROUPS = {group.name: group for group in _GROUPS}
 
 
-def build_once(group: Group, builder: str, triton: str = sys.executable) -> Row:
+def build_once(group: Group, builder: str, triton: str) -> Row:
     """Build once with empty caches, with cached LTO-IR, or after other modules. ``triton`` is a Python with Triton."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
+    with tempfile.TemporaryDirectory() as folder:
         if builder == "triton":
             return dict(run_json([triton, "benchmarks/triton_gemm.py"], environment(TRITON_CACHE_DIR=folder)))
         settings = BUILDERS[builder]
         runs = [((text,), f"before{number}") for number, text in enumerate(group.before) if settings is not None]
         for modules, out in [*runs, (group.modules, "first"), *([(group.modules, "second")] if group.again else [])]:
+            warp_cache = f"{folder}/warp" if settings is None else f"{folder}/warp_{out}"
             job = Job(
-                modules,
-                settings is not None,
-                ARCH,
-                group.threads,
-                str(folder / ("warp" if settings is None else f"warp_{out}")),
-                str(folder / "tiles"),
-                str(folder / out),
-                tuple((settings or {}).items()),
-                scalar=builder == "scalar",
-                imported="triton" in group.builders,
+                modules, settings is not None, ARCH, group.threads, warp_cache, f"{folder}/tiles", f"{folder}/{out}",
+                tuple((settings or {}).items()), scalar=builder == "scalar", imported="triton" in group.builders,
                 compiler=not builder.endswith("no NVRTC"),
-            )
+            )  # fmt: skip
             result = build(job)
         return result
-
-
-def measure_group(group: Group, repeats: int, quick: bool, triton: str) -> Row:
-    """The median builds of a group by all builders."""
-    builders = [builder for builder in group.builders if not (quick and builder == "warp")]
-    sides = {builder: partial(build_once, group, builder, triton) for builder in builders}
-    found = runner.alternately(sides, repeats, most={"warp": group.slow_repeats})
-    medians = {
-        side: sorted(rows, key=lambda row: float(row["seconds"]))[len(rows) // 2] for side, rows in found.items()
-    }
-    return {"title": group.title, "sides": medians, "repeats": {side: len(rows) for side, rows in found.items()}}
 
 
 # ---- single functions, starts, cache hits
 
 
-def measure_variants(repeats: int) -> Row:
+def measure_variants() -> Row:
     """NVRTC's time and the bytes of LTO-IR for single functions of the provider ``own``."""
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.compile.worker import run
@@ -234,7 +215,7 @@ def measure_variants(repeats: int) -> Row:
                     request = provider.request(provider.recipes(variant)[0])
                     if not rows:  # the first loads the compiler
                         run(request)
-                    built = [run(request) for _ in range(repeats)]
+                    built = [run(request) for _ in range(REPEATS)]
                     milliseconds = round(statistics.median(one.seconds for one in built) * 1e3, 1)
                     row = {"types": types, "size": size, "role": role.value, "milliseconds": milliseconds}
                     rows.append({**row, "lto_bytes": len(built[0].payload), "compiler": built[0].compiler})
@@ -273,7 +254,7 @@ def product(A: wp.array2d(dtype=wp.float32)):
 """
 
 
-def measure_startup(repeats: int) -> Row:
+def measure_startup() -> Row:
     """Time the import plus first load of a cached module, and a launch, with and without warp_tiles."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -289,7 +270,7 @@ def measure_startup(repeats: int) -> Row:
         sides = {side: partial(start, side) for side in ("warp", "tiles")}
         runner.alternately(sides, 1)  # fills the caches
         time.sleep(2.1)  # digests of files younger than two seconds are not cached
-        found = runner.alternately(sides, repeats)
+        found = runner.alternately(sides, REPEATS)
     medians = {side: [statistics.median(column) for column in zip(*values)] for side, values in found.items()}
     return {
         "added_ms": round(medians["tiles"][0] - medians["warp"][0], 1),
@@ -313,24 +294,24 @@ def measure_hit() -> Row:
     return {"bytes": 5_000_000, "median_ms": round(statistics.median(times) * 1e3, 2)}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = runner.parser(__doc__, repeats=3)
-    parser.add_argument("--quick", action="store_true", help="leave out builders that take minutes")
-    parser.add_argument("--triton", default=sys.executable, metavar="PYTHON", help="an interpreter that has Triton")
-    options = parser.parse_args(arguments)
+def cases(options: argparse.Namespace) -> list[Group | Other]:
     has_triton = subprocess.run([options.triton, "-c", "import triton"], capture_output=True).returncode == 0
-    cases = [
-        runner.Task(name, partial(measure_group, group, options.repeats, options.quick, options.triton))
-        for name, group in GROUPS.items()
-        if has_triton or "triton" not in group.builders
-    ]
-    cases += [
-        runner.Task("variants", partial(measure_variants, 7)),
-        runner.Task("startup", partial(measure_startup, 7)),
-        runner.Task("hit", measure_hit),
-    ]
-    record = runner.Record(options.json, cpu_record(), [*GROUPS, "variants", "startup", "hit"])
-    return runner.measure(runner.select(cases, options.only), record, options, lambda case: case.measured())
+    groups = [group for group in _GROUPS if has_triton or "triton" not in group.builders]
+    others = (("variants", measure_variants), ("startup", measure_startup), ("hit", measure_hit))
+    return [*groups, *(Other(*other) for other in others)]
+
+
+main = runner.command(
+    __doc__,
+    cases,
+    lambda case, options: case.measured(options),
+    lambda options: cpu_record(),
+    options={
+        "--quick": {"action": "store_true", "help": "leave out builders that take minutes"},
+        "--triton": {"default": sys.executable, "metavar": "PYTHON", "help": "an interpreter that has Triton"},
+    },
+    repeats=3,
+)
 
 
 if __name__ == "__main__":

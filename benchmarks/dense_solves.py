@@ -16,6 +16,7 @@ side unless the name has more:
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
-from benchmarks.machine import gpu_record, torch_versions, torch_with_warp
+from benchmarks.machine import torch_record, torch_with_warp
 from benchmarks.speed.timing import time_calls
 
 ALLOWED = {"float32": 1e-4, "float64": 1e-12}  # differences of correct results, relative to the largest element
@@ -127,9 +128,8 @@ def summary(rows: list[runner.Row]) -> runner.Row:
     return {"summary": {group: runner.summary(ratios) for group, ratios in groups.items()}}
 
 
-def conditions() -> runner.Row:
-    torch = torch_with_warp()
-    return gpu_record() | torch_versions(torch) | {"magma": bool(getattr(torch.cuda, "has_magma", False))}
+def conditions(options: argparse.Namespace) -> runner.Row:
+    return torch_record() | {"magma": bool(getattr(torch_with_warp().cuda, "has_magma", False))}
 
 
 main = runner.command(
@@ -143,4 +143,4 @@ main = runner.command(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

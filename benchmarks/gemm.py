@@ -17,6 +17,7 @@ with the same arrays, and `to_cublas`, its time over ours. Without torch the run
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -25,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
-from benchmarks.machine import ROOT, find_torch, gpu_record, torch_versions
+from benchmarks.machine import find_torch, gpu_record, torch_versions
 from benchmarks.runner import Row, geometric_mean
 from benchmarks.speed import cublas, timing
 from benchmarks.speed.builds import BuildStore
@@ -176,36 +177,34 @@ def line_of(row: Row) -> str:
     return f"{', '.join(shown)} TFLOP/s, ratio {row.get('ratio')}{beside}"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = runner.parser(__doc__)
-    runner.add_build_options(parser, ROOT / "build" / "benchmarks")
-    parser.add_argument("--provider", default="auto", help="provider of our products")
-    parser.add_argument("--alone", action="store_true", help="neither build nor time peers")
-    options = parser.parse_args(arguments)
-    store = BuildStore(options.builds, options.provider)
-    entries = runner.select(ENTRIES, options.only)
-    if options.alone:
-        entries = [replace(entry, peers=()) for entry in entries]
-    store.fill([build for entry in entries for build in entry.builds.values()], options.workers, options.again)
-    if options.build_only:
-        return 0
-    device = "cuda:0"
-    torch, reason = None, "no row of this run is compared with it"
-    if not options.alone and any(PARTS[entry.part].whole for entry in entries):
-        torch, reason = find_torch()
-    if torch is None:
+def cases(options: argparse.Namespace) -> list[Entry]:
+    return [replace(entry, peers=()) for entry in ENTRIES] if options.alone else list(ENTRIES)
+
+
+def conditions(options: argparse.Namespace) -> Row:
+    options.torch, reason = None, "no row of this run is compared with it"
+    wanted = runner.select(cases(options), options.only)
+    if not options.alone and any(PARTS[entry.part].whole for entry in wanted):
+        options.torch, reason = find_torch()
+    if options.torch is None:
         print(f"cuBLAS: {reason}", file=sys.stderr)
-    run = gpu_record(options.provider) | (torch_versions(torch) if torch else {"cublas": reason})
-    record = runner.Record(options.json, run, [entry.name for entry in ENTRIES], parts)
-    timing.warm_up(device)
-    return runner.measure(
-        entries,
-        record,
-        options,
-        lambda entry: measure(entry, store, device, torch),
-        line_of,
-        lambda: timing.is_usable(device),
-    )
+    return gpu_record(options.provider) | (torch_versions(options.torch) if options.torch else {"cublas": reason})
+
+
+main = runner.command(
+    __doc__,
+    cases,
+    lambda entry, options: measure(entry, options.store, runner.DEVICE, options.torch),
+    conditions,
+    options={
+        "--provider": {"default": "auto", "help": "provider of our products"},
+        "--alone": {"action": "store_true", "help": "neither build nor time peers"},
+    },
+    builds=lambda entry, options: entry.builds.values(),
+    gpu=True,
+    summarize=parts,
+    described=line_of,
+)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
-from benchmarks.machine import gpu_record, torch_versions, torch_with_warp
+from benchmarks.machine import torch_record, torch_with_warp
 from benchmarks.speed.timing import time_calls
 from tests.integration.helpers import load
 
@@ -304,10 +304,10 @@ main = runner.command(
     __doc__,
     CASES,
     lambda row, _: row.measure(torch_with_warp()),
-    lambda: gpu_record() | torch_versions(torch_with_warp()),
+    lambda options: torch_record(),
     described=lambda row: str(row["tflops"]),
 )
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -63,6 +63,11 @@ def torch_with_warp() -> Any:
     return torch
 
 
+def torch_record() -> dict[str, Any]:
+    """:func:`gpu_record` with the versions of torch, which shares its stream with Warp."""
+    return gpu_record() | torch_versions(torch_with_warp())
+
+
 def cpu_record() -> dict[str, Any]:
     import warp as wp
 

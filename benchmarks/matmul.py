@@ -27,8 +27,8 @@ from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
-from benchmarks.launch_kernels import gelu
-from benchmarks.machine import gpu_record, torch_versions, torch_with_warp
+from benchmarks.machine import torch_record, torch_with_warp
+from benchmarks.speed.clock import gelu
 from benchmarks.speed.timing import time_calls
 
 # differences of correct results
@@ -269,11 +269,11 @@ main = runner.command(
     __doc__,
     ROWS,
     lambda row, _: measure(torch_with_warp(), row),
-    lambda: gpu_record() | torch_versions(torch_with_warp()),
+    lambda options: torch_record(),
     summarize=summary,
     described=lambda row: str(row["to_torch"]),
 )
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -9,20 +9,22 @@ The error of a product is the difference to float64 over sum |a| |b| of the same
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import warp as wp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner, solver_errors
-from benchmarks.machine import ROOT, gpu_record
+from benchmarks.machine import gpu_record
+from benchmarks.runner import DEVICE
+from benchmarks.solver_errors import Found, measured_build
 from benchmarks.speed.arrays import to_device, to_host
 from benchmarks.speed.builds import Build, BuildStore
 from benchmarks.speed.cells import Cell, Side
-from benchmarks.speed.sides import load_kernel
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
 TYPES: dict[str, tuple[str, str, str, bool]] = {  # dtypes of A, B and C; True if tf32 is requested
@@ -38,7 +40,8 @@ TYPES: dict[str, tuple[str, str, str, bool]] = {  # dtypes of A, B and C; True i
     "fp32 x fp16, fp32 result": (F, H, F, False),
 }
 RESULTS = ("c", "grad_a", "grad_b")
-BLOCKS, RUNS = 32, 5
+SIDES: tuple[Side, ...] = ("warp", "tiles")
+BLOCKS = 32
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,27 @@ class Row:
     @property
     def name(self) -> str:
         return f"{self.types}, {self.reduced}" + (f" x {self.calls}" if self.calls > 1 else "")
+
+    def measured(self, store: BuildStore) -> Found:
+        """The errors of both sides."""
+        found: Found = {"types": self.types, "reduced": self.reduced, "calls": self.calls}
+        for side in SIDES:
+            found[side] = {}
+            for build, results in self.builds(side):
+                operands = draw_operands(build.cell)
+                expected = reference(operands, self.calls)
+                sizes = reference({name: abs(values) for name, values in operands.items()}, self.calls)
+                found[side] |= measured_build(
+                    store, build, [results],
+                    lambda module, names, cell=build.cell, given=operands: compute(module, cell, self.calls, given),  # type: ignore[misc]
+                    lambda name, runs, expected=expected, sizes=sizes: figures(runs, expected[name], sizes[name]),  # type: ignore[misc]
+                    lambda record: "Warp's cuBLASDx" if record["cublasdx_functions"] else "Warp's scalar path",
+                )  # fmt: skip
+        return found
+
+    @property
+    def all_builds(self) -> list[Build[Cell]]:
+        return [build for side in SIDES for build, _ in self.builds(side)]
 
     def cells(self) -> Iterator[tuple[Cell, tuple[str, ...]]]:
         """Kernels, each with its results. For sums of 256 elements, a cube does not fit, so there are three kernels."""
@@ -84,19 +108,17 @@ class Row:
 ROWS = [Row(types, *size) for types in TYPES for size in ((16,), (64,), (256,), (64, 16))]
 
 
-def compute(kernel: Any, cell: Cell, calls: int, operands: dict[str, Any], device: str) -> dict[str, Any]:
+def compute(module: Any, cell: Cell, calls: int, operands: dict[str, Any], device: str = DEVICE) -> dict[str, Any]:
     """Compute C and, if there is an adjoint, the gradients of A and B, as NumPy arrays in float64."""
-    import warp as wp
-
     a, b, gradient = (to_device(operands[name], dtype, device) for name, dtype in zip("abg", (cell.a, cell.b, cell.c)))
     c = wp.empty((BLOCKS, cell.m, cell.n), dtype=getattr(wp, cell.c), device=device)
     c.fill_(float("nan"))
     launch: dict[str, Any] = {"dim": [BLOCKS], "inputs": [a, b, c, calls], "block_dim": cell.threads, "device": device}
-    wp.launch_tiled(kernel, **launch)
+    wp.launch_tiled(module.gemm, **launch)
     results = {"c": to_host(c)}
     if cell.backward:
         a.grad, b.grad, c.grad = wp.zeros_like(a), wp.zeros_like(b), gradient
-        wp.launch_tiled(kernel, **launch, adjoint=True, adj_inputs=[a.grad, b.grad, c.grad, calls])
+        wp.launch_tiled(module.gemm, **launch, adjoint=True, adj_inputs=[a.grad, b.grad, c.grad, calls])
         results |= {"grad_a": to_host(a.grad), "grad_b": to_host(b.grad)}
     return results
 
@@ -117,64 +139,25 @@ def reference(operands: dict[str, Any], calls: int) -> dict[str, Any]:
     return {name: calls * values for name, values in results.items()}
 
 
-def measure_build(
-    store: BuildStore, build: Build[Cell], results: tuple[str, ...], calls: int, device: str
-) -> dict[str, Any]:
-    """Measure the errors of some results of one kernel, or return the reason why there are none."""
-    record = store.record(build) or {"error": "not built"}
-    if "error" in record:
-        return {name: {"error": record["error"][:200]} for name in results}
-    kernel = load_kernel(store, build, device)
-    cell = build.cell
-    operands = draw_operands(cell)
-    exact = reference(operands, calls)
-    sizes = reference({name: abs(values) for name, values in operands.items()}, calls)
-    runs = [compute(kernel, cell, calls, operands, device) for _ in range(RUNS)]
-    by_warp = ["Warp's cuBLASDx" if record["cublasdx_functions"] else "Warp's scalar path"]
-    found = {}
-    for name in results:
-        error = abs(runs[0][name] - exact[name]) / sizes[name]
-        found[name] = {
-            "largest": float(np.max(error)),
-            "rms": float(np.sqrt(np.mean(error**2))),
-            "same_bits": all(np.array_equal(runs[0][name], run[name]) for run in runs[1:]),
-            "providers": sorted({built["provider"] for built in record.get("builds", [])}) or by_warp,
-        }
-    return found
+def figures(runs: Sequence[Any], expected: Any, sizes: Any) -> Found:
+    """Errors of the first of several runs, and whether all have the same bits."""
+    error = abs(runs[0] - expected) / sizes
+    return {
+        "largest": float(np.max(error)),
+        "rms": float(np.sqrt(np.mean(error**2))),
+        "same_bits": all(np.array_equal(runs[0], run) for run in runs[1:]),
+    }
 
 
-def measure(row: Row, store: BuildStore, device: str) -> dict[str, Any]:
-    """Measure one row for both sides."""
-    record: dict[str, Any] = {"types": row.types, "reduced": row.reduced, "calls": row.calls}
-    for side in ("tiles", "warp"):
-        record[side] = {}
-        for build, results in row.builds(side):
-            try:
-                record[side] |= measure_build(store, build, results, row.calls, device)
-            except Exception as error:
-                record[side] |= {name: {"error": f"{type(error).__name__}: {error}"[:200]} for name in results}
-    return record
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = runner.parser(__doc__, required=True)
-    runner.add_build_options(parser, ROOT / "build" / "benchmarks")
-    options = parser.parse_args(arguments)
-    products = runner.select(ROWS, options.only)
-    solvers = runner.select(solver_errors.ROWS, options.only)
-    store = BuildStore(options.builds, "auto")
-    sides: tuple[Side, ...] = ("warp", "tiles")
-    builds: list[Build[Any]] = [build for row in products for side in sides for build, _ in row.builds(side)]
-    store.fill([*solver_errors.builds(solvers), *builds], options.workers, options.again)
-    if options.build_only:
-        return 0
-    record = runner.Record(
-        options.json, gpu_record(), [*(row.name for row in ROWS), *(row.name for row in solver_errors.ROWS)]
-    )
-    return max(
-        runner.measure(products, record, options, lambda row: measure(row, store, "cuda:0")),
-        runner.measure(solvers, record, options, lambda row: solver_errors.measure(row, store, "cuda:0")),
-    )
+CASES: list[Row | solver_errors.Row] = [*ROWS, *solver_errors.ROWS]
+main = runner.command(
+    __doc__,
+    CASES,
+    lambda row, options: row.measured(options.store),
+    lambda options: gpu_record(),
+    required=True,
+    builds=lambda row, options: row.all_builds,
+)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ same kernel with the limits of sm_90, whose results they must equal.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import itertools
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,10 +39,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner, solvers
-from benchmarks.machine import ROOT, find_torch, gpu_record, torch_versions
+from benchmarks.machine import find_torch, gpu_record, torch_versions
+from benchmarks.runner import DEVICE
 from benchmarks.speed import rates, timing
 from benchmarks.speed.arrays import to_host
-from benchmarks.speed.builds import ARCH, Build, BuildStore
+from benchmarks.speed.builds import ARCH, Build
 from benchmarks.speed.cells import BYTES, DTYPES, PARTS, Cell, Part, Types
 from benchmarks.speed.cublas import Cublas
 from benchmarks.speed.occupancy import Resources, resident_blocks
@@ -61,7 +62,6 @@ FLOPS_PER_CLOCK: dict[int, dict[Types, int]] = {
     80: {"fp16": 2048, "bf16": 2048, "tf32": 1024, "fp64": 128}, 86: _GEFORCE, 89: _GEFORCE, 120: _GEFORCE
 }  # fmt: skip
 _HERE: dict[Types, int] = {"fp16": 2464, "bf16": 2464, "tf32": 1234, "fp64": 254}  # by mma.sync, on an H200
-_CHUNK = 64  # kernels that are built before some are measured
 
 _TILES = (
     *((128, 128, k, threads) for k in (32, 64) for threads in (128, 256)),
@@ -127,7 +127,7 @@ class SolverRow:
 
     @property
     def name(self) -> str:
-        return f"sm_{self.arch} {self.cell.label}"
+        return f"sm_{self.arch} {self.cell.name}"
 
     @property
     def builds(self) -> list[Build[solvers.Cell]]:
@@ -269,24 +269,30 @@ def flops_of(row: Row) -> int:
     return 2 * part.size**3 if cell.form == "loop" else 2 * cell.m * cell.n * cell.k * part.calls * part.blocks
 
 
-def measure(row: Row, store: BuildStore, rates: Found, torch: Any, device: str) -> Found:
-    """The time of a row, its share of the bound and of cuBLAS's speed, and its difference from the expected result."""
-    cell, part = row.cell, row.part
+def measure(row: Row, options: argparse.Namespace) -> Found | None:
+    """The time, the shares of the bound and of cuBLAS's speed, and the difference from the expected result.
+
+    None for another pipeline that does not fit, or is that of the chooser.
+    """
+    cell, part, store = row.cell, row.part, options.store
     found: Found = {"arch": row.arch, "types": row.types, **asdict(cell), "chosen": cell.main_loop == CHOSEN}
-    record = store.record(row.build) or {"error": "not built"}
+    record, chosen = (store.record(one.build) or {"error": "not built"} for one in (row, row.with_main_loop(CHOSEN)))
+    if not (found["chosen"] or is_other_pipeline(cell.main_loop, record, chosen)):
+        return None
     if "error" in record:
         return found | {"error": record["error"][:300]}
     found |= planned(row, record)
-    side = Side(store, row.build, part, device, "bfloat16" in (cell.a, cell.b))
+    exact = "bfloat16" in (cell.a, cell.b)
+    side = Side(store, row.build, part, DEVICE, exact)
     launch = side.command(part.calls, False)
     found["driver_blocks"] = driver_blocks(launch)
     launches = {"tiles": Launch(launch.launch)}
     others = row.builds[1:] if found["instruction"] else []  # double buffers multiply once
-    again = [Side(store, build, part, device, "bfloat16" in (cell.a, cell.b)) for build in others]
+    again = [Side(store, build, part, DEVICE, exact) for build in others]
     for one in again:
         launches["again"] = Launch(one.command(part.calls, False).launch)
     if cell.form == "loop":
-        cublas = Cublas(torch, side)
+        cublas = Cublas(options.torch, side)
         launches["cublas"] = Launch(cublas.run)
         found["difference"] = compare(side, cublas)["c"]
         for one in again:
@@ -294,32 +300,31 @@ def measure(row: Row, store: BuildStore, rates: Found, torch: Any, device: str) 
             compare(Scaled(one, 1 / row.passes), cublas)
     else:
         found["difference"] = compare(side, Expected(side))["c"]
-    times = timing.time_alternately(launches, device)
+    times = timing.time_alternately(launches, DEVICE)
     found |= asdict(times["tiles"])
     found["tflops"] = round(flops_of(row) / times["tiles"].median_us / 1e6, 3)
-    bound = rates[row.types][instruction_of(row, found["instruction"])]
+    bound = options.rates[row.types][instruction_of(row, found["instruction"])]
     found["share"] = round(found["tflops"] / bound["tflops"], 4)
     if "again" in times:
-        found["share_at_ratio"] = round(
-            found["share"] * row.passes * times["tiles"].median_us / times["again"].median_us, 4
-        )
+        ratio = times["tiles"].median_us / times["again"].median_us
+        found["share_at_ratio"] = round(found["share"] * row.passes * ratio, 4)
     if "cublas" in times:
         found["cublas_us"] = times["cublas"].median_us
         found["to_cublas"] = round(times["cublas"].median_us / times["tiles"].median_us, 3)
     return found
 
 
-def measure_solver(row: SolverRow, store: BuildStore, device: str) -> Found:
-    """The time of a factorization or solve in blocks, and its share of the speed with the limits of this GPU."""
+def measure_solver(row: SolverRow, options: argparse.Namespace) -> Found:
+    """The time of a factorization or solve in blocks, and the share of the speed with the limits of this GPU."""
     found: Found = {"arch": row.arch, **asdict(row.cell)}
-    records = [store.record(build) or {"error": "not built"} for build in row.builds]
+    records = [options.store.record(build) or {"error": "not built"} for build in row.builds]
     if error := next((record["error"] for record in records if "error" in record), ""):
         return found | {"error": error[:300]}
-    sides = [solvers.Loaded(store, build, device) for build in row.builds]
+    sides = [solvers.Loaded(options.store, build) for build in row.builds]
     results = [side.results()["x"] for side in sides]
     allowed = solvers.LARGEST_DIFFERENCE[solvers.DTYPES[row.cell.types]] * row.cell.n / max(solvers.SIZES)
     found["difference"] = runner.require_close(runner.difference(*results), allowed, "the same with other limits")
-    times = timing.time_alternately({str(number): Launch(side.run) for number, side in enumerate(sides)}, device)
+    times = timing.time_alternately({str(number): Launch(side.run) for number, side in enumerate(sides)}, DEVICE)
     found |= asdict(times["0"])
     return found | {"share": round(times["1"].median_us / times["0"].median_us, 4)}
 
@@ -341,59 +346,45 @@ def line_of(found: Found) -> str:
     )
 
 
-def measurable(rows: Sequence[Row], store: BuildStore, workers: int) -> list[Row]:
-    """Builds rows, and leaves out other pipelines that do not fit or are those of the chooser."""
-    pairs = [(row, row.with_main_loop(CHOSEN)) for row in rows]
-    store.fill([build for pair in pairs for row in pair for build in row.builds], workers)
-    found = []
-    for row, as_chosen in pairs:
-        records = [store.record(one.build) or {"error": "not built"} for one in (row, as_chosen)]
-        if row == as_chosen or is_other_pipeline(row.cell.main_loop, *records):
-            found.append(row)
-    return found
+def cases(options: argparse.Namespace) -> list[Row | SolverRow]:
+    chosen = list(chosen_rows(options.archs))
+    return [*chosen, *([] if options.chosen else other_rows(chosen)), *solver_rows(options.archs)]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = runner.parser(__doc__)
-    runner.add_build_options(parser, ROOT / "build" / "benchmarks")
-    parser.add_argument("--archs", type=int, nargs="+", choices=ARCHS, default=DEFAULT_ARCHS, help="whose limits count")
-    parser.add_argument("--chosen", action="store_true", help="leave out other pipelines than the chooser's")
-    options = parser.parse_args(arguments)
-    end = time.monotonic() + options.seconds
-    store, every = BuildStore(options.builds, "auto"), list(chosen_rows(options.archs))
-    chosen, others = (runner.select(rows, options.only) for rows in (every, list(other_rows(every))))
-    others = [] if options.chosen else others
-    solves = runner.select(solver_rows(options.archs), options.only)
-    if options.build_only:
-        store.fill([build for row in (*chosen, *others) for build in row.builds], options.workers, options.again)
-        store.fill([build for row in solves for build in row.builds], options.workers, options.again)
-        return 0
-    device = "cuda:0"
-    torch, reason = find_torch()
-    if torch is None:
+def builds(row: Row | SolverRow, options: argparse.Namespace) -> list[Build[Any]]:
+    """The builds of a row, and those of the chooser's pipeline, with which another one is compared."""
+    return [*row.builds, *(row.with_main_loop(CHOSEN).builds if isinstance(row, Row) else [])]
+
+
+def conditions(options: argparse.Namespace) -> Found:
+    """Those of the GPU, the limits of the architectures, and the measured bounds."""
+    options.torch, reason = find_torch()
+    if options.torch is None:
         raise SystemExit(f"loops are compared with torch.matmul: {reason}")
-    timing.warm_up(device)
-    run: Found = {**gpu_record(), **torch_versions(torch)}
-    run["limits"] = {arch: asdict(multiprocessor(arch)) for arch in (*options.archs, ARCH)}
-    run["bounds"] = rates.measured(device)
-    for types, of_types in run["bounds"].items():
+    timing.warm_up(DEVICE)
+    options.rates = rates.measured(DEVICE)
+    for types, of_types in options.rates.items():
         print(types, *(f"{name}: {rate['tflops']:.1f} TFLOP/s" for name, rate in of_types.items()), flush=True)
-    names = [row.name for row in (*every, *other_rows(every))] + [row.name for row in solver_rows(options.archs)]
-    record = runner.Record(options.json, run, names)
-    status = 0
-    for rows in (*runner.chunks(chosen, _CHUNK), *runner.chunks(others, _CHUNK)):
-        if time.monotonic() < end and status < 2:
-            options.seconds = end - time.monotonic()
-            wanted = measurable(rows, store, options.workers)
-            status |= runner.measure(
-                wanted, record, options, lambda row: measure(row, store, run["bounds"], torch, device), line_of,
-                lambda: timing.is_usable(device),
-            )  # fmt: skip
-    if solves and time.monotonic() < end and status < 2:
-        options.seconds = end - time.monotonic()
-        store.fill([build for row in solves for build in row.builds], options.workers)
-        status |= runner.measure(solves, record, options, lambda row: measure_solver(row, store, device), line_of)
-    return status
+    limits = {arch: asdict(multiprocessor(arch)) for arch in (*options.archs, ARCH)}
+    return {**gpu_record(), **torch_versions(options.torch), "limits": limits, "bounds": options.rates}
+
+
+main = runner.command(
+    __doc__,
+    cases,
+    lambda row, options: measure(row, options) if isinstance(row, Row) else measure_solver(row, options),
+    conditions,
+    options={
+        "--archs": {
+            "type": int, "nargs": "+", "choices": ARCHS, "default": DEFAULT_ARCHS, "help": "whose limits count"
+        },
+        "--chosen": {"action": "store_true", "help": "leave out other pipelines than the chooser's"},
+    },
+    builds=builds,
+    at_a_time=64,
+    gpu=True,
+    described=line_of,
+)  # fmt: skip
 
 
 if __name__ == "__main__":

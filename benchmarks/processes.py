@@ -7,8 +7,6 @@ import http.server
 import json
 import os
 import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -16,6 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import ROOT
+
+
+class ProcessError(SystemExit):
+    """A process failed. ``reason`` is the last line that it wrote, or its time limit."""
+
+    def __init__(self, command: Sequence[str], reason: str, output: str = "") -> None:
+        super().__init__(f"{' '.join(command)[:200]} failed:\n{output or reason}")
+        self.reason = reason
 
 
 def environment(inherited: Mapping[str, str] = os.environ, /, **changes: str | Path) -> dict[str, str]:
@@ -31,38 +37,35 @@ def environment(inherited: Mapping[str, str] = os.environ, /, **changes: str | P
     return {name: str(value) for name, value in given.items()}
 
 
-def run_json(command: Sequence[str], environ: Mapping[str, str], given: Any = None, folder: Path = ROOT) -> Any:
-    """What a process prints in its last line, as JSON.
+def run_json(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    given: Any = None,
+    folder: Path = ROOT,
+    limit_s: float | None = None,
+) -> Any:
+    """What a process prints in its last line, as JSON; None if it prints nothing.
 
     Args:
         command: The command.
         environ: Its environment.
         given: What it reads as JSON from its standard input.
         folder: Its working directory.
+        limit_s: Seconds after which it is ended.
 
     Raises:
-        SystemExit: The process failed.
+        ProcessError: The process failed, or took longer.
     """
-    done = subprocess.run(
-        command, input=json.dumps(given), env=environ, cwd=folder, capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(given), env=environ, cwd=folder, capture_output=True, text=True, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise ProcessError(command, f"it took longer than {limit_s:g} s") from None
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)[:200]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def run_in(state: Path, program: str, given: Any) -> Any:
-    """:func:`run_json` for a program of a state of this checkout, with empty caches.
-
-    Args:
-        state: A worktree of the state, from which the process imports.
-        program: The text of its Python program.
-        given: What the program reads as JSON from its standard input.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        caches = {"WARP_CACHE_PATH": f"{scratch}/warp", "WARP_TILES_CACHE_DIR": f"{scratch}/tiles"}
-        environ = {**environment(**caches), "PYTHONPATH": str(state.resolve())}
-        return run_json([sys.executable, "-c", program], environ, given, Path(scratch))
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise ProcessError(command, reason, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return json.loads((done.stdout.strip().splitlines() or ["null"])[-1])
 
 
 @contextlib.contextmanager

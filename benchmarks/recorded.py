@@ -5,131 +5,76 @@
 
 The kernel has six arguments and one thread. On the CPU, a launch runs the kernel, so each figure includes its time. On
 a GPU, the host queues launches in bursts, and the wait between bursts is not measured. The ways to launch alternate. A
-figure is the median over bursts, in microseconds. The file keeps the results of the other device.
+figure is the median over bursts, in microseconds. There is a row for the CPU and one for the GPU.
 """
 
-from __future__ import annotations
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,valid-type"
 
-import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import warp as wp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.launch_kernels import descend, predict, squared_error
+from benchmarks import runner
 from benchmarks.machine import cpu_record, gpu_record
 from warp_tiles import record
 
-NOT_RUN = "not run: there are no CUDA graphs on the CPU"
 LARGEST_RATIO, LARGEST_EXTRA_US = 0.35, 0.5  # relative to wp.launch, and in addition to Launch.launch()
+BURSTS, CALLS, STEPS = 200, 100, 20  # calls and training steps of a burst
 
 Ways = Mapping[str, Callable[[], object]]
 
 
-def medians_us(ways: Ways, bursts: int, calls: int) -> dict[str, float]:
+@wp.kernel
+def predict(
+    x: wp.array(dtype=wp.float32),
+    weight: wp.array(dtype=wp.float32),
+    bias: wp.array(dtype=wp.float32),
+    scale: wp.float32,
+    shift: wp.float32,
+    y: wp.array(dtype=wp.float32),
+):
+    i = wp.tid()
+    y[i] = scale * weight[i] * x[i] + bias[i] + shift
+
+
+@wp.kernel
+def squared_error(y: wp.array(dtype=wp.float32), target: wp.array(dtype=wp.float32), loss: wp.array(dtype=wp.float32)):
+    i = wp.tid()
+    difference = y[i] - target[i]
+    wp.atomic_add(loss, 0, difference * difference)
+
+
+@wp.kernel(enable_backward=False)
+def descend(weight: wp.array(dtype=wp.float32), gradient: wp.array(dtype=wp.float32), rate: wp.float32):
+    i = wp.tid()
+    weight[i] = weight[i] - rate * gradient[i]
+    gradient[i] = 0.0
+
+
+def medians_us(ways: Ways, calls: int = CALLS) -> dict[str, float]:
     """Median host time of one call of each way."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for burst in range(bursts + 1):
-        for name, way in ways.items():
-            wp.synchronize()
-            start = time.perf_counter()
-            for _ in range(calls):
-                way()
-            if burst:  # the first one warms up
-                found[name].append((time.perf_counter() - start) / calls * 1e6)
+
+    def burst(way: Callable[[], object]) -> float:
+        wp.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            way()
+        return (time.perf_counter() - start) / calls * 1e6
+
+    found = runner.alternately({name: partial(burst, way) for name, way in ways.items()}, BURSTS, warm=1)
     wp.synchronize()
     return {name: round(statistics.median(values), 2) for name, values in found.items()}
 
 
-class Problem:
-    """Arrays for one thread, and all ways to launch with them."""
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
-        self.x, self.weight, self.bias, self.y, self.target, self.loss = (
-            wp.array([value], dtype=wp.float32, device=device, requires_grad=True)
-            for value in (0.5, 0.1, 0.2, 0.0, 1.0, 0.0)
-        )
-        self.arguments = [self.x, self.weight, self.bias, 1.0, 0.0, self.y]
-        self.loss.grad.fill_(1.0)
-
-    def launches(self) -> tuple[Ways, Ways]:
-        """The ways to launch the kernel, and those to launch its adjoint."""
-        keywords: dict[str, Any] = {"dim": 1, "inputs": self.arguments, "device": self.device}
-        own = [value.grad if isinstance(value, wp.array) else None for value in self.arguments]
-        adjoint: dict[str, Any] = {**keywords, "adj_inputs": own, "adjoint": True}
-        pair = record(predict, **keywords)
-        return (
-            {
-                "wp.launch": lambda: wp.launch(predict, **keywords),
-                "Launch.launch()": wp.launch(predict, **keywords, record_cmd=True).launch,
-                "recorded": pair.forward,
-            },
-            {
-                "wp.launch": lambda: wp.launch(predict, **adjoint),
-                "Launch.launch()": wp.launch(predict, **adjoint, record_cmd=True).launch,
-                "recorded": pair.adjoint,
-            },
-        )
-
-    def settings(self) -> Ways:
-        """The ways to change an argument."""
-        keywords: dict[str, Any] = {"dim": 1, "inputs": self.arguments, "device": self.device}
-        pair = record(predict, **keywords)
-        launch = wp.launch(predict, **keywords, record_cmd=True)
-        return {
-            "Launch.set_param_by_name(), forward alone": lambda: launch.set_param_by_name("x", self.x),
-            "recorded set(), forward and adjoint": lambda: pair.set("x", self.x),
-        }
-
-    def steps(self) -> Ways:
-        """The ways to run a training step: forward, loss, both adjoints, and the update of two weights."""
-        keywords: dict[str, Any] = {"dim": 1, "device": self.device}
-        error = [self.y, self.target, self.loss]
-        updates = [[value, value.grad, 0.01] for value in (self.weight, self.bias)]
-
-        def taped() -> None:
-            with wp.Tape() as tape:
-                wp.launch(predict, inputs=self.arguments, **keywords)
-                wp.launch(squared_error, inputs=error, **keywords)
-            tape.backward(self.loss)
-            for update in updates:
-                wp.launch(descend, inputs=update, **keywords)
-            tape.zero()
-
-        prediction, difference = (
-            record(kernel, inputs=arguments, **keywords)
-            for kernel, arguments in ((predict, self.arguments), (squared_error, error))
-        )
-        descents = [record(descend, inputs=update, **keywords) for update in updates]
-        gradients = [value.grad for value in (self.x, self.y, self.target)]
-
-        def recorded() -> None:
-            prediction.forward()
-            difference.forward()
-            difference.adjoint()
-            prediction.adjoint()
-            for descent in descents:
-                descent.forward()
-            for gradient in gradients:
-                gradient.zero_()
-
-        ways: dict[str, Callable[[], object]] = {"wp.launch + Tape": taped, "recorded pairs": recorded}
-        if self.device.is_cuda:
-            self.loss.grad.fill_(1.0)
-            with wp.ScopedCapture(device=self.device) as capture:
-                recorded()
-            ways["CUDA graph of recorded pairs"] = lambda: wp.capture_launch(capture.graph)
-        return ways
-
-
-def compared(times: Mapping[str, float]) -> dict[str, Any]:
+def compared(times: Mapping[str, float]) -> runner.Row:
     """Returns the times, and True under ``within_bounds`` if the recorded launch is within its bounds."""
     ratio = times["recorded"] / times["wp.launch"]
     extra = times["recorded"] - times["Launch.launch()"]
@@ -141,57 +86,90 @@ def compared(times: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def measure(device: Any, bursts: int, calls: int) -> dict[str, Any]:
-    """Measure every figure of a device, as JSON values."""
-    problem = Problem(device)
-    forward, adjoint = problem.launches()
-    steps: dict[str, Any] = dict(medians_us(problem.steps(), bursts, max(calls // 5, 1)))
-    if not device.is_cuda:
-        steps["CUDA graph of recorded pairs"] = NOT_RUN
+def steps(given: dict[str, Any], arguments: list[Any], target: Any, loss: Any) -> Ways:
+    """The ways to run a training step: forward, loss, both adjoints, and the update of two weights."""
+    x, weight, bias, _, _, y = arguments
+    error = [y, target, loss]
+    updates = [[value, value.grad, 0.01] for value in (weight, bias)]
+
+    def taped() -> None:
+        with wp.Tape() as tape:
+            wp.launch(predict, inputs=arguments, **given)
+            wp.launch(squared_error, inputs=error, **given)
+        tape.backward(loss)
+        for update in updates:
+            wp.launch(descend, inputs=update, **given)
+        tape.zero()
+
+    prediction, difference = record(predict, inputs=arguments, **given), record(squared_error, inputs=error, **given)
+    descents = [record(descend, inputs=update, **given) for update in updates]
+
+    def recorded() -> None:
+        prediction.forward()
+        difference.forward()
+        difference.adjoint()
+        prediction.adjoint()
+        for descent in descents:
+            descent.forward()
+        for value in (x, y, target):
+            value.grad.zero_()
+
+    ways: dict[str, Callable[[], object]] = {"wp.launch + Tape": taped, "recorded pairs": recorded}
+    if wp.get_device(given["device"]).is_cuda:
+        loss.grad.fill_(1.0)
+        with wp.ScopedCapture(device=given["device"]) as capture:
+            recorded()
+        ways["CUDA graph of recorded pairs"] = lambda: wp.capture_launch(capture.graph)
+    return ways
+
+
+def measure(device: str) -> runner.Row:
+    """The times of launches, of changes of an argument, and of training steps."""
+    x, weight, bias, y, target, loss = (
+        wp.array([value], dtype=wp.float32, device=device, requires_grad=True)
+        for value in (0.5, 0.1, 0.2, 0.0, 1.0, 0.0)
+    )
+    loss.grad.fill_(1.0)
+    arguments = [x, weight, bias, 1.0, 0.0, y]
+    forward: dict[str, Any] = {"dim": 1, "inputs": arguments, "device": device}
+    own = [value.grad if isinstance(value, wp.array) else None for value in arguments]
+    adjoint = {**forward, "adj_inputs": own, "adjoint": True}
+    pair, launch = record(predict, **forward), wp.launch(predict, **forward, record_cmd=True)
+
+    def launches(given: dict[str, Any], recorded: Callable[[], object]) -> runner.Row:
+        warps: Callable[[], object] = wp.launch(predict, **given, record_cmd=True).launch
+        ways = {"wp.launch": lambda: wp.launch(predict, **given), "Launch.launch()": warps, "recorded": recorded}
+        return compared(medians_us(ways))
+
+    settings: Ways = {
+        "Launch.set_param_by_name(), forward alone": lambda: launch.set_param_by_name("x", x),
+        "recorded set(), forward and adjoint": lambda: pair.set("x", x),
+    }
+    training = steps({"dim": 1, "device": device}, arguments, target, loss)
     return {
-        **(gpu_record("auto") if device.is_cuda else cpu_record()),
-        "command": " ".join(["python", *sys.argv]),
-        "forward": compared(medians_us(forward, bursts, calls)),
-        "adjoint": compared(medians_us(adjoint, bursts, calls)),
-        "set_us": medians_us(problem.settings(), bursts, calls),
-        "training_step_us": steps,
+        "training_step_us": medians_us(training, STEPS),
+        "forward": launches(forward, pair.forward),
+        "adjoint": launches(adjoint, pair.adjoint),
+        "set_us": medians_us(settings),
     }
 
 
-def table(result: Mapping[str, Any]) -> str:
-    """The figures as text."""
-    lines = []
-    for title in ("forward", "adjoint"):
-        part = result[title]
-        lines += [f"{title}, {name}: {us:.2f} us" for name, us in part["us"].items()]
-        lines.append(
-            f"{title}: {part['ratio_to_wp_launch']:.3f} of wp.launch (at most {LARGEST_RATIO}), "
-            f"{part['us_above_launch']:+.2f} us to Launch.launch() (at most +{LARGEST_EXTRA_US})"
-        )
-    lines += [f"set, {name}: {us:.2f} us" for name, us in result["set_us"].items()]
-    for name, us in result["training_step_us"].items():
-        lines.append(f"training step, {name}: {us if isinstance(us, str) else f'{us:.2f} us'}")
-    return "\n".join(lines)
+@dataclass(frozen=True)
+class Case:
+    """A device: ``cpu`` or ``gpu``."""
+
+    name: str
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--bursts", type=int, default=200)
-    parser.add_argument("--calls", type=int, default=100, help="launches of one burst")
-    arguments = parser.parse_args()
-    device = wp.get_device(arguments.device)
-    result = measure(device, arguments.bursts, arguments.calls)
-    print(table(result))
-    if arguments.json:
-        known = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
-        known["gpu" if device.is_cuda else "cpu"] = result
-        arguments.json.write_text(json.dumps(known, indent=1) + "\n")
-        print(f"wrote {arguments.json}")
-    if not (result["forward"]["within_bounds"] and result["adjoint"]["within_bounds"]):
-        sys.exit("a recorded replay costs more than its bounds")
+main = runner.command(
+    __doc__,
+    lambda options: [Case("cpu" if options.device == "cpu" else "gpu")],
+    lambda case, options: measure(options.device),
+    lambda options: cpu_record() if options.device == "cpu" else gpu_record(),
+    options={"--device": {"default": "cpu", "help": "cpu or cuda:0"}},
+    is_bad=lambda row: not (row["forward"]["within_bounds"] and row["adjoint"]["within_bounds"]),
+)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

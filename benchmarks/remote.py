@@ -9,7 +9,7 @@ needed.
 
 from __future__ import annotations
 
-import contextlib
+import argparse
 import socket
 import statistics
 import sys
@@ -49,34 +49,35 @@ def compiled(case: Case, settings: dict[str, str], *, from_store: bool) -> float
     return float(found["seconds"])
 
 
-def measure(case: Case, sides: dict[str, dict[str, str]], repeats: int) -> Row:
-    """The median seconds of all sides."""
+def measure(case: Case, options: argparse.Namespace) -> Row:
+    """The median seconds of all sides. Before, the case fills the store."""
+    compiled(case, options.pushing, from_store=False)
     times = runner.alternately(
-        {side: partial(compiled, case, settings, from_store=side == "store") for side, settings in sides.items()},
-        repeats,
+        {side: partial(compiled, case, given, from_store=side == "store") for side, given in options.sides.items()},
+        options.repeats,
     )
     medians = {side: statistics.median(found) for side, found in times.items()}
     away = {side: round(medians[side] - medians["local"], 3) for side in ("closed port", "silent")}
     return {"seconds": medians, "all_seconds": times, "away_s": away, **runner.ratio(times["store"], times["local"])}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = runner.parser(__doc__, repeats=5).parse_args(arguments)
-    cases = runner.select(CASES, options.only)
-    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
-        top = Path(scratch)
-        store = top / "store"
-        store.mkdir()
-        trust, push = trust_and_push(top)
-        for case in cases:
-            compiled(case, {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}, from_store=False)
-        url = stack.enter_context(served(store))
-        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        away = {"closed port": "http://127.0.0.1:1", "silent": f"http://127.0.0.1:{silent.getsockname()[1]}"}
-        remotes = {"store": url, **away}
-        sides = {"local": trust} | {side: {**trust, "WARP_TILES_REMOTE": to} for side, to in remotes.items()}
-        record = runner.Record(options.json, cpu_record() | {"server": "python"}, [case.name for case in CASES])
-        return runner.measure(cases, record, options, lambda case: measure(case, sides, options.repeats))
+def conditions(options: argparse.Namespace) -> Row:
+    top = Path(options.stack.enter_context(tempfile.TemporaryDirectory()))
+    store = top / "store"
+    store.mkdir()
+    trust, push = trust_and_push(top)
+    options.pushing = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
+    silent = options.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    remotes = {
+        "store": options.stack.enter_context(served(store)),
+        "closed port": "http://127.0.0.1:1",
+        "silent": f"http://127.0.0.1:{silent.getsockname()[1]}",
+    }
+    options.sides = {"local": trust} | {side: {**trust, "WARP_TILES_REMOTE": url} for side, url in remotes.items()}
+    return cpu_record() | {"server": "python"}
+
+
+main = runner.command(__doc__, CASES, measure, conditions, repeats=5)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,22 @@ measured again. ``--only`` selects rows by name, ``--missing`` those that the fi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
+import importlib
 import json
 import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import comb
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+ROOT = Path(__file__).resolve().parent.parent
+DEVICE = "cuda:0"
 Row = dict[str, Any]
 T = TypeVar("T")
 CONFIDENCE = 0.95
@@ -38,12 +41,6 @@ class Case(Protocol):
 C = TypeVar("C", bound=Case)
 
 
-@dataclass(frozen=True)
-class Task:
-    name: str
-    measured: Callable[[], Row]
-
-
 class WrongResultError(Exception):
     """Two sides compute different results."""
 
@@ -51,30 +48,24 @@ class WrongResultError(Exception):
 # ---- the command line
 
 
-def parser(description: str | None, *, repeats: int = 0, required: bool = False) -> argparse.ArgumentParser:
-    """The options of every benchmark.
-
-    Args:
-        description: The text of its help.
-        repeats: The default of ``--repeats``; 0 if it has no such option.
-        required: True if it has to write a file.
-    """
-    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--json", type=Path, required=required, help="results; rows that are not run are kept")
-    found.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="patterns or beginnings of row names")
-    found.add_argument("--missing", action="store_true", help="leave out rows that the file has for these sources")
-    found.add_argument("--seconds", type=float, default=math.inf, help="start no row after this time")
+def _parser(
+    description: str | None, own: Mapping[str, Mapping[str, Any]], repeats: int, required: bool, builds: str
+) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=required, help="results; rows that are not run are kept")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="patterns or beginnings of row names")
+    parser.add_argument("--missing", action="store_true", help="leave out rows that the file has for these sources")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no row after this time")
     if repeats:
-        found.add_argument("--repeats", type=int, default=repeats, help="of each side")
-    return found
-
-
-def add_build_options(found: argparse.ArgumentParser, folder: Path) -> None:
-    """Options of benchmarks that build kernels ahead of time, by default into a folder."""
-    found.add_argument("--builds", type=Path, default=folder, help="folder of finished builds")
-    found.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
-    found.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
-    found.add_argument("--again", action="store_true", help="try failed builds again")
+        parser.add_argument("--repeats", type=int, default=repeats, help="of each side")
+    if builds:
+        parser.add_argument("--builds", type=Path, default=ROOT / "build" / builds, help="folder of finished builds")
+        parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
+        parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
+        parser.add_argument("--again", action="store_true", help="try failed builds again")
+    for name, keywords in own.items():
+        parser.add_argument(name, **keywords)
+    return parser
 
 
 def is_wanted(name: str, only: Sequence[str]) -> bool:
@@ -217,71 +208,98 @@ class Record:
         return row
 
 
-def measure(
-    cases: Sequence[C],
-    record: Record,
-    options: argparse.Namespace,
-    measured: Callable[[C], Row],
-    described: Callable[[Row], str] = json.dumps,
-    is_usable: Callable[[], bool] = lambda: True,
-) -> int:
-    """Measure cases one by one, and keep and print each row.
-
-    Args:
-        options: See :func:`parser`.
-        measured: Returns the row of a case. A :class:`WrongResultError` is kept as a row, too.
-        described: The words about a row on the terminal.
-        is_usable: False if the GPU cannot be used by this process any more.
-
-    Returns:
-        The status of the process: 1 if a result is wrong, 2 if the GPU is unusable, else 0.
-    """
-    until, wrong = time.monotonic() + options.seconds, False
-    for case in cases:
-        if options.missing and record.has(case.name):
-            continue
-        if time.monotonic() > until:
-            print("out of time; --missing measures the rest", file=sys.stderr)
-            break
-        try:
-            row = record.put({"name": case.name, **measured(case)})
-            print(f"{case.name}: {described(row)}", flush=True)
-        except WrongResultError as error:
-            record.put({"name": case.name, "wrong": str(error)})
-            print(f"{case.name}: WRONG RESULT: {error}", file=sys.stderr, flush=True)
-            wrong = True
-        if not is_usable():
-            print(f"{case.name} left the GPU unusable; --missing continues after it", file=sys.stderr)
-            return 2
-    return int(wrong)
+# ---- a benchmark
 
 
 def command(
     description: str | None,
-    cases: Sequence[C],
-    measured: Callable[[C, argparse.Namespace], Row],
-    conditions: Callable[[], Row],
+    cases: Sequence[C] | Callable[[argparse.Namespace], Sequence[C]],
+    measured: Callable[[C, argparse.Namespace], Row | None],
+    conditions: Callable[[argparse.Namespace], Row],
     *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     repeats: int = 0,
+    required: bool = False,
+    builds: Callable[[C, argparse.Namespace], Iterable[Any]] | None = None,
+    folder: str = "benchmarks",
+    at_a_time: int = 0,
+    gpu: bool = False,
     summarize: Callable[[list[Row]], Row] = lambda rows: {},
     described: Callable[[Row], str] = json.dumps,
-) -> Callable[[list[str] | None], int]:
-    """The entry point of a benchmark that has no options of its own.
+    is_bad: Callable[[Row], bool] = lambda row: False,
+) -> Callable[..., int]:
+    """The entry point of a benchmark, which measures cases one by one, and keeps and prints each row.
+
+    Its status is 1 if a result is wrong or bad, 2 if the GPU is unusable, else 0.
 
     Args:
         description: The text of its help.
-        measured: Returns the row of a case, given the options.
-        conditions: Returns the conditions of a run, and prepares it.
-        repeats, summarize, described: See :func:`parser`, :class:`Record` and :func:`measure`.
+        cases: All cases, or what gives them for the options.
+        measured: Returns the row of a case, or None if it has none. A :class:`WrongResultError` is a row, too.
+        conditions: Returns the conditions of a run, and prepares it. ``options.stack`` is closed at its end.
+        options: The benchmark's own options: keywords of ``add_argument`` by name.
+        repeats: The default of ``--repeats``; 0 if it has no such option.
+        required: True if it has to write a file.
+        builds: Returns each :class:`benchmarks.speed.builds.Build` of a case. Processes build them into
+            ``options.store`` before cases are measured.
+        folder: Where builds are kept, below ``build/``.
+        at_a_time: Number of cases that are built before they are measured, in ``--seconds``. With 0, all are built
+            before the time begins.
+        gpu: True to raise the clock of the GPU before, and to end if a case leaves the GPU unusable.
+        summarize: See :class:`Record`.
+        described: The words about a row on the terminal.
+        is_bad: True if a row is kept and makes the run fail.
     """
 
-    def main(arguments: list[str] | None = None) -> int:
-        options = parser(description, repeats=repeats).parse_args(arguments)
-        record = Record(options.json, conditions(), [case.name for case in cases], summarize)
-        return measure(select(cases, options.only), record, options, lambda case: measured(case, options), described)
+    def main(arguments: Sequence[str] | None = None) -> int:
+        given = _parser(description, options or {}, repeats, required, folder if builds else "").parse_args(arguments)
+        every = cases(given) if callable(cases) else cases
+        wanted, start = select(every, given.only), time.monotonic()
+        build_only = builds is not None and given.build_only
+        size = len(wanted) if build_only or not at_a_time else at_a_time
+        record, status = None, 0
+        with contextlib.ExitStack() as given.stack:
+            for first in range(0, len(wanted), max(1, size)):
+                some = wanted[first : first + size]
+                if builds:
+                    _build(some, builds, given)
+                if build_only:
+                    return 0
+                if record is None:
+                    record = Record(given.json, conditions(given), [case.name for case in every], summarize)
+                    if gpu:
+                        timing().warm_up(DEVICE)
+                    until = (start if at_a_time else time.monotonic()) + given.seconds
+                for case in some:
+                    if given.missing and record.has(case.name):
+                        continue
+                    if time.monotonic() > until:
+                        print("out of time; --missing measures the rest", file=sys.stderr)
+                        return status
+                    try:
+                        if (found := measured(case, given)) is not None:
+                            row = record.put({"name": case.name, **found})
+                            print(f"{case.name}: {described(row)}", flush=True)
+                            status |= is_bad(row)
+                    except WrongResultError as error:
+                        record.put({"name": case.name, "wrong": str(error)})
+                        print(f"{case.name}: WRONG RESULT: {error}", file=sys.stderr, flush=True)
+                        status = 1
+                    if gpu and not timing().is_usable(DEVICE):
+                        print(f"{case.name} left the GPU unusable; --missing continues after it", file=sys.stderr)
+                        return 2
+        return status
 
     return main
 
 
-def chunks(cases: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (cases[start : start + size] for start in range(0, len(cases), size))
+def timing() -> Any:
+    """:mod:`benchmarks.speed.timing`, which imports Warp."""
+    return importlib.import_module("benchmarks.speed.timing")
+
+
+def _build(cases: Sequence[C], builds: Callable[[C, Any], Iterable[Any]], given: argparse.Namespace) -> None:
+    from benchmarks.speed.builds import BuildStore
+
+    given.store = BuildStore(given.builds, getattr(given, "provider", "auto"))
+    given.store.fill([one for case in cases for one in builds(case, given)], given.workers, given.again)

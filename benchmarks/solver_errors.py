@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import warp as wp
 
+from benchmarks.runner import DEVICE
 from benchmarks.solvers import DTYPES, SIDES, Cell
 from benchmarks.speed.builds import Build, BuildStore, load_module
 
+Found = dict[str, Any]
 FUNCTIONS = ("cholesky", "cholesky_solve", "lower_solve", "upper_solve")
 IN_PLACE = tuple(f"{function}_inplace" for function in FUNCTIONS)
 ADJOINTS = {
@@ -67,6 +70,28 @@ class Row:
         """Names of the results that are measured."""
         return ADJOINTS[self.function] if self.function in IN_PLACE else ("x", *ADJOINTS[self.function])
 
+    def measured(self, store: BuildStore) -> Found:
+        """The errors of all sides."""
+        inputs = draw(self)
+        found = exact(self.function.removesuffix("_inplace"), *(inputs[name].astype(np.longdouble) for name in "abg"))
+        expected = {name: found[name] for name in self.results}
+        record: Found = {"function": self.function, "types": self.types, "n": self.n, "condition": self.condition}
+        record["measured_condition"] = float(f"{condition_of(self, inputs['a']):.3g}")
+        for side in SIDES:
+            known = side == "tiles" or self.function in _WARPS_ADJOINTS
+            record[side] = {name: {"error": _NOT_TRIED if known else NO_GRADIENT} for name in expected}
+            for build, results in self.builds(side):
+                groups = [[name for name in group if name in results] for group in (("x",), ADJOINTS[self.function])]
+                record[side] |= measured_build(
+                    store, build, filter(None, groups), lambda module, names: compute(module, inputs, names),
+                    lambda name, runs: figures(runs, expected[name]), lambda record, side=side: TITLES[side],  # type: ignore[misc]
+                )  # fmt: skip
+        return record
+
+    @property
+    def all_builds(self) -> list[Build[Cell]]:
+        return [build for side in SIDES for build, _ in self.builds(side)]
+
     def builds(self, side: str) -> Iterator[tuple[Build[Cell], tuple[str, ...]]]:
         """The kernels of one side, each with its results. A kernel with an adjoint mostly serves both directions."""
         forward = Build(Cell(self.function, self.types, self.n, 0, THREADS), side)
@@ -91,12 +116,6 @@ ROWS = [
     for n in SIZES
     for condition in CONDITIONS[types]
 ]
-
-
-def builds(rows: Iterable[Row]) -> list[Build[Cell]]:
-    """The kernels of rows. Those that Warp builds longest, the adjoints of Cholesky factors, come first."""
-    found = {build for row in rows for side in SIDES for build, _ in row.builds(side)}
-    return sorted(found, key=lambda build: (not build.cell.backward, build.cell.function, build.cell.n, build.module))
 
 
 # ---- inputs
@@ -212,22 +231,9 @@ def errors(values: Any, expected: Any) -> Any:
 # ---- one row
 
 
-@functools.lru_cache(maxsize=8)  # rows of two conditions have the same kernels
-def _load(store: BuildStore, build: Build[Cell], device: str) -> Any:
-    return load_module(store, build, device).run
-
-
-def compute(kernel: Any, inputs: Mapping[str, Any], results: Sequence[str], device: str) -> dict[str, Any]:
-    """Launch a kernel, and its adjoint if a gradient is among the results. Returns NumPy arrays.
-
-    Args:
-        kernel: Kernel of a :class:`benchmarks.solvers.Cell` of vectors.
-        inputs: See :func:`draw`.
-        results: Names of the results.
-        device: Name of the device.
-    """
-    import warp as wp
-
+def compute(module: Any, inputs: Mapping[str, Any], results: Sequence[str], device: str = DEVICE) -> dict[str, Any]:
+    """Launch the kernel of a cell of vectors, and its adjoint if a gradient is among the results."""
+    kernel = module.run
     a, b = (wp.array(inputs[name], device=device) for name in "ab")
     x = wp.array(np.full_like(inputs["g"], np.nan), device=device)
     launch: dict[str, Any] = {"dim": [MATRICES], "inputs": [a, b, x], "block_dim": THREADS, "device": device}
@@ -258,48 +264,39 @@ def figures(runs: Sequence[Any], expected: Any) -> dict[str, Any]:
     }
 
 
-def measure_build(
+def measured_build(
     store: BuildStore,
-    build: Build[Cell],
-    inputs: Mapping[str, Any],
-    expected: Mapping[str, Any],
-    results: Sequence[str],
-    device: str,
-) -> dict[str, Any]:
-    """Measure some results of one kernel, or return the reason why there are none."""
+    build: Build[Any],
+    groups: Iterable[Sequence[str]],
+    compute: Callable[[Any, Sequence[str]], Mapping[str, Any]],
+    figures: Callable[[str, Sequence[Any]], Found],
+    peer: Callable[[Found], str],
+) -> Found:
+    """Measure some results of one kernel, or return the reason why there are none.
+
+    Args:
+        groups: Names of results that are computed together. Others do not suffer if one group fails.
+        compute: Returns the values of results, given the module of the kernel.
+        figures: Returns the figures of a result from the values of several runs.
+        peer: Who computes them if warp_tiles does not, by the record of the build.
+    """
+    found: Found = {}
     record = store.record(build) or {"error": "not built"}
-    if "error" in record:
-        return {name: {"error": record["error"][:200]} for name in results}
-    try:
-        kernel = _load(store, build, device)
-    except Exception as error:
-        return {name: {"error": f"{type(error).__name__}: {error}"[:200]} for name in results}
-    providers = sorted({built["provider"] for built in record.get("builds", [])}) or [TITLES[build.side]]
-    found: dict[str, Any] = {}
-    for group in (("x",), ADJOINTS[build.cell.function]):  # an adjoint may fail alone
-        names = [name for name in group if name in results]
-        if not names:
-            continue
+    providers = sorted({built["provider"] for built in record.get("builds", [])})
+    for names in groups:
         try:
-            runs = [compute(kernel, inputs, names, device) for _ in range(RUNS)]
-            found |= {
-                name: {**figures([run[name] for run in runs], expected[name]), "providers": providers} for name in names
-            }
-        except Exception as error:
-            found |= {name: {"error": f"{type(error).__name__}: {error}"[:200]} for name in names}
+            if "error" in record:
+                raise LookupError(record["error"])
+            module = load_once(store, build)
+            runs = [compute(module, names) for _ in range(RUNS)]
+            for name in names:
+                found[name] = figures(name, [run[name] for run in runs]) | {"providers": providers or [peer(record)]}
+        except Exception as error:  # the other results are independent of it
+            text = str(record.get("error") or f"{type(error).__name__}: {error}")
+            found |= {name: {"error": text[:200]} for name in names}
     return found
 
 
-def measure(row: Row, store: BuildStore, device: str) -> dict[str, Any]:
-    """Measure one row for all sides."""
-    inputs = draw(row)
-    found = exact(row.function.removesuffix("_inplace"), *(inputs[name].astype(np.longdouble) for name in "abg"))
-    expected = {name: found[name] for name in row.results}
-    record: dict[str, Any] = {"function": row.function, "types": row.types, "n": row.n}
-    record |= {"condition": row.condition, "measured_condition": float(f"{condition_of(row, inputs['a']):.3g}")}
-    for side in SIDES:
-        known = side == "tiles" or row.function in _WARPS_ADJOINTS
-        record[side] = {name: {"error": _NOT_TRIED if known else NO_GRADIENT} for name in expected}
-        for build, results in row.builds(side):
-            record[side] |= measure_build(store, build, inputs, expected, results, device)
-    return record
+@functools.lru_cache(maxsize=8)  # rows of two conditions have the same kernels
+def load_once(store: BuildStore, build: Build[Any]) -> Any:
+    return load_module(store, build, DEVICE)

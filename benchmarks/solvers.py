@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,10 +26,10 @@ import warp as wp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
-from benchmarks.machine import ROOT, gpu_record
-from benchmarks.runner import Row
+from benchmarks.machine import gpu_record
+from benchmarks.runner import DEVICE, Row
 from benchmarks.speed.builds import Build, BuildStore, load_module
-from benchmarks.speed.timing import Launch, time_alternately, warm_up
+from benchmarks.speed.timing import Launch, time_alternately
 
 Side = Literal["tiles", "warp", "native"]
 SIDES: tuple[Side, ...] = ("tiles", "warp", "native")
@@ -193,16 +193,12 @@ class Cell:
         return "cholesky" in self.function and "cholesky_solve" not in self.function
 
     @property
-    def label(self) -> str:
+    def name(self) -> str:
         """Its name in results."""
         columns = f" columns{self.columns}" if self.columns else ""
         backward = " backward" if self.backward else ""
         block = f" block{self.block}" if self.block else ""
         return f"{self.function}{backward} {self.types} n{self.n}{columns}{block} t{self.threads}"
-
-    @property
-    def name(self) -> str:
-        return self.label.replace(" ", "_")
 
     @property
     def kind(self) -> str:
@@ -233,39 +229,27 @@ class Cell:
         )
 
 
-@dataclass(frozen=True)
-class Case:
-    """A cell under the name of its row."""
-
-    name: str
-    cell: Cell
-
-
-def cells() -> list[Cell]:
-    found = []
+def cells() -> Iterator[Cell]:
     for types, n, threads in itertools.product(DTYPES, SIZES, THREADS):
-        found += [Cell(function, types, n, 0, threads) for function in _BODIES]
+        yield from (Cell(function, types, n, 0, threads) for function in _BODIES)
         if threads in (64, 128):
-            found.append(Cell("lower_solve", types, n, n, threads))
-            found += [Cell(function, types, n, 0, threads, True) for function in ("cholesky", "lower_solve")]
-    for function, n, threads in itertools.product(
-        (*_PRODUCTS, "cholesky_inplace", "lower_solve_inplace", "cholesky_solve_inplace"), SIZES[4:], THREADS[:3]
-    ):
-        found.append(Cell(function, "fp32", n, 0, threads))
+            yield Cell("lower_solve", types, n, n, threads)
+            yield from (Cell(function, types, n, 0, threads, True) for function in ("cholesky", "lower_solve"))
+    functions = (*_PRODUCTS, "cholesky_inplace", "lower_solve_inplace", "cholesky_solve_inplace")
+    for function, n, threads in itertools.product(functions, SIZES[4:], THREADS[:3]):
+        yield Cell(function, "fp32", n, 0, threads)
     for function, types, n, block in itertools.product(_BLOCKED, DTYPES, BLOCKED_SIZES, BLOCKS):
         columns = int(function == "blocked_solve")
-        found.append(Cell(function, types, n, columns, 64 if columns else 128, block=block))
-    return found
+        yield Cell(function, types, n, columns, 64 if columns else 128, block=block)
 
 
 _kernels: dict[tuple[str, int, str], Any] = {}  # cells of one text differ in sizes alone
 
 
-def _kernel_of(store: BuildStore, build: Build[Cell], device: str) -> Any:
-    """The kernel of a finished build, loaded at the first call."""
+def _kernel_of(store: BuildStore, build: Build[Cell]) -> Any:
     key = (build.side, build.limits_of, build.text)
     if key not in _kernels:
-        _kernels[key] = load_module(store, build, device).run
+        _kernels[key] = load_module(store, build, DEVICE).run
     return _kernels[key]
 
 
@@ -275,13 +259,11 @@ class Loaded:
     Args:
         store: The store of the build.
         build: The build.
-        device: Name of the device.
         batch: The number of matrices; None for that of the cell.
     """
 
-    def __init__(self, store: BuildStore, build: Build[Cell], device: str, batch: int | None = None) -> None:
-        cell = build.cell
-        self._kernel, self._device, self._cell = _kernel_of(store, build, device), device, cell
+    def __init__(self, store: BuildStore, build: Build[Cell], batch: int | None = None) -> None:
+        self._cell = cell = build.cell
         self._batch = batch or cell.batch
         random = np.random.default_rng(cell.n)
         dtype = DTYPES[cell.types]
@@ -296,26 +278,22 @@ class Loaded:
         self.a = self._array(first, dtype)
         self.b = self._array(random.uniform(-1, 1, rhs_shape), dtype)
         shape = (cell.n, cell.n) if cell.is_factor or cell.is_product else rhs_shape[1:]
-        self.x = wp.zeros((self._batch, *shape), dtype=self.a.dtype, device=device)
+        self.x = wp.zeros((self._batch, *shape), dtype=self.a.dtype, device=DEVICE)
         self.gradient = self._array(random.uniform(-1, 1, (DRAWN, *shape)), dtype)
         if cell.backward:
             for array in (self.a, self.b, self.x):
                 array.grad = wp.zeros_like(array)
-        keywords: dict[str, Any] = {
-            "dim": [self._batch],
-            "block_dim": cell.threads,
-            "device": device,
-            "record_cmd": True,
-        }
-        keywords["inputs"] = arrays = [self.a, self.b, self.x]
-        if cell.backward:
-            keywords |= {"adjoint": True, "adj_inputs": [array.grad for array in arrays]}
-        self._command = wp.launch_tiled(self._kernel, **keywords)
+        arrays = [self.a, self.b, self.x]
+        adjoint = {"adjoint": True, "adj_inputs": [array.grad for array in arrays]} if cell.backward else {}
+        self._command: Any = wp.launch_tiled(
+            _kernel_of(store, build), dim=[self._batch], inputs=arrays, block_dim=cell.threads, device=DEVICE,
+            record_cmd=True, **adjoint,
+        )  # fmt: skip
 
     def _array(self, values: Any, dtype: str) -> Any:
         """The drawn values again and again."""
-        drawn = wp.array(values.astype(dtype)[: self._batch], device=self._device)
-        found = wp.empty((self._batch, *values.shape[1:]), dtype=drawn.dtype, device=self._device)
+        drawn = wp.array(values.astype(dtype)[: self._batch], device=DEVICE)
+        found = wp.empty((self._batch, *values.shape[1:]), dtype=drawn.dtype, device=DEVICE)
         for start in range(0, self._batch, len(drawn)):
             wp.copy(found[start : start + len(drawn)], drawn)
         return found
@@ -339,7 +317,7 @@ class Loaded:
         return {"grad_a": self.a.grad.numpy()[::63], "grad_b": self.b.grad.numpy()[::63]}
 
 
-def measure(cell: Cell, store: BuildStore, device: str) -> Row:
+def measure(cell: Cell, store: BuildStore) -> Row:
     """One row: compare the sides' results, and time them."""
     row: Row = {"kind": cell.kind, **asdict(cell)}
     sides: dict[str, Loaded] = {}
@@ -351,9 +329,9 @@ def measure(cell: Cell, store: BuildStore, device: str) -> Row:
             row[side]["error"] = record["error"][:300]
             continue
         try:
-            sides[side] = Loaded(store, build, device)
+            sides[side] = Loaded(store, build)
             sides[side].run()
-            wp.synchronize_device(device)
+            wp.synchronize_device(DEVICE)
         except Exception as error:
             sides.pop(side, None)
             row[side]["error"] = f"{type(error).__name__}: {error}"[:300]
@@ -363,26 +341,26 @@ def measure(cell: Cell, store: BuildStore, device: str) -> Row:
     for peer, expected in results.items() if ours else ():
         found = [runner.difference(ours[name], values) for name, values in expected.items() if np.any(values)]
         row[peer]["difference"] = runner.require_close(max(found, default=0.0), allowed, peer)
-    timed = _times(cell, sides, device)
+    timed = _times(cell, sides)
     for name in sides:
         row[name] |= timed.pop(name)
     row |= timed  # the ratio
     for batch in cell.other_batches:
         try:
-            loaded = {side: Loaded(store, Build(cell, side), device, batch) for side in sides}
-            times = _times(cell, loaded, device)
+            loaded = {side: Loaded(store, Build(cell, side), batch) for side in sides}
+            times = _times(cell, loaded)
         except Exception as error:  # e.g. memory is short; the other numbers of matrices are independent of it
             times = {"error": f"{type(error).__name__}: {error}"[:300]}
         row.setdefault("batches", {})[str(batch)] = times
     return row
 
 
-def _times(cell: Cell, sides: Mapping[str, Loaded], device: str) -> dict[str, Any]:
+def _times(cell: Cell, sides: Mapping[str, Loaded]) -> dict[str, Any]:
     """The times of each side, and the ratio of the faster of Warp's times to ours."""
     launches = {side: Launch(loaded.run, loaded.prepare if cell.backward else None) for side, loaded in sides.items()}
     found: dict[str, Any] = {
         side: {"median_us": times.median_us, "spread_us": times.spread_us}
-        for side, times in time_alternately(launches, device).items()
+        for side, times in time_alternately(launches, DEVICE).items()
     }
     peers = [found[side]["median_us"] for side in ("warp", "native") if side in found]
     if peers and "tiles" in found:
@@ -406,21 +384,18 @@ def line_of(row: Row) -> str:
     return f"{times} us, ratio {row.get('ratio')}"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = runner.parser(__doc__)
-    runner.add_build_options(parser, ROOT / "build" / "solvers")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="sides to build")
-    options = parser.parse_args(arguments)
-    chosen = [cell for cell in cells() if runner.is_wanted(cell.label, options.only)]
-    store = BuildStore(options.builds, "auto")
-    store.fill([Build(cell, side) for cell in chosen for side in options.sides], options.workers, options.again)
-    if options.build_only:
-        return 0
-    device = "cuda:0"
-    warm_up(device)
-    record = runner.Record(options.json, gpu_record(), [cell.label for cell in cells()], summary)
-    cases = [Case(cell.label, cell) for cell in chosen]
-    return runner.measure(cases, record, options, lambda case: measure(case.cell, store, device), line_of)
+main = runner.command(
+    __doc__,
+    list(cells()),
+    lambda cell, options: measure(cell, options.store),
+    lambda options: gpu_record(),
+    options={"--sides": {"nargs": "+", "choices": SIDES, "default": SIDES, "help": "sides to build"}},
+    builds=lambda cell, options: [Build(cell, side) for side in options.sides],
+    folder="solvers",
+    gpu=True,
+    summarize=summary,
+    described=line_of,
+)
 
 
 if __name__ == "__main__":

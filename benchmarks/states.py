@@ -12,9 +12,11 @@ sm_90: code generation, the functions of the products and the link. The row ``pl
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.machine import ROOT, cpu_record
-from benchmarks.processes import run_in
+from benchmarks.processes import environment, run_json
 from benchmarks.runner import Row
 from tests.loop_forms import FORMS
 from tests.staged_cases import Case as Staged
@@ -81,8 +83,12 @@ class Case:
     unit: str
 
     def measured(self, state: Path) -> float:
-        """The median time of the modules in one process of a state."""
-        times, file = run_in(state, _IMPORT + self.program, [self.texts, self.threads, 5])
+        """The median time of the modules in one process of a state, which has empty caches."""
+        command = [sys.executable, "-c", _IMPORT + self.program]
+        with tempfile.TemporaryDirectory() as scratch:
+            caches = {"WARP_CACHE_PATH": f"{scratch}/warp", "WARP_TILES_CACHE_DIR": f"{scratch}/tiles"}
+            environ = {**environment(**caches), "PYTHONPATH": str(state.resolve())}
+            times, file = run_json(command, environ, [self.texts, self.threads, 5], Path(scratch))
         if not Path(file).is_relative_to(state.resolve()):
             raise SystemExit(f"{state}: the process imported {file}")
         return float(statistics.median(times))
@@ -119,22 +125,23 @@ def commit_of(state: Path) -> str:
     return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def measure(case: Case, states: dict[str, Path], repeats: int) -> Row:
+def measure(case: Case, options: argparse.Namespace) -> Row:
     """The median times of a case in both states, and their ratio."""
-    times = runner.alternately({name: partial(case.measured, state) for name, state in states.items()}, repeats, warm=1)
+    states = ({"before": options.before} if options.before else {}) | {"now": ROOT}
+    sides = {name: partial(case.measured, state) for name, state in states.items()}
+    times = runner.alternately(sides, options.repeats, warm=1)
     row: Row = {f"{name}_{case.unit}": round(statistics.median(found), 3) for name, found in times.items()}
     return row | (runner.ratio(times["now"], times["before"]) if "before" in times else {})
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = runner.parser(__doc__, repeats=5)
-    parser.add_argument("--before", type=Path, help="a worktree of the other state")
-    options = parser.parse_args(arguments)
-    states = ({"before": options.before} if options.before else {}) | {"now": ROOT}
-    run = cpu_record() | ({"before": commit_of(options.before)} if options.before else {})
-    record = runner.Record(options.json, run, [case.name for case in CASES])
-    cases = runner.select(CASES, options.only)
-    return runner.measure(cases, record, options, lambda case: measure(case, states, options.repeats))
+main = runner.command(
+    __doc__,
+    CASES,
+    measure,
+    lambda options: cpu_record() | ({"before": commit_of(options.before)} if options.before else {}),
+    options={"--before": {"type": Path, "help": "a worktree of the other state"}},
+    repeats=5,
+)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def test_titles_and_summaries_name_it_too() -> None:
 
 
 def test_the_recorded_summaries_are_those_of_their_rows() -> None:
-    data = json.loads((gemm.ROOT / "benchmarks" / "results" / "gemm.json").read_text())
+    data = json.loads((RESULTS / "gemm.json").read_text())
     assert gemm.parts(data["rows"]) == {"parts": data["parts"]}
     outlier = data["parts"]["backward_resident"]["summary"]["fp32"]["outlier"]
     assert outlier["name"] == "backward_resident fp32 128x128x32 128"

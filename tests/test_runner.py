@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import runner
 from benchmarks.runner import WrongResultError
+from benchmarks.speed.builds import BuildStore
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def run(path: Path, sources: str, *arguments: str, values: dict[str, Any]) -> in
     def total(rows: list[runner.Row]) -> runner.Row:
         return {"total": sum(row.get("value", 0) for row in rows)}
 
-    main = runner.command("", CASES, measured, lambda: {"sources": sources}, summarize=total)
+    main = runner.command("", CASES, measured, lambda options: {"sources": sources}, summarize=total)
     return main(["--json", str(path), *arguments])
 
 
@@ -97,11 +99,52 @@ def test_a_wrong_result_is_kept_and_is_the_status(tmp_path: Path, capsys: pytest
     assert json.loads(path.read_text())["total"] == 7
 
 
-def test_a_run_ends_in_time_or_when_the_gpu_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = runner.parser("").parse_args(["--seconds", "-1"])
-    record = runner.Record(tmp_path / "result.json", {})
-    assert runner.measure(CASES, record, options, lambda case: {}) == 0
+def test_a_run_ends_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "result.json", "s", "--seconds", "-1", values={}) == 0
     assert "out of time" in capsys.readouterr().err
-    options = runner.parser("").parse_args([])
-    assert runner.measure(CASES, record, options, lambda case: {}, is_usable=lambda: False) == 2
-    assert [row["name"] for row in record.rows] == ["loop a"]
+
+
+def test_a_run_ends_when_the_gpu_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    gpu = SimpleNamespace(warm_up=calls.append, is_usable=lambda device: len(calls) < 3)
+    monkeypatch.setattr(runner, "timing", lambda: gpu)
+    main = runner.command("", CASES, lambda case, options: calls.append(case.name) or {}, lambda options: {}, gpu=True)
+    assert main([]) == 2
+    assert calls == [runner.DEVICE, "loop a", "loop b"], "the clock is raised before the first row"
+
+
+def test_a_row_may_be_bad_or_missing(tmp_path: Path) -> None:
+    path, rows = tmp_path / "result.json", {"loop a": {"ratio": 3}, "loop b": None, "small a": {"ratio": 1}}
+    main = runner.command(
+        "", CASES, lambda case, options: rows[case.name], lambda options: {}, is_bad=lambda row: row["ratio"] > 2
+    )
+    assert main(["--json", str(path)]) == 1
+    assert [row["name"] for row in json.loads(path.read_text())["rows"]] == ["loop a", "small a"]
+    assert main(["--only", "small"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("at_a_time", "arguments", "expected"),
+    [
+        (0, [], ["build loop a, loop b, small a", "conditions", "loop a", "loop b", "small a", "closed"]),
+        (2, [], ["build loop a, loop b", "conditions", "loop a", "loop b", "build small a", "small a", "closed"]),
+        (2, ["--build-only"], ["build loop a, loop b, small a"]),
+    ],
+)
+def test_cases_are_built_before_they_are_measured(
+    at_a_time: int, arguments: list[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(BuildStore, "fill", lambda self, builds, *_: log.append(f"build {', '.join(builds)}"))
+
+    def conditions(options: Any) -> runner.Row:
+        options.stack.callback(log.append, "closed")
+        log.append("conditions")
+        return {}
+
+    main = runner.command(
+        "", CASES, lambda case, options: log.append(case.name) or {}, conditions,
+        builds=lambda case, options: [case.name], at_a_time=at_a_time,
+    )  # fmt: skip
+    assert main(["--builds", str(tmp_path), *arguments]) == 0
+    assert log == expected

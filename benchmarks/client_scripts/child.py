@@ -14,40 +14,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import re
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import warp as wp
 
 import warp_tiles
-from benchmarks.client_scripts.steps import STEPS
+from benchmarks.client_scripts.steps import ARCH, CLIENTS, versions
 from benchmarks.stand_in import stand_in
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
-
-ARCH = 90
-
-
-def launched_modules(step: Callable[[], None]) -> list[tuple[Any, int]]:
-    """The Warp modules that a step launches, each with each block size, in the order of their first launches."""
-    found: dict[tuple[int, int], tuple[Any, int]] = {}
-
-    def note(launch: NotedLaunch) -> None:
-        module, threads = launch.kernel.module, launch.block_dim
-        found.setdefault((id(module), threads), (module, threads))
-
-    with intercepted(note):
-        step()
-    return list(found.values())
-
-
-# ---- cost
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -78,11 +58,12 @@ class Meter:
         self._cpu, self._wall = cpu_seconds(), time.perf_counter()
 
     def read(self) -> dict[str, float]:
-        """Both, rounded to milliseconds."""
-        return {
-            "cpu_s": round(cpu_seconds() - self._cpu, 3),
-            "wall_s": round(time.perf_counter() - self._wall, 3),
-        }
+        return {"cpu_s": cpu_seconds() - self._cpu, "wall_s": time.perf_counter() - self._wall}
+
+
+def total(*parts: dict[str, float], prefix: str = "") -> dict[str, float]:
+    """The sums of costs, rounded to milliseconds."""
+    return {f"{prefix}{name}": round(sum(part[name] for part in parts), 3) for name in ("cpu_s", "wall_s")}
 
 
 def mathdx_builds() -> int:
@@ -106,111 +87,89 @@ def compile_module(module: Any, threads: int, folder: Path) -> dict[str, Any]:
         (cubin,) = wp.compile_aot_module(module, arch=ARCH, module_dir=folder)
     finally:
         module.options["block_dim"] = default
-    row: dict[str, Any] = {"kernels": sorted(module.kernels), "threads": threads, **meter.read()}
+    row: dict[str, Any] = {"kernels": sorted(module.kernels), "threads": threads, **total(meter.read())}
     row["cubin_bytes"] = Path(cubin).stat().st_size
     row["mathdx_builds"] = mathdx_builds() - before
     row["functions"] = sum(linked_functions(path.read_text()) for path in folder.glob("*.cu"))
     return row
 
 
-def load_at_launches(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
-    """Load modules at their launches, while the functions that launch them run, as on a GPU.
+def launched_modules(
+    step: Callable[[], None], load: Callable[[Any, int], None] = lambda module, threads: None
+) -> dict[tuple[int, int], tuple[Any, int]]:
+    """The Warp modules that a step launches, each with each block size, in order. Each launch loads its own."""
+    found: dict[tuple[int, int], tuple[Any, int]] = {}
 
-    Returns:
-        The number of modules, and the cost of loading them.
-    """
-    seen: set[tuple[int, int]] = set()
-    total = {"cpu_s": 0.0, "wall_s": 0.0}
-    with stand_in(Path(wp.config.kernel_cache_dir)) as device:
+    def note(launch: NotedLaunch) -> None:
+        module, threads = launch.kernel.module, launch.block_dim
+        found.setdefault((id(module), threads), (module, threads))
+        load(module, threads)
 
-        def note(launch: NotedLaunch) -> None:
-            module, threads = launch.kernel.module, launch.block_dim
-            seen.add((id(module), threads))
-            meter = Meter()
-            module.load(device.alias, threads)
-            for name, value in meter.read().items():
-                total[name] += value
-
-        with intercepted(note):
-            step()
-    return len(seen), total
-
-
-def versions() -> dict[str, str]:
-    names = (
-        "warp-lang",
-        "mujoco-warp",
-        "mujoco",
-        "newton",
-        "warp-nn",
-        "nvidia-cuda-nvrtc-cu12",
-        "nvidia-nvjitlink-cu12",
-    )
-    found = {}
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+    with intercepted(note):
+        step()
     return found
 
 
-def measure(step: Callable[[], None], side: str, folder: Path, record: Path | None = None) -> dict[str, Any]:
+def compiled(step: Callable[[], None], enabling: dict[str, float], folder: Path) -> dict[str, Any]:
     """Find what a step launches and compile it, one module after another, as launches do."""
-    tiles = side in ("tiles", "start", "wheel")
-    wp.config.log_level = wp.LOG_WARNING
-    wp.init()
-    enabling = Meter()
-    if side == "start":
-        warp_tiles.configure(modules="all")
-    if tiles:
-        warp_tiles.enable(start=record)
-    start = enabling.read()
     setup = Meter()
-    if side in ("start", "warp_start", "wheel"):
-        return started(step, start, setup)
-    targets = launched_modules(step)
-    met = setup.read()
-    compiling = Meter()
+    targets = launched_modules(step).values()
+    met, compiling = setup.read(), Meter()
     rows = [compile_module(*target, folder / str(number)) for number, target in enumerate(targets)]
-    records = warp_tiles.report()["modules"] if tiles else []
-    if tiles:
-        warp_tiles.disable()
-    cost = compiling.read()
+    records = warp_tiles.report()["modules"] if warp_tiles.is_enabled() else []
+    warp_tiles.disable()
     return {
-        **{name: round(cost[name] + start[name], 3) for name in cost},
-        "setup_cpu_s": met["cpu_s"],
-        "setup_wall_s": met["wall_s"],
+        **total(compiling.read(), enabling),
+        **total(met, prefix="setup_"),
         "modules": len(targets),
         "cubin_bytes": sum(path.stat().st_size for path in folder.rglob("*.cubin")),
-        "found": sum(record.get("found", False) for record in records),
         "mathdx_builds": mathdx_builds(),
         "own_builds": sum(record.get("lto_builds", 0) for record in records),
         "rows": rows,
     }
 
 
-def started(step: Callable[[], None], enabling: dict[str, float], setup: Meter) -> dict[str, Any]:
-    """Runs a step whose launches load their modules. The rest of its time is recorded as setup."""
-    modules, cost = load_at_launches(step)
+def started(step: Callable[[], None], enabling: dict[str, float]) -> dict[str, Any]:
+    """Load modules at their launches, while the functions that launch them run, as on a GPU. The rest is setup."""
+    setup, costs = Meter(), [{"cpu_s": 0.0, "wall_s": 0.0}]
+    with stand_in(Path(wp.config.kernel_cache_dir)) as device:
+
+        def load(module: Any, threads: int) -> None:
+            meter = Meter()
+            module.load(device.alias, threads)
+            costs.append(meter.read())
+
+        modules = launched_modules(step, load)
     met = setup.read()
     records = warp_tiles.report()["modules"] if warp_tiles.is_enabled() else []
-    found = sum(record.get("found", False) for record in records)
     ending = Meter()
     warp_tiles.disable()  # writes the start record
-    end = ending.read()
+    without = [{name: -value for name, value in cost.items()} for cost in costs]
     return {
-        **{name: round(cost[name] + enabling[name] + end[name], 3) for name in cost},
-        "setup_cpu_s": round(met["cpu_s"] - cost["cpu_s"], 3),
-        "setup_wall_s": round(met["wall_s"] - cost["wall_s"], 3),
-        "modules": modules,
-        "found": found,
+        **total(*costs, enabling, ending.read()),
+        **total(met, *without, prefix="setup_"),
+        "modules": len(modules),
+        "found": sum(record.get("found", False) for record in records),
     }
 
 
+def measure(step: Callable[[], None], side: str, folder: Path, record: Path | None = None) -> dict[str, Any]:
+    wp.config.log_level = wp.LOG_WARNING
+    wp.init()
+    enabling = Meter()
+    if side == "start":
+        warp_tiles.configure(modules="all")
+    if not side.startswith("warp"):
+        warp_tiles.enable(start=record)
+    cost = enabling.read()
+    return compiled(step, cost, folder) if side in ("warp", "tiles") else started(step, cost)
+
+
 def main() -> None:
-    client, side, folder, *record = sys.argv[1:]
+    name, side, folder, *record = sys.argv[1:]
     with contextlib.redirect_stdout(sys.stderr):
-        result = measure(STEPS[client], side, Path(folder), *map(Path, record))
-    print(json.dumps({**result, "versions": versions(), "python": platform.python_version()}))
+        result = measure(CLIENTS[name].step, side, Path(folder), *map(Path, record))
+    print(json.dumps({**result, "versions": versions()}))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -31,143 +32,109 @@ IK_ITERATIONS = 24  # as in Newton's example_ik_franka
 TIMED_CALLS = 10  # of the times of kernels
 
 
+@dataclass(frozen=True)
 class Scene:
     """A solver, its model and its state.
 
     Attributes:
-        steps_per_call: Steps that `advance` makes in each world.
         tile_kernel: Part of the name of the kernel with tile functions.
+        steps_per_call: Steps that ``advance`` makes in each world.
+        advance: Launches the kernels of these steps.
+        restart: Returns to the initial state.
+        coordinates: The coordinates after a call, of shape ``(worlds, coordinates)``.
     """
 
-    steps_per_call: int
     tile_kernel: str
-
-    def restart(self) -> None:
-        """Return to the initial state."""
-
-    def advance(self) -> None:
-        """Launch the kernels of `steps_per_call` steps."""
-        raise NotImplementedError
+    steps_per_call: int
+    advance: Callable[[], None]
+    restart: Callable[[], None]
+    coordinates: Callable[[], np.ndarray]
 
     def digest(self) -> dict[str, Any]:
         """Numbers by which the results of two runs are compared."""
-        raise NotImplementedError
+        found = self.coordinates()
+        finite = np.isfinite(found)
+        values = found[finite].astype(np.float64)
+        return {
+            "joint_q_mean": float(values.mean()),
+            "joint_q_rms": float(np.sqrt(np.square(values).mean())),
+            "finite_worlds": int(finite.all(axis=1).sum()),
+        }
 
 
-def summary(joint_q: np.ndarray) -> dict[str, Any]:
-    """Mean and root mean square of joint coordinates of shape ``(worlds, coordinates)``, and how many are finite."""
-    finite = np.isfinite(joint_q)
-    values = joint_q[finite].astype(np.float64)
-    return {
-        "joint_q_mean": float(values.mean()),
-        "joint_q_rms": float(np.sqrt(np.square(values).mean())),
-        "finite_worlds": int(finite.all(axis=1).sum()),
-    }
-
-
-class Stepped(Scene):
-    """A solver of Newton whose two states change places, so that a graph of two steps can be replayed.
+def stepped(tile_kernel: str, solver: Any, model: Any, worlds: int, **initial: Any) -> Scene:
+    """A solver whose two states change places, so that a graph of two steps can be replayed.
 
     Args:
         solver, model: The solver and its model.
         worlds: Number of robots.
+        **initial: Initial arrays of the state; the first has the coordinates.
     """
+    states, control = (model.state(), model.state()), model.control()
 
-    steps_per_call = 2
-
-    def __init__(self, solver: Any, model: Any, worlds: int) -> None:
-        self._solver, self._worlds = solver, worlds
-        self._states = model.state(), model.state()
-        self._control = model.control()
-
-    def advance(self) -> None:
-        for before, after in (self._states, self._states[::-1]):
+    def advance() -> None:
+        for before, after in (states, states[::-1]):
             before.clear_forces()
-            self._solver.step(before, after, self._control, None, TIME_STEP_S)
+            solver.step(before, after, control, None, TIME_STEP_S)
+
+    def restart() -> None:
+        for name, values in initial.items():
+            wp.copy(getattr(states[0], name), values)
+
+    restart()
+    coordinates = getattr(states[0], next(iter(initial)))
+    return Scene(tile_kernel, 2, advance, restart, lambda: coordinates.numpy().reshape(worlds, -1))
 
 
-class Featherstone(Stepped):
-    """``SolverFeatherstone(use_tile_gemm=True)`` on falling quadrupeds without contacts, as in steps.py.
+def featherstone(robot: Any, device: str, worlds: int) -> Scene:
+    """``SolverFeatherstone(use_tile_gemm=True)`` on falling quadrupeds without contacts.
 
     Each world starts with other joint angles and velocities. Springs hold the legs.
-
-    Args:
-        robot: Builder with one quadruped.
-        device: Name of the device.
-        worlds: Number of quadrupeds.
     """
-
-    tile_kernel = "eval_dense_gemm_and_cholesky_tile"
-
-    def __init__(self, robot: Any, device: str, worlds: int) -> None:
-        newton = import_module("newton")
-        builder = newton.ModelBuilder()
-        builder.replicate(robot, worlds)
-        builder.add_ground_plane()
-        model = builder.finalize(device=device)
-        model.joint_target_ke.fill_(SPRING_NM_PER_RAD)
-        model.joint_target_kd.fill_(DAMPER_NMS_PER_RAD)
-        super().__init__(newton.solvers.SolverFeatherstone(model, use_tile_gemm=True), model, worlds)
-        random = np.random.default_rng(0)
-        joint_q = model.joint_q.numpy().reshape(worlds, -1)
-        joint_q[:, 7:] += random.uniform(-0.3, 0.3, joint_q[:, 7:].shape)  # the first seven are the base's pose
-        self._joint_q = wp.array(joint_q.ravel(), dtype=wp.float32, device=device)
-        joint_qd = random.uniform(-0.5, 0.5, model.joint_dof_count)
-        self._joint_qd = wp.array(joint_qd, dtype=wp.float32, device=device)
-        self.restart()
-
-    def restart(self) -> None:
-        first = self._states[0]
-        wp.copy(first.joint_q, self._joint_q)
-        wp.copy(first.joint_qd, self._joint_qd)
-
-    def digest(self) -> dict[str, Any]:
-        return summary(self._states[0].joint_q.numpy().reshape(self._worlds, -1))
+    newton = import_module("newton")
+    builder = newton.ModelBuilder()
+    builder.replicate(robot, worlds)
+    builder.add_ground_plane()
+    model = builder.finalize(device=device)
+    model.joint_target_ke.fill_(SPRING_NM_PER_RAD)
+    model.joint_target_kd.fill_(DAMPER_NMS_PER_RAD)
+    solver = newton.solvers.SolverFeatherstone(model, use_tile_gemm=True)
+    random = np.random.default_rng(0)
+    joint_q = model.joint_q.numpy().reshape(worlds, -1)
+    joint_q[:, 7:] += random.uniform(-0.3, 0.3, joint_q[:, 7:].shape)  # the first seven are the base's pose
+    joint_qd = random.uniform(-0.5, 0.5, model.joint_dof_count)
+    initial = {"joint_q": joint_q.ravel(), "joint_qd": joint_qd}
+    arrays = {name: wp.array(values, dtype=wp.float32, device=device) for name, values in initial.items()}
+    return stepped("eval_dense_gemm_and_cholesky_tile", solver, model, worlds, **arrays)
 
 
-class InverseKinematics(Scene):
-    """``newton.ik.IKSolver`` with the objectives of steps.py. A target pose of the last link is drawn for each problem.
+def inverse_kinematics(robot: Any, device: str, worlds: int) -> Scene:
+    """``newton.ik.IKSolver`` (Levenberg-Marquardt, analytic Jacobian) with three objectives.
 
-    Each solve starts from the robot's initial pose and makes ``IK_ITERATIONS`` iterations.
-
-    Args:
-        robot: Builder with one quadruped.
-        device: Name of the device.
-        worlds: Number of problems.
+    A target pose of the last link is drawn for each problem. Each solve starts from the robot's initial pose.
     """
+    ik = import_module("newton.ik")
+    robot.add_ground_plane()
+    model = robot.finalize(device=device)
+    link = model.body_count - 1
+    random = np.random.default_rng(0)
+    positions = np.array([0.0, 0.0, 0.2]) + random.uniform(-0.15, 0.15, (worlds, 3))  # m
+    rotations = np.array([0.0, 0.0, 0.0, 1.0]) + random.uniform(-0.2, 0.2, (worlds, 4))
+    rotations /= np.linalg.norm(rotations, axis=1, keepdims=True)
+    objectives = [
+        ik.IKObjectivePosition(link, wp.vec3(), wp.array(positions, dtype=wp.vec3, device=device)),
+        ik.IKObjectiveRotation(link, wp.quat_identity(), wp.array(rotations, dtype=wp.vec4, device=device)),
+        ik.IKObjectiveJointLimit(model.joint_limit_lower, model.joint_limit_upper, weight=10.0),
+    ]
+    solver = ik.IKSolver(model, worlds, objectives, lambda_initial=0.1, jacobian_mode=ik.IKJacobianType.ANALYTIC)
+    seeds = wp.array(np.tile(model.joint_q.numpy(), (worlds, 1)), dtype=wp.float32, device=device)
+    joint_q = wp.clone(seeds)
 
-    steps_per_call = 1
-    tile_kernel = "_lm_solve_tiled"
+    def advance() -> None:
+        wp.copy(joint_q, seeds)
+        solver.step(joint_q, joint_q, iterations=IK_ITERATIONS)
 
-    def __init__(self, robot: Any, device: str, worlds: int) -> None:
-        ik = import_module("newton.ik")
-        robot.add_ground_plane()
-        model = robot.finalize(device=device)
-        link = model.body_count - 1
-        random = np.random.default_rng(0)
-        positions = np.array([0.0, 0.0, 0.2]) + random.uniform(-0.15, 0.15, (worlds, 3))  # m
-        rotations = np.array([0.0, 0.0, 0.0, 1.0]) + random.uniform(-0.2, 0.2, (worlds, 4))
-        rotations /= np.linalg.norm(rotations, axis=1, keepdims=True)
-        objectives = [
-            ik.IKObjectivePosition(link, wp.vec3(), wp.array(positions, dtype=wp.vec3, device=device)),
-            ik.IKObjectiveRotation(link, wp.quat_identity(), wp.array(rotations, dtype=wp.vec4, device=device)),
-            ik.IKObjectiveJointLimit(model.joint_limit_lower, model.joint_limit_upper, weight=10.0),
-        ]
-        self._solver = ik.IKSolver(
-            model, worlds, objectives, lambda_initial=0.1, jacobian_mode=ik.IKJacobianType.ANALYTIC
-        )
-        seeds = np.tile(model.joint_q.numpy(), (worlds, 1))
-        self._seeds = wp.array(seeds, dtype=wp.float32, device=device)
-        self._joint_q = wp.clone(self._seeds)
-
-    def advance(self) -> None:
-        wp.copy(self._joint_q, self._seeds)
-        self._solver.step(self._joint_q, self._joint_q, iterations=IK_ITERATIONS)
-
-    def digest(self) -> dict[str, Any]:
-        """Of the joint coordinates and of the costs."""
-        costs = self._solver.costs_expanded.numpy()
-        return {**summary(self._joint_q.numpy()), "cost_mean": float(costs.mean()), "cost_max": float(costs.max())}
+    return Scene("_lm_solve_tiled", 1, advance, lambda: None, joint_q.numpy)
 
 
 def four_bar() -> Any:
@@ -180,44 +147,28 @@ def four_bar() -> Any:
     return robot
 
 
-class Kamino(Stepped):
-    """``SolverKamino`` on free four-bar mechanisms. They collide as in Newton's example, without a ground.
-
-    Args:
-        robot: Builder with one mechanism.
-        device: Name of the device.
-        worlds: Number of mechanisms.
-    """
-
-    tile_kernel = "llt_blocked"
-
-    def __init__(self, robot: Any, device: str, worlds: int) -> None:
-        newton = import_module("newton")
-        builder = newton.ModelBuilder(up_axis=newton.Axis.Z)
-        for _ in range(worlds):
-            builder.add_world(robot)
-        model = builder.finalize(device=device, skip_validation_joints=True)
-        model.joint_target_ke.fill_(1.0)
-        model.joint_target_kd.fill_(0.001)
-        config = newton.solvers.SolverKamino.Config.from_model(model)
-        config.use_collision_detector = True
-        config.collision_detector.pipeline = "primitive"
-        config.collision_detector.max_contacts = 32 * worlds
-        super().__init__(newton.solvers.SolverKamino(model=model, config=config), model, worlds)
-        self._body_q, self._body_qd = wp.clone(model.body_q), wp.clone(model.body_qd)
-
-    def restart(self) -> None:
-        wp.copy(self._states[0].body_q, self._body_q)
-        wp.copy(self._states[0].body_qd, self._body_qd)
-
-    def digest(self) -> dict[str, Any]:
-        return summary(self._states[0].body_q.numpy().reshape(self._worlds, -1))
+def kamino(robot: Any, device: str, worlds: int) -> Scene:
+    """``SolverKamino`` on free four-bar mechanisms. They collide as in Newton's example, without a ground."""
+    newton = import_module("newton")
+    builder = newton.ModelBuilder(up_axis=newton.Axis.Z)
+    for _ in range(worlds):
+        builder.add_world(robot)
+    model = builder.finalize(device=device, skip_validation_joints=True)
+    model.joint_target_ke.fill_(1.0)
+    model.joint_target_kd.fill_(0.001)
+    config = newton.solvers.SolverKamino.Config.from_model(model)
+    config.use_collision_detector = True
+    config.collision_detector.pipeline = "primitive"
+    config.collision_detector.max_contacts = 32 * worlds
+    solver = newton.solvers.SolverKamino(model=model, config=config)
+    arrays = {name: wp.clone(getattr(model, name)) for name in ("body_q", "body_qd")}
+    return stepped("llt_blocked", solver, model, worlds, **arrays)
 
 
 SCENES: dict[str, tuple[Callable[[], Any], Callable[[Any, str, int], Scene]]] = {
-    "featherstone": (quadruped, Featherstone),
-    "ik": (quadruped, InverseKinematics),
-    "kamino": (four_bar, Kamino),
+    "featherstone": (quadruped, featherstone),
+    "ik": (quadruped, inverse_kinematics),
+    "kamino": (four_bar, kamino),
 }
 
 
@@ -231,11 +182,9 @@ def kernel_times(scene: Scene) -> dict[str, float]:
     for _ in range(TIMED_CALLS):
         scene.advance()
     found = wp.timing_end()
-    tile = [result.elapsed for result in found if scene.tile_kernel in result.name]
-    return {
-        "kernels_us": round(sum(result.elapsed for result in found) * 1e3 / TIMED_CALLS, 2),
-        "tile_kernel_us": round(sum(tile) * 1e3 / TIMED_CALLS, 2),
-    }
+    tile = [result for result in found if scene.tile_kernel in result.name]
+    parts = {"kernels_us": found, "tile_kernel_us": tile}
+    return {name: round(sum(one.elapsed for one in part) * 1e3 / TIMED_CALLS, 2) for name, part in parts.items()}
 
 
 def rates(scene: Scene, worlds: int, steps: int, rounds: int) -> list[float]:
@@ -266,26 +215,22 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=4096, help="worlds, or problems of inverse kinematics")
     parser.add_argument("--steps", type=int, default=1000, help="steps or solves of each round, in each world")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that are timed")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
-    with wp.ScopedDevice(arguments.device) as device:
-        read, make = SCENES[arguments.scene]
+    with wp.ScopedDevice(options.device) as device:
+        read, make = SCENES[options.scene]
         robot = read()
         wp.zeros(1, dtype=wp.float32)  # creates the device's context
         wp.synchronize_device(device)
         ready = time.perf_counter()
-        scene = make(robot, arguments.device, arguments.worlds)
+        scene = make(robot, options.device, options.worlds)
         scene.advance()
         wp.synchronize_device(device)
         emit(setup_s=round(ready - start, 2), jit_s=round(time.perf_counter() - ready, 2), first=scene.digest())
-        found = rates(scene, arguments.worlds, arguments.steps, arguments.rounds)
-        emit(
-            steps_per_second=round(statistics.median(found), 1),
-            rounds=[round(rate, 1) for rate in found],
-            last=scene.digest(),
-        )
-        if wp.get_device().is_cuda:
+        found = [round(rate, 1) for rate in rates(scene, options.worlds, options.steps, options.rounds)]
+        emit(steps_per_second=statistics.median(found), rounds=found, last=scene.digest())
+        if device.is_cuda:
             emit(**kernel_times(scene))
 
 

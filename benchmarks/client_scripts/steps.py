@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import runpy
 import sys
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +62,11 @@ def quadruped() -> Any:
     return builder
 
 
-def _quadruped_model() -> Any:
-    """One quadruped on a plane."""
-    builder = quadruped()
-    builder.add_ground_plane()
-    return builder.finalize(device=DEVICE)
-
-
 def featherstone() -> None:
     """One step of ``SolverFeatherstone(use_tile_gemm=True)`` without contacts, whose kernels have no tile functions."""
-    newton = import_module("newton")
-    model = _quadruped_model()
+    newton, builder = import_module("newton"), quadruped()
+    builder.add_ground_plane()
+    model = builder.finalize(device=DEVICE)
     solver = newton.solvers.SolverFeatherstone(model, use_tile_gemm=True)
     before, after, control = model.state(), model.state(), model.control()
     newton.eval_fk(model, model.joint_q, model.joint_qd, before)
@@ -81,7 +77,7 @@ def featherstone() -> None:
 def inverse_kinematics() -> None:
     """A solve of ``newton.ik.IKSolver`` (Levenberg-Marquardt, analytic Jacobian) with three objectives."""
     scenes = import_module("benchmarks.client_scripts.newton_speed")  # which imports this module
-    scenes.InverseKinematics(quadruped(), DEVICE, worlds=2).advance()
+    scenes.inverse_kinematics(quadruped(), DEVICE, 2).advance()
 
 
 def kamino() -> None:
@@ -162,44 +158,80 @@ def warp_nn() -> None:
 
 
 def _script(name: str, *arguments: str) -> None:
-    """Run one of Warp's examples as a script."""
+    """Run one of Warp's examples as a script. One ends where it checks results, which were not computed."""
     path = _folder("warp") / "examples" / "tile" / f"{name}.py"
     before, sys.argv = sys.argv, [str(path), "--headless", *arguments]
     try:
-        runpy.run_path(str(path), run_name="__main__")
+        with contextlib.suppress(AssertionError):
+            runpy.run_path(str(path), run_name="__main__")
     finally:
         sys.argv = before
 
 
-def tile_cholesky() -> None:
-    """The whole script. It ends where it checks results, which were not computed."""
-    with contextlib.suppress(AssertionError):
-        _script("example_tile_cholesky", "--device", DEVICE)
+ARCH = 90
+PINNED = {"warp-lang": "1.19.0", "mujoco-warp": "4.0.0", "newton": "1.8.0", "warp-nn": "0.4.1"}
+MORE_PACKAGES = ("pillow",)  # example_tile_mlp reads a picture with it; the version has no influence
 
 
-def tile_block_cholesky() -> None:
-    """The script with its smallest matrix."""
-    _script("example_tile_block_cholesky", "--device", DEVICE, "-N", "1")
+@dataclass(frozen=True)
+class Client:
+    """A program that uses Warp's tile functions.
+
+    Attributes:
+        title: Its name in tables.
+        step: Runs one step.
+        packages: Its distributions besides Warp, by name.
+    """
+
+    title: str
+    step: Callable[[], None]
+    packages: tuple[str, ...] = ()
 
 
-def tile_mlp() -> None:
-    """The training of the whole script, and the evaluation of the image."""
-    _script("example_tile_mlp")
-
-
-STEPS: dict[str, Callable[[], None]] = {
-    "mujoco_humanoid": lambda: mujoco_warp("humanoid/humanoid.xml"),
-    "mujoco_n_humanoid": lambda: mujoco_warp("humanoid/n_humanoid.xml", njmax=600, nconmax=160),
-    "mujoco_aloha_pot": lambda: mujoco_warp("aloha_pot/scene.xml", njmax=128, nconmax=24),
-    "newton_featherstone": featherstone,
-    "newton_ik": inverse_kinematics,
-    "newton_kamino": kamino,
-    "newton_kernels": newton_kernels,
-    "warp_nn_mlp": warp_nn,
-    "tile_mlp": tile_mlp,
-    "tile_block_cholesky": tile_block_cholesky,
-    "tile_cholesky": tile_cholesky,
+MUJOCO, NEWTON = ("mujoco-warp",), ("newton",)
+CLIENTS = {
+    "mujoco_humanoid": Client("MuJoCo Warp, humanoid", lambda: mujoco_warp("humanoid/humanoid.xml"), MUJOCO),
+    "mujoco_n_humanoid": Client(
+        "MuJoCo Warp, n_humanoid", lambda: mujoco_warp("humanoid/n_humanoid.xml", njmax=600, nconmax=160), MUJOCO
+    ),
+    "mujoco_aloha_pot": Client(
+        "MuJoCo Warp, aloha_pot", lambda: mujoco_warp("aloha_pot/scene.xml", njmax=128, nconmax=24), MUJOCO
+    ),
+    "newton_featherstone": Client("Newton, Featherstone", featherstone, NEWTON),
+    "newton_ik": Client("Newton, inverse kinematics (LM)", inverse_kinematics, NEWTON),
+    "newton_kamino": Client("Newton, Kamino's blocked LLT", kamino, NEWTON),
+    "newton_kernels": Client("Newton, other solvers", newton_kernels, NEWTON),
+    "warp_nn_mlp": Client("warp-nn, MLP", warp_nn, ("warp-nn",)),
+    "tile_mlp": Client("example_tile_mlp", lambda: _script("example_tile_mlp"), MORE_PACKAGES),
+    "tile_block_cholesky": Client(  # with its smallest matrix
+        "example_tile_block_cholesky", lambda: _script("example_tile_block_cholesky", "--device", DEVICE, "-N", "1")
+    ),
+    "tile_cholesky": Client("example_tile_cholesky", lambda: _script("example_tile_cholesky", "--device", DEVICE)),
 }
 
+
+def versions() -> dict[str, str]:
+    """The versions of the clients' packages that are installed."""
+    names = (*PINNED, *MORE_PACKAGES, "mujoco", "nvidia-cuda-nvrtc-cu12", "nvidia-nvjitlink-cu12")
+    found = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def missing(client: Client, found: Mapping[str, str]) -> str:
+    """The reason why a client cannot be measured with these packages; empty if it can."""
+    for name in ("warp-lang", *client.packages):
+        if name not in found:
+            return f"{name} is not installed"
+        if found[name] != PINNED.get(name, found[name]):
+            return f"{name} is {found[name]}, and the benchmark is for {PINNED[name]}"
+    return ""
+
+
 if __name__ == "__main__":  # a script for the commands that plan one
-    STEPS[sys.argv[1]]()
+    if sys.argv[1:]:
+        CLIENTS[sys.argv[1]].step()
+    else:
+        print(json.dumps(versions()))

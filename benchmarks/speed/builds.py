@@ -54,7 +54,7 @@ class Cell(Protocol):
 
     @property
     def name(self) -> str:
-        """The name, which is valid as a file name."""
+        """The name, which is valid as a file name once spaces are replaced."""
 
     def text(self, side: str) -> str:
         """Source of the Python module with the kernel, as one side builds it."""
@@ -83,7 +83,7 @@ class Build(Generic[C]):
     def label(self) -> str:
         """Name of its folder."""
         limits = f"_as_sm_{self.limits_of}" if self.limits_of != ARCH else ""
-        return self.cell.name + limits + (f"_passes_{self.passes}" if self.passes > 1 else "")
+        return self.cell.name.replace(" ", "_") + limits + (f"_passes_{self.passes}" if self.passes > 1 else "")
 
     @property
     def module(self) -> str:

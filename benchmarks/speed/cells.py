@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -33,7 +31,7 @@ wp.set_module_options({options})
 @wp.kernel
 def gemm({parameters}):
 """
-_RESIDENT = """    i = wp.tid()
+_RESIDENT_BODY = """    i = wp.tid()
     a = wp.tile_load(A[i % A.shape[0]], shape=({m}, {k}), storage="shared")
     b = wp.tile_load(B[i % B.shape[0]], shape=({k}, {n}), storage="shared")
     c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{c}, storage="shared")
@@ -41,7 +39,7 @@ _RESIDENT = """    i = wp.tid()
         wp.tile_matmul(a, b, c{precision})
     wp.tile_store(C[i], c)
 """
-_LOOP = """    i, j = wp.tid()
+_LOOP_BODY = """    i, j = wp.tid()
     c = {start}
     for step in range(A.shape[1] // {k}):
         a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step * {k}), storage="shared")
@@ -103,7 +101,7 @@ class Cell:
         precision = ', precision="tf32"' if self.tf32 else ""
         products = {"loop": f"wp.tile_matmul(a, b, c{precision})", "update": "c -= wp.tile_matmul(a, b)"}
         product = f"        {products.get(self.form, '')}\n"
-        body = _RESIDENT if self.form == "resident" else _LOOP
+        body = _RESIDENT_BODY if self.form == "resident" else _LOOP_BODY
         body = body.replace("{start}", _LOADED if self.form == "update" else _ZEROS)
         return _HEADER.format(options=options, parameters=", ".join(parameters)) + body.format(
             m=self.m, n=self.n, k=self.k, c=self.c, precision=precision, product=product
@@ -163,9 +161,59 @@ class Part:
         return any(entry.ours.form == "loop" for entry in self.entries)
 
 
-def _cell(form: Form, types: Types, m: int, n: int, k: int, threads: int, backward: bool = False) -> Cell:
-    ab, c = DTYPES[types]
-    return Cell(form, ab, ab, c, m, n, k, threads, types == "tf32", backward)
+Shape = tuple[int, int, int, int]  # m, n, k and threads
+
+
+def _shapes(*texts: str) -> tuple[Shape, ...]:
+    """Shapes from texts such as ``64x64x32 128``."""
+    return tuple(tuple(int(number) for number in re.split("[x ]", text)) for text in texts)  # type: ignore[misc]
+
+
+def _with_threads(shapes: str, *threads: int) -> tuple[Shape, ...]:
+    """Shapes such as ``64x64x32``, with a space between, each with several numbers of threads."""
+    return _shapes(*(f"{shape} {count}" for shape in shapes.split() for count in threads))
+
+
+_RESIDENT = _shapes("32x32x32 128", "64x64x64 64", "64x64x64 128", "64x64x64 256", "128x128x32 128", "128x128x32 256")
+_SMALL = _with_threads(
+    "4x4x4 6x6x6 8x8x8 12x12x12 16x16x16 24x24x24 32x32x32 4x4x32 32x4x4 6x6x24 1x32x32 24x1x24 8x32x16", 32, 64, 128
+)
+# few rows and columns, and a long sum
+_DEEP = _with_threads("16x16x128 16x16x256 16x16x512 32x16x256 32x32x128 32x32x256", 64, 128, 256)
+_UPDATE = _with_threads("16x16x16 32x32x32 64x64x32", 64, 128, 256)  # blocks of solvers
+_LOOPS: dict[Types, tuple[Shape, ...]] = {
+    "fp16": _shapes("64x64x64 128", "64x64x32 128", "128x64x32 128", "128x128x32 128", "128x128x32 256",
+                    "128x128x64 128", "128x128x64 256", "128x256x64 256"),
+    "tf32": _shapes("64x64x32 128", "64x64x64 128", "64x128x32 128", "128x64x32 128", "128x128x16 128",
+                    "128x128x32 128", "128x128x32 256", "128x256x32 256", "256x128x32 256"),
+    "fp32": _shapes("64x64x32 64", "64x64x32 128", "64x64x64 128", "64x64x64 256", "64x128x32 128", "128x64x32 64",
+                    "128x64x32 128", "128x128x16 256", "128x128x32 128", "128x128x32 256", "128x256x16 256"),
+    "fp64": _shapes("64x64x16 128", "64x64x32 128", "64x64x32 64", "64x64x64 128", "128x64x16 128", "128x64x16 256",
+                    "128x128x16 256"),
+}  # fmt: skip
+_LOOPS["bf16"] = _LOOPS["fp16"]
+_BACKWARD_LOOPS: dict[Types, tuple[Shape, ...]] = {
+    "fp16": _shapes("64x64x64 128", "64x64x32 128", "128x64x32 128", "128x128x64 256"),
+    "tf32": _shapes("64x64x32 128", "64x64x64 128"),
+    "fp32": _shapes("64x64x32 128", "64x64x64 256"),
+    "fp64": _shapes("64x64x16 128", "64x64x32 128"),
+}
+_BACKWARD_LOOPS["bf16"] = _BACKWARD_LOOPS["fp16"]
+_SCALAR: tuple[Types, ...] = ("fp32", "fp64")  # which Warp's scalar path multiplies
+
+
+def _part(
+    name: str, title: str, form: Form, shapes: dict[Types, tuple[Shape, ...]], *sides: Side, **sizes: int
+) -> Part:
+    """A part whose rows have the peers ``sides``, and adjoints if its name says so."""
+    entries, backward = [], name.startswith("backward")
+    for types in (types for types in DTYPES if types in shapes):
+        ab, c = DTYPES[types]
+        for m, n, k, threads in shapes[types]:
+            cell = Cell(form, ab, ab, c, m, n, k, threads, types == "tf32", backward)
+            peers = tuple((side, Build(_peer(cell), side)) for side in sides or ("warp",))
+            entries.append(Entry(name, types, cell, peers))
+    return Part(name, title, tuple(entries), **sizes)
 
 
 def _peer(cell: Cell) -> Cell:
@@ -175,144 +223,25 @@ def _peer(cell: Cell) -> Cell:
     return cell
 
 
-def _entry(part: str, types: Types, cell: Cell, *sides: Side) -> Entry:
-    peers = tuple((side, Build(_peer(cell), side)) for side in sides)
-    return Entry(part, types, cell, peers)
-
-
-_RESIDENT_SHAPES = (
-    (32, 32, 32, 128),
-    (64, 64, 64, 64),
-    (64, 64, 64, 128),
-    (64, 64, 64, 256),
-    (128, 128, 32, 128),
-    (128, 128, 32, 256),
-)
-_SMALL_SHAPES = (
-    *((size, size, size) for size in (4, 6, 8, 12, 16, 24, 32)),
-    (4, 4, 32),
-    (32, 4, 4),
-    (6, 6, 24),
-    (1, 32, 32),
-    (24, 1, 24),
-    (8, 32, 16),
-)
-_SMALL_TYPES: tuple[Types, ...] = ("fp32", "fp64")
-# few rows and columns, and a long sum
-_DEEP_SHAPES = ((16, 16, 128), (16, 16, 256), (16, 16, 512), (32, 16, 256), (32, 32, 128), (32, 32, 256))
-_LOOP_SHAPES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
-    "fp16": (
-        (64, 64, 64, 128),
-        (64, 64, 32, 128),
-        (128, 64, 32, 128),
-        (128, 128, 32, 128),
-        (128, 128, 32, 256),
-        (128, 128, 64, 128),
-        (128, 128, 64, 256),
-        (128, 256, 64, 256),
-    ),
-    "tf32": (
-        (64, 64, 32, 128),
-        (64, 64, 64, 128),
-        (64, 128, 32, 128),
-        (128, 64, 32, 128),
-        (128, 128, 16, 128),
-        (128, 128, 32, 128),
-        (128, 128, 32, 256),
-        (128, 256, 32, 256),
-        (256, 128, 32, 256),
-    ),
-    "fp32": (
-        (64, 64, 32, 64),
-        (64, 64, 32, 128),
-        (64, 64, 64, 128),
-        (64, 64, 64, 256),
-        (64, 128, 32, 128),
-        (128, 64, 32, 64),
-        (128, 64, 32, 128),
-        (128, 128, 16, 256),
-        (128, 128, 32, 128),
-        (128, 128, 32, 256),
-        (128, 256, 16, 256),
-    ),
-    "fp64": (
-        (64, 64, 16, 128),
-        (64, 64, 32, 128),
-        (64, 64, 32, 64),
-        (64, 64, 64, 128),
-        (128, 64, 16, 128),
-        (128, 64, 16, 256),
-        (128, 128, 16, 256),
-    ),
-}
-_LOOP_SHAPES["bf16"] = _LOOP_SHAPES["fp16"]
-# blocks of solvers
-_UPDATE_SHAPES = ((16, 16, 16), (32, 32, 32), (64, 64, 32))
-_LOOP_BACKWARD_SHAPES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
-    "fp16": ((64, 64, 64, 128), (64, 64, 32, 128), (128, 64, 32, 128), (128, 128, 64, 256)),
-    "bf16": ((64, 64, 64, 128), (64, 64, 32, 128), (128, 64, 32, 128), (128, 128, 64, 256)),
-    "tf32": ((64, 64, 32, 128), (64, 64, 64, 128)),
-    "fp32": ((64, 64, 32, 128), (64, 64, 64, 256)),
-    "fp64": ((64, 64, 16, 128), (64, 64, 32, 128)),
-}
-
-
-def _resident(part: str, backward: bool) -> Iterator[Entry]:
-    for types in DTYPES:
-        for m, n, k, threads in _RESIDENT_SHAPES:
-            if types != "fp64" or (m, n) != (128, 128):  # fp64 tiles of 128x128 do not fit shared memory
-                yield _entry(part, types, _cell("resident", types, m, n, k, threads, backward), "warp")
-
-
-def _deep() -> Iterator[Entry]:
-    for types, (m, n, k), threads in itertools.product(DTYPES, _DEEP_SHAPES, (64, 128, 256)):
-        yield _entry("deep", types, _cell("resident", types, m, n, k, threads), "warp")
-
-
-def _small(part: str, backward: bool = False) -> Iterator[Entry]:
-    for types, (m, n, k), threads in itertools.product(_SMALL_TYPES, _SMALL_SHAPES, (32, 64, 128)):
-        yield _entry(part, types, _cell("resident", types, m, n, k, threads, backward), "warp", "scalar")
-
-
-def _loop(part: str, shapes: dict[Types, tuple[tuple[int, int, int, int], ...]], backward: bool) -> Iterator[Entry]:
-    for types in DTYPES:
-        for m, n, k, threads in shapes[types]:
-            yield _entry(part, types, _cell("loop", types, m, n, k, threads, backward), "warp")
-
-
-def _update() -> Iterator[Entry]:
-    for types, (m, n, k), threads in itertools.product(_SMALL_TYPES, _UPDATE_SHAPES, (64, 128, 256)):
-        yield _entry("update", types, _cell("update", types, m, n, k, threads), "warp", "scalar")
-
-
+_OF_TILES = dict.fromkeys(DTYPES, _RESIDENT)
+_OF_TILES["fp64"] = tuple(shape for shape in _RESIDENT if shape[:2] != (128, 128))  # these do not fit shared memory
+_OF_SMALL = dict.fromkeys(_SCALAR, _SMALL)
+_BOTH: tuple[Side, ...] = ("warp", "scalar")
 PARTS: dict[str, Part] = {
     part.name: part
     for part in (
-        Part("resident", "64 products of tiles that stay in shared memory", tuple(_resident("resident", False))),
-        Part("small", "small products of tiles that stay in shared memory", tuple(_small("small")), calls=1024),
-        Part(
-            "deep",
-            "few rows and columns, long sums: 64 products of tiles that stay in shared memory",
-            tuple(_deep()),
-        ),
-        Part("loop", "4096 x 4096 x 4096: load, load, multiply", tuple(_loop("loop", _LOOP_SHAPES, False))),
-        Part("update", "2048 x 2048 x 2048: load, load, subtract the product", tuple(_update()), size=2048),
-        Part(
-            "backward_resident",
-            "64 products and their adjoints, replayed by Warp",
-            tuple(_resident("backward_resident", True)),
-        ),
-        Part(
-            "backward_small",
-            "small products and their adjoints, replayed by Warp",
-            tuple(_small("backward_small", True)),
-            calls=256,
-        ),
-        Part(
-            "backward_loop",
-            "adjoint of 4096 x 4096 x 4096: load, load, multiply",
-            tuple(_loop("backward_loop", _LOOP_BACKWARD_SHAPES, True)),
-        ),
+        _part("resident", "64 products of tiles that stay in shared memory", "resident", _OF_TILES),
+        _part("small", "small products of tiles that stay in shared memory", "resident", _OF_SMALL, *_BOTH,
+              calls=1024),
+        _part("deep", "few rows and columns, long sums: 64 products of tiles that stay in shared memory", "resident",
+              dict.fromkeys(DTYPES, _DEEP)),
+        _part("loop", "4096 x 4096 x 4096: load, load, multiply", "loop", _LOOPS),
+        _part("update", "2048 x 2048 x 2048: load, load, subtract the product", "update",
+              dict.fromkeys(_SCALAR, _UPDATE), *_BOTH, size=2048),
+        _part("backward_resident", "64 products and their adjoints, replayed by Warp", "resident", _OF_TILES),
+        _part("backward_small", "small products and their adjoints, replayed by Warp", "resident", _OF_SMALL, *_BOTH,
+              calls=256),
+        _part("backward_loop", "adjoint of 4096 x 4096 x 4096: load, load, multiply", "loop", _BACKWARD_LOOPS),
     )
-}
+}  # fmt: skip
 ENTRIES = tuple(entry for part in PARTS.values() for entry in part.entries)

@@ -1,4 +1,4 @@
-"""A kernel that keeps one thread busy for a while and reads the clock of its multiprocessor."""
+"""A kernel that keeps one thread busy for a while and reads the clock of its multiprocessor, and GELU for a layer."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,valid-type"
 
@@ -23,3 +23,8 @@ def _spin(clocks: wp.array(dtype=wp.float64), slot: int, nanoseconds: wp.uint64)
 def read_clock(clocks: wp.array(dtype=wp.float64), slot: int, nanoseconds: wp.uint64):
     """Write clocks per nanosecond, which are GHz, into a slot."""
     _spin(clocks, slot, nanoseconds)
+
+
+@wp.func
+def gelu(x: wp.float32):
+    return 0.5 * x * (1.0 + wp.erf(x * 0.70710678))
