@@ -79,9 +79,7 @@ def machine_code(store: BuildStore, entry: Entry) -> list[bytes]:
 
 def measure(entry: Entry, options: argparse.Namespace) -> Row | None:
     """Time one row of both states."""
-    stores: dict[str, BuildStore] = {
-        name: StateBuildStore(options.builds, getattr(options, name)) for name in ("before", "now")
-    }
+    stores: dict[str, BuildStore] = options.stores
     part, build = PARTS[entry.part], entry.builds["tiles"]
     if any(store.record(build) is None for store in stores.values()):
         print(f"{entry.name} is not built", file=sys.stderr)
@@ -106,11 +104,17 @@ def summary(rows: list[Row]) -> Row:
     return {"summary": {"all": runner.summary(ratios), "timed": runner.summary(timed)}}
 
 
+def conditions(options: argparse.Namespace) -> Row:
+    digests = {"before": options.before, "now": options.now}
+    options.stores = {name: StateBuildStore(options.builds, digest) for name, digest in digests.items()}
+    return digests | gpu_record()
+
+
 main = runner.command(
     __doc__,
     ENTRIES,
     measure,
-    lambda options: {"before": options.before, "now": options.now, **gpu_record()},
+    conditions,
     options={
         "--builds": {"type": Path, "default": ROOT / "build" / "benchmarks", "help": "folder of finished builds"},
         "--before": {"required": True, "help": "digest of the other state's sources"},

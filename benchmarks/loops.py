@@ -16,6 +16,7 @@ forbids stages: `share` is its speed relative to that with stages. The plan (``c
 
 from __future__ import annotations
 
+import argparse
 import sys
 import warnings
 from collections.abc import Callable
@@ -82,13 +83,10 @@ class Row:
 
     def measure(self, torch: Any) -> runner.Row:
         """The times, the treatment of the loop, and its difference from float64."""
-        torch.backends.cuda.matmul.allow_tf32 = self.dtype == "tf32"
         call = call_of(torch, self)
         a, b, out = call.a, call.b, torch.zeros_like(call.a)
-        expected = a.double() @ b.double() + call.initial_c
-        difference = runner.difference(call.c.double(), expected)
+        difference = runner.difference(call.c.double(), a.double() @ b.double() + call.initial_c)
         runner.require_close(difference, ALLOWED.get(self.dtype, ALLOWED_OTHERS), "float64")
-        del expected
 
         def cublas() -> Any:
             return torch.addmm(out, a, b, out=out) if self.c_added else torch.matmul(a, b, out=out)
@@ -111,7 +109,6 @@ class ForcedRow(Row):
         """The times with both providers, and what the plan says about the cost."""
         import warp_tiles
 
-        torch.backends.cuda.matmul.allow_tf32 = self.dtype == "tf32"
         stages = call_of(torch, self)
         with warp_tiles.override(provider="cublasdx"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the warning whose number this measures
@@ -142,7 +139,6 @@ class ReverseRow(Row):
         import warp_tiles
 
         torch.manual_seed(0)
-        torch.backends.cuda.matmul.allow_tf32 = self.dtype == "tf32"
         shape, dtype, total = (self.size, self.size), getattr(torch, self.stored), getattr(torch, self.total)
         a, b, g = (torch.randn(shape, device="cuda", dtype=dtype) / 8 for _ in range(3))
         bias, of_bias = (torch.zeros((1, self.size), device="cuda", dtype=total) for _ in range(2))
@@ -300,10 +296,16 @@ def call_of(torch: Any, row: Row) -> LoopCall:
     return LoopCall(a, given.T if row.b_columns else given, c, initial_c, launch, loop)
 
 
+def measure(row: Row, options: argparse.Namespace) -> runner.Row:
+    torch = torch_with_warp()
+    torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
+    return row.measure(torch)
+
+
 main = runner.command(
     __doc__,
     CASES,
-    lambda row, _: row.measure(torch_with_warp()),
+    measure,
     lambda options: torch_record(),
     described=lambda row: str(row["tflops"]),
 )

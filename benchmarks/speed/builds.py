@@ -9,17 +9,15 @@ folders can be filled elsewhere and copied. Cubins are compressed, because Warp'
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import lzma
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,12 +27,13 @@ from typing import Any, Generic, Protocol, TypeVar
 import warp as wp
 
 from benchmarks.machine import source_digest
-from benchmarks.processes import environment
+from benchmarks.processes import ProcessError, environment, run_json
 from benchmarks.speed import occupancy
 
 RECORD = "record.json"
 ARCH = 90
 _LARGEST_BATCH = 6
+_SLOWEST_FIRST = ("warp", "scalar", "native", "tiles")  # sides
 _WARP_FUNCTION = re.compile(r"\bdot_\w+")  # a product that Warp builds with cuBLASDx
 
 
@@ -137,32 +136,25 @@ class BuildStore:
             workers: Number of parallel processes.
             again: True to try failed builds again.
         """
-        missing = []
-        for build in dict.fromkeys(builds):
-            record = self.record(build)
-            if record is None or (again and "error" in record):
-                missing.append(build)
-        conditions = {(build.limits_of, build.passes): None for build in missing}
-        kinds = itertools.product(("warp", "scalar", "native", "tiles"), conditions)
-        batches = [batch for kind in kinds for batch in self._batches(kind, missing, workers)]
+        records = {build: self.record(build) for build in builds}
+        missing = [build for build, record in records.items() if record is None or (again and "error" in record)]
+        batches = []
+        for kind in dict.fromkeys((build.side, build.limits_of, build.passes) for build in missing):
+            selected = [build for build in missing if (build.side, build.limits_of, build.passes) == kind]
+            size = max(1, min(_LARGEST_BATCH, len(selected) // (2 * workers)))
+            batches += [selected[start : start + size] for start in range(0, len(selected), size)]
         if not batches:
             return
+        batches.sort(key=lambda batch: _SLOWEST_FIRST.index(batch[0].side))
         print(f"building {len(missing)} kernels in {workers} processes", file=sys.stderr, flush=True)
         start, done = time.time(), 0
         with ThreadPoolExecutor(workers) as pool:
             for batch in pool.map(self._run, batches):
                 done += len(batch)
-                failed = [build for build in batch if "error" in (self.record(build) or {"error": ""})]
-                for build in failed:
-                    print(f"  {build.module} failed, see {self.folder(build) / RECORD}", file=sys.stderr)
+                for build in batch:
+                    if "error" in (self.record(build) or {"error": ""}):
+                        print(f"  {build.module} failed, see {self.folder(build) / RECORD}", file=sys.stderr)
                 print(f"  {done} of {len(missing)} in {time.time() - start:.0f} s", file=sys.stderr, flush=True)
-
-    def _batches(
-        self, kind: tuple[str, tuple[int, int]], missing: Sequence[Build[Cell]], workers: int
-    ) -> list[list[Build[Cell]]]:
-        selected = [build for build in missing if (build.side, (build.limits_of, build.passes)) == kind]
-        size = max(1, min(_LARGEST_BATCH, len(selected) // (2 * workers)))
-        return [selected[start : start + size] for start in range(0, len(selected), size)]
 
     def _run(self, batch: list[Build[Cell]]) -> list[Build[Cell]]:
         side, limits_of, passes = batch[0].side, batch[0].limits_of, batch[0].passes
@@ -178,17 +170,13 @@ class BuildStore:
             WARP_TILES_PROVIDER=self.provider,
             WARP_TILES_JOBS="1",
         )
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.speed.builds"],
-            input=json.dumps({"tiles": side == "tiles", "limits_of": limits_of, "passes": passes, "items": items}),
-            env=environ,
-            capture_output=True,
-            text=True,
-        )
-        for build in batch:
-            if self.record(build) is None:
-                words = (done.stdout + done.stderr)[-2000:]
-                _write(self.folder(build), {"error": f"its process ended with status {done.returncode}: {words}"})
+        job = {"tiles": side == "tiles", "limits_of": limits_of, "passes": passes, "items": items}
+        try:
+            run_json([sys.executable, "-m", "benchmarks.speed.builds"], environ, job)
+        except ProcessError as error:
+            for build in batch:
+                if self.record(build) is None:
+                    _write(self.folder(build), {"error": f"its process ended: {error}"[-2000:]})
         return batch
 
     def unpack(self, build: Build[Cell], target: Path) -> Path:
@@ -258,6 +246,7 @@ def main() -> None:
             for part in ("builds", "loops", "memory"):
                 record[part] = [found for module in modules for found in module[part]]
         _write(folder, record)
+    print(json.dumps(len(job["items"])))
 
 
 if __name__ == "__main__":
