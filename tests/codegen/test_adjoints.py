@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.adjoints import lost_results, sites_without_replay, waiting_sites
+from warp_tiles.codegen.adjoints import lost_results, sites_without_replay
 from warp_tiles.codegen.operations import Effect, Scalar
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.rejected import Rejected
@@ -15,31 +15,6 @@ from warp_tiles.gemm.rejected import Rejected
 A, B, C, D = (t.tile(name) for name in "abcd")
 UNKNOWN = t.tile("u", memory=frozenset({"?"}))
 P, Q = t.parameter("p"), t.parameter("q")
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "waits"),
-    [
-        (A, B, False),
-        (A, A, True),
-        (A, t.view("v", A), True),
-        (P, Q, False),
-        (P, P, True),
-    ],
-)
-def test_adjoints_wait_if_their_operands_may_share_memory(a: Any, b: Any, waits: bool) -> None:
-    for one in (t.product(a, b, C, 3), t.fresh_product(a, b, C, 3)):
-        module = t.module(t.function(t.loop(t.branch(one)), parameters=("p", "q")))
-        assert waiting_sites(module) == ({3} if waits else set())
-
-
-def test_only_products_wait() -> None:
-    assert waiting_sites(t.module(t.function(t.operation("tile_map", A, A)))) == set()
-
-
-def test_sites_of_all_functions_are_examined() -> None:
-    one, two = t.function(t.product(A, A, C, 0), label="one"), t.function(t.product(A, A, C, 1), label="two")
-    assert waiting_sites(t.module(one, two, t.function(t.product(A, B, C, 2)))) == {0, 1}
 
 
 # ---- products that the reverse loop need not repeat
@@ -55,10 +30,6 @@ def product() -> Node:
 
 def test_a_product_that_nothing_reads_is_not_repeated() -> None:
     assert unreplayed_sites(t.zeros(C), t.loop(t.load(A), t.load(B), product()), t.operation("tile_store", C)) == {0}
-
-
-def test_a_product_without_a_loop_is_not_repeated_anyway() -> None:
-    assert unreplayed_sites(t.zeros(C), product()) == set()
 
 
 def test_only_dynamic_loops_are_repeated() -> None:
@@ -79,10 +50,6 @@ def test_a_product_that_the_reverse_pass_reads_is_repeated(tile: Any) -> None:
     assert unreplayed_sites(t.zeros(C), t.loop(t.loop(product()), t.branch(use))) == set()
     assert unreplayed_sites(t.zeros(C), use, t.loop(product())) == set()
     assert unreplayed_sites(t.zeros(C), t.loop(product()), use) == {0}, "its adjoint comes before"
-
-
-def test_a_use_of_another_tile_does_not_matter() -> None:
-    assert unreplayed_sites(t.loop(product(), t.operation("tile_map", D))) == {0}
 
 
 @pytest.mark.parametrize("name", ["tile_zeros", "tile_load", "tile_store"])

@@ -6,7 +6,7 @@ from tests.codegen import traces as t
 from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.trace import FunctionTrace
 
-A, B, C = t.tile("a", 16, 8), t.tile("b", 8, 16), t.tile("c")
+A = t.tile("a", 16, 8)
 
 
 def defined(macros: Macros, *functions: FunctionTrace) -> dict[str, str]:

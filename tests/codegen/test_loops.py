@@ -22,26 +22,10 @@ from tests.codegen.decisions import (
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.macros import Hook
-from warp_tiles.codegen.module_code import Addition, LoopAccumulators, LoopDecision
+from warp_tiles.codegen.module_code import LoopAccumulators, LoopDecision
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.rejected import Rejected
-
-# ---- loops with a decision
-
-
-def test_the_common_loop_is_pipelined() -> None:
-    first, second, product = body()
-    loop = t.loop(first, second, product, line=7)
-    decision = decide_loop(t.zeros(C), loop)
-    assert outcome(decision) == ("pipelined",)
-    assert (decision.function, decision.hook, decision.line, decision.products) == ("k", loop.hook, 7, 1)
-    (kept,) = decision.accumulations
-    assert (kept.operation, kept.home, kept.array, kept.c) == (product, loop.hook, product.hook, C)
-    assert kept.accumulators == t.accumulators_of(0)(0)
-    assert decision.loads == (first, second)
-    assert [(one.tile, one.load, one.c) for one in decision.buffers] == [(A, first, C), (B, second, C)]
-
 
 # ---- accumulators in registers
 
@@ -77,14 +61,9 @@ NEW_TILES: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "an addition before it": ((t.loop(FIRST, SECOND, t.addition(D, C), FRESH),), ADDED),
     "another use of it in the loop": ((t.loop(*returned(uses(C))),), USES_NEW),
     "another use of it behind the loop": ((t.loop(*returned()), uses(C)), USES_NEW),
-    "fresh products of an unrolled loop": (
-        (t.loop(*returned(), kind="unrolled"),),
-        Rejected("unrolled_new_tile"),
-    ),
 }
 ONE_TILE: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "a variable alpha": ((factors(alpha=None),), ALPHA),
-    "an alpha that the loop computes": ((t.loop(FIRST, SECOND, t.arithmetic(), t.product(A, B, C, alpha="n")),), ALPHA),
     "an infinite alpha": (
         (factors(alpha=float("inf")),),
         Rejected("infinite_alpha", (float("inf"),)),
@@ -98,10 +77,6 @@ ONE_TILE: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "a return": (
         (t.loop(*body(), t.branch(t.operation("return", effect=Effect.LEAVES, line=9))),),
         Rejected("returns_within", (9,)),
-    ),
-    "a store of C": (
-        (t.loop(*body(), t.store(C)),),
-        Rejected("stored", ("tile_store", "C")).at(1),
     ),
     "another use of C": ((t.loop(*body(), t.branch(uses(C))),), USES_C),
     "a use of a view of C": ((t.loop(*body(), t.branch(uses(t.view("v", C)))),), USES_C),
@@ -130,17 +105,6 @@ def test_another_use_of_the_sum_keeps_no_sums(tile: Tile) -> None:
         ("used", "tile_sum", "line 9: "),
         ("new_tile_used", "tile_sum", "line 9: "),
     }
-
-
-@pytest.mark.parametrize("target", [D, t.register("r"), t.parameter("p")])
-def test_a_fresh_product_that_is_added_keeps_sums_and_lends_its_memory(target: Tile) -> None:
-    nodes = returned(target=target)
-    decision = decide_loop(t.load(target), t.loop(*nodes))
-    assert outcome(decision) == ("pipelined",)
-    (kept,) = decision.accumulations
-    addition = Addition((nodes[3],), target, 1, is_direct=target is D)
-    assert (kept.operation, kept.addition, kept.c) == (nodes[2], addition, C)
-    assert {buffer.c for buffer in decision.buffers} == {C}
 
 
 @pytest.mark.parametrize(
@@ -185,14 +149,6 @@ def assigned(target: Tile = D, source: Tile | None = None) -> Operation:
     return t.operation("assign", target, source or t.register("r"), hook=t.number())
 
 
-@pytest.mark.parametrize(("name", "operands"), [("add", (D, C)), ("add", (C, D)), ("sub", (D, C))])
-def test_a_sum_that_is_assigned_keeps_sums(name: str, operands: tuple[Tile, Tile]) -> None:
-    statements = operator(name, *operands), assigned()
-    decision = decide_loop(t.load(D), t.loop(FIRST, SECOND, FRESH, *statements))
-    assert outcome(decision) == ("pipelined",)
-    assert decision.accumulations[0].addition == Addition(statements, D, {"add": 1, "sub": -1}[name], is_direct=True)
-
-
 @pytest.mark.parametrize(
     "nodes",
     [
@@ -215,13 +171,6 @@ def test_other_operators_keep_no_sums(nodes: tuple[Node, ...]) -> None:
     assert outcome(decision) == ("as_warp", ADDED if is_sum else NOT_ADDED)
 
 
-def test_an_alpha_that_is_computed_before_the_loop_keeps_accumulators_in_registers() -> None:
-    loop = t.loop(FIRST, SECOND, t.product(A, B, C, alpha="n"))
-    decision = decide_loop(t.zeros(C), t.arithmetic(), loop)
-    assert outcome(decision) == ("pipelined",)
-    assert decision.accumulations[0].alpha == "n"
-
-
 def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
     r = t.register("r", memory=frozenset())
     other = t.operation("tile_sum", r, line=9)
@@ -235,12 +184,6 @@ def test_all_products_of_c_keep_their_sums_or_none() -> None:
     other = t.product(A, B, C, 1, beta=2.0, line=9)
     decision = decide_loop(t.zeros(C), t.loop(first, second, product, other))
     assert outcome(decision) == ("as_warp", BETA.at(9).at(1), BETA.at(9))
-
-
-def test_a_fresh_product_of_c_is_a_use_of_it() -> None:
-    decision = decide_loop(t.zeros(C), t.loop(*body(), t.fresh_product(D, D, C, 1)))
-    assert decision.reasons[0] == Rejected("new_c").at(1)
-    assert decision.accumulations == ()
 
 
 def test_products_of_different_c_are_independent() -> None:
@@ -269,20 +212,6 @@ def test_sums_live_over_the_outermost_loop_without_a_use_of_c() -> None:
     (free,) = decide_loops(t.zeros(C), around)
     assert (free.hook, free.accumulations[0].home) == (inner.hook, around.hook)
     assert free.state == "pipelined"
-
-
-def test_sums_live_over_the_innermost_loop_if_the_next_one_uses_c() -> None:
-    inner = t.loop(*body())
-    (decision,) = decide_loops(t.loop(t.loop(t.zeros(C), inner, t.operation("tile_store", C))))
-    assert decision.accumulations[0].home == inner.hook
-    assert decision.state == "pipelined"
-
-
-def test_sums_of_a_fresh_product_live_over_the_outermost_loop_that_does_not_use_the_sum() -> None:
-    inner = t.loop(*returned())
-    outer = t.loop(inner)
-    assert home(t.zeros(D), outer) == outer.hook
-    assert home(t.loop(t.zeros(D), inner)) == inner.hook
 
 
 def test_sums_live_over_the_inner_loop_of_the_one_that_computes_alpha() -> None:
@@ -359,10 +288,6 @@ def test_the_argument_must_be_the_zeroed_memory(passed: Any) -> None:
     results = (passed,) if not isinstance(passed, Array) else (C,)
     made = t.operation("tile_zeros", results=results)
     assert decide_callee(made, t.call("f", X, passed)).reasons == (FEW_ACCUMULATORS,)
-
-
-def test_a_call_with_too_few_operands_passes_nothing() -> None:
-    assert decide_callee(t.zeros(C), t.call("f", X)).reasons == (FEW_ACCUMULATORS,)
 
 
 def test_a_parameter_is_passed_on() -> None:

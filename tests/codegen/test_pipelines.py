@@ -82,13 +82,6 @@ def test_other_operations_of_the_loop(effect: Effect, code: str, nested: bool) -
     )
 
 
-@pytest.mark.parametrize(("effect", "code"), [(Effect.TILES, "works_on_tile"), (Effect.UNKNOWN, "unknown_effects")])
-def test_an_operation_on_a_tile_that_changes_in_the_loop_has_no_remedy(effect: Effect, code: str) -> None:
-    loop = t.loop(*body(), t.operation("other", A, effect=effect, line=9))
-    expected = "register_accumulators", Rejected(code, ("other",)).at(9)
-    assert outcome(decide_loop(t.zeros(C), loop)) == expected
-
-
 def test_a_view_that_moves_prevents_a_pipeline() -> None:
     part = t.view("v", A)
     moved = t.operation("tile_view", A, Scalar("var_k"), effect=Effect.ALIAS, results=(part,), line=9)

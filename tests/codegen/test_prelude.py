@@ -8,19 +8,11 @@ from pathlib import Path
 import pytest
 
 import warp_tiles
-from tests.codegen.modules import BIG
-from tests.solver.test_variant import L
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.module_code import FunctionCall, ModuleCode
 from warp_tiles.codegen.prelude import PLACEHOLDER, finished_source
-from warp_tiles.gemm.problem import Role
-from warp_tiles.solver.variant import SolverVariant
 
 SOURCE = f'#include "builtin.h"\nextern "C" {{\n{PLACEHOLDER}\n}}\nvoid kernel() {{ WT_WAIT_1 f(wt_site0_forward); }}\n'
-
-
-FUNCTION = FunctionCall("wt_site0_forward", "f", BIG[Role.FORWARD])
-SOLVER = FunctionCall("wt_site1_forward", "g", SolverVariant("cholesky", 8, 8, (L, L), False, 64, 90))
 
 
 def finished(*calls: FunctionCall, moves: bool = False, source: str = SOURCE) -> str:
