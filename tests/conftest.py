@@ -108,7 +108,6 @@ LONGEST_FIRST = (
     "tests/hardening/test_children.py",
     "tests/cluster/test_builds.py",
     "tests/integration/test_registers.py",
-    "tests/integration/test_loops_without_functions.py",
     "tests/integration/test_kernel_memory.py",
     "tests/array_products/test_emulated.py",
     "tests/array_products/test_loops.py",

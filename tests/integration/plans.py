@@ -16,7 +16,6 @@ ALL = ["forward", "adjoint_a", "adjoint_b"]
 ARCHS = (75, 80, 86, 87, 89, 90, 100, 103, 120, 121)
 
 needs_tf32 = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="tile_matmul's precision argument came with Warp 1.19")
-SQUARE = Case(16, 16, 16)
 TILE = "wp.tile(dtype=wp.float32, shape=(16, 16))"
 HELPER = f"""
 @wp.func

@@ -12,6 +12,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import FORWARD_ONLY, compile_module, gemm_loop, generated_source, load
+from tests.nightly import some
 from warp_tiles.compile.compiler import LinkRequest
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -35,11 +36,26 @@ def instruction_of(record: dict[str, Any], folder: Path) -> str:
 
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
 def test_each_architecture_has_its_target_and_instruction(tmp_path: Path, arch: int) -> None:
-    """test_loops_without_functions.py links some of them."""
     plan = warp_tiles.plan(loop_module(), arch=arch, block_dim=128)
     generated_source(loop_module(), tmp_path, arch)
     assert plan.target == plan.to_json()["target"] == ("sm_90a" if arch == 90 else f"sm_{arch}")
     assert instruction_of(plan.to_json(), tmp_path) == ("wgmma" if arch == 90 else "mma_m16n8k16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", some([80, 90, 120, 86, 89, 100], 3))
+def test_a_module_without_functions_is_linked_limited_and_kept(tmp_path: Path, arch: int) -> None:
+    for number in range(2):
+        with warp_tiles.override(modules="tiles"):
+            output, record = compile_module(load(FORWARD, block_dim=256), tmp_path / str(number), arch)
+        assert (record["builds"], record["linker"], record["register_limit"]) == ([], "warp_tiles", 128)
+        assert record["target"] == ("sm_90a" if arch == 90 else f"sm_{arch}")
+        assert record["module_key"]
+        assert record["found"] is bool(number)
+        assert 0 < output.stat().st_size < 100_000
+    (forward,) = (variant for variant in record["variants"] if variant["role"] == "forward")
+    assert (forward["needed"], forward["provider"], forward["key"]) == (True, "stages", "")
+    assert forward["reason"].endswith("computed by its loop from stages, so no function is built")
 
 
 def test_warps_link_has_mma(tmp_path: Path) -> None:
@@ -172,9 +188,3 @@ def test_no_memory_is_reserved_for_a_stage_that_is_not_used(tmp_path: Path) -> N
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
     (found,) = (value for name, value in meta.items() if name.endswith("forward_smem_bytes"))
     assert tiles < found < tiles + 4096
-
-
-def test_the_register_limit_of_another_architecture_counts_too() -> None:
-    module = load(gemm_loop(**SMALL, decorator=FORWARD_ONLY), block_dim=256)
-    plan = warp_tiles.plan(module, arch=100, block_dim=256).to_json()
-    assert (plan["loops"][0]["stages"], plan["register_limit"]) == (3, 128)

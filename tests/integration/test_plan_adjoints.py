@@ -80,11 +80,6 @@ def test_a_helper_with_tile_arguments() -> None:
         assert variant_of(variant).alignments == (4, 4, 4), "a parameter may be a view"
 
 
-def test_a_helper_that_returns_a_tile() -> None:
-    text = gemm(call="helper(a, b)")
-    assert roles(plan(GENERIC_HELPER + text), needed=True) == ALL
-
-
 def test_a_helper_shared_by_a_forward_only_and_a_differentiable_kernel() -> None:
     found = plan(HELPER + caller("inferred", FORWARD_ONLY) + caller("trained"))
     assert roles(found, needed=True) == ALL
@@ -110,18 +105,6 @@ def test_a_helper_of_only_forward_only_kernels() -> None:
     assert sorted(skipped.kernels) == ["first", "second"]
     assert "'first'" in skipped.reason
     assert "'second'" in skipped.reason
-
-
-def test_a_helper_of_a_helper() -> None:
-    outer = f"""
-@wp.func
-def outer(a: {TILE}, b: {TILE}, c: {TILE}):
-    helper(a, b, c)
-"""
-    text = HELPER + outer + caller("gemm").replace("helper(", "outer(")
-    assert roles(plan(text), needed=True) == ALL
-    forward = caller("gemm", FORWARD_ONLY).replace("helper(", "outer(")
-    assert roles(plan(HELPER + outer + forward), needed=True) == ["forward"]
 
 
 # ---- wp.grad() and custom gradients
@@ -153,22 +136,6 @@ def test_grad_in_a_forward_only_kernel_needs_the_adjoints() -> None:
     assert "wp.grad()" in single_variant(found, Role.ADJOINT_A).reason
 
 
-def test_grad_in_a_module_without_backward_passes_needs_the_adjoints() -> None:
-    assert roles(plan(LOSS + SLOPE, enable_backward=False), needed=True) == ALL
-
-
-def test_without_grad_the_same_function_needs_no_adjoint() -> None:
-    assert roles(plan(LOSS + VALUE), needed=True) == ["forward"]
-
-
-def test_grad_of_another_function_does_not_need_the_adjoints() -> None:
-    square = "@wp.func\ndef square(x: wp.float32):\n    return x * x\n\n"
-    text = square + gemm(decorator=FORWARD_ONLY).replace(
-        "c = wp.tile_matmul(a, b)", "C[0, 0] = wp.grad(square)(2.0)\n    c = wp.tile_matmul(a, b)"
-    )
-    assert roles(plan(text), needed=True) == ["forward"]
-
-
 CUSTOM = (
     LOSS
     + """
@@ -188,13 +155,34 @@ MULTIPLIED = """a = wp.tile_full(shape=(8, 8), value=adj_ret, dtype=wp.float32, 
     wp.adjoint[x] += 16.0 * wp.tile_extract(c, 0, 0)"""
 
 
-def test_a_custom_gradient_replaces_the_adjoints() -> None:
-    found = plan(CUSTOM.format(gradient=SCALED))
-    assert roles(found, needed=True) == ["forward"]
-
-
 def test_a_product_inside_a_custom_gradient_is_built() -> None:
     found = plan(CUSTOM.format(gradient=MULTIPLIED))
     needed = {(variant_of(v).m, v.role.value) for v in found.variants if v.needed}
     assert needed == {(16, "forward"), (8, "forward")}
     assert {v.kernels for v in found.variants if v.needed} == {("gemm",)}
+
+
+OUTER = f"""
+@wp.func
+def outer(a: {TILE}, b: {TILE}, c: {TILE}):
+    helper(a, b, c)
+"""
+SQUARE = "@wp.func\ndef square(x: wp.float32):\n    return x * x\n\n"
+OF_SQUARE = gemm(call="wp.tile_matmul(a, b)\n    C[0, 0] = wp.grad(square)(2.0)", decorator=FORWARD_ONLY)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "needed"),
+    [
+        (GENERIC_HELPER + gemm(call="helper(a, b)"), {}, ALL),
+        (HELPER + OUTER + caller("gemm").replace("helper(", "outer("), {}, ALL),
+        (HELPER + OUTER + caller("gemm", FORWARD_ONLY).replace("helper(", "outer("), {}, ["forward"]),
+        (LOSS + SLOPE, {"enable_backward": False}, ALL),
+        (LOSS + VALUE, {}, ["forward"]),
+        (SQUARE + OF_SQUARE, {}, ["forward"]),
+        (CUSTOM.format(gradient=SCALED), {}, ["forward"]),
+    ],
+    ids=["returns", "helper of a helper", "forward only", "grad", "without grad", "grad of another", "custom gradient"],
+)
+def test_adjoints_that_are_needed(text: str, options: dict[str, bool], needed: list[str]) -> None:
+    assert roles(plan(text, **options), needed=True) == needed

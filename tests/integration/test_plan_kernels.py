@@ -10,7 +10,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import FORWARD_ONLY, gemm, load, roles, single_variant, variant_of
-from tests.integration.plans import ALL, HELPER, SQUARE, B, D, F, H, caller, needs_tf32, plan, plan_case
+from tests.integration.plans import ALL, HELPER, B, D, F, H, caller, needs_tf32, plan, plan_case
 from tests.products import Case, make_kernel
 from warp_tiles.gemm.problem import Role
 
@@ -121,13 +121,6 @@ def test_bfloat16_in_a_forward_only_kernel() -> None:
     assert variant_of(single_variant(found, Role.FORWARD)).a.dtype == B
 
 
-def test_bfloat16_in_a_forward_only_module() -> None:
-    text = gemm(call="wp.tile_zeros(shape=(16, 16), dtype=wp.float32)\n    wp.tile_matmul(a, b, c)")
-    text = text.replace("A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32)", "A: BF, B: BF")
-    found = plan("BF = wp.array2d(dtype=wp.bfloat16)\n" + text, enable_backward=False)
-    assert roles(found, needed=True) == ["forward"]
-
-
 WITHOUT_MMA = [{"provider": name} for name in ("cublasdx", "libmathdx", "scalar")]
 
 
@@ -183,48 +176,34 @@ def test_a_bfloat16_result(accumulate: bool) -> None:
                 warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
 
 
-def test_a_bfloat16_result_with_enable_mathdx_gemm_off() -> None:
-    kernel = make_kernel(Case(16, 16, 16, B, B, B, backward=False))
-    kernel.module.options["enable_mathdx_gemm"] = False
-    with pytest.raises(TypeError, match=r"(?s)bfloat16 'out' tile.*enable_mathdx_gemm is off"):
-        warp_tiles.plan(kernel.module, arch=90, block_dim=64)
+BROKEN = {
+    "an integer": (gemm().replace("wp.float32", "wp.int32"), Exception, "(?s)tile_matmul.*int32"),  # refused by Warp
+    "a complex type": (gemm().replace("wp.float32", "wp.vec2f"), TypeError, "does not support complex tiles"),
+    "other sizes": (
+        gemm().replace("B, shape=(16, 16)", "B, shape=(8, 16)"),
+        ValueError,
+        r"(?s)sizes of A, B and C.*\(16, 16\).*\(8, 16\)",
+    ),
+    "a precision that is no literal": (
+        gemm(call="wp.tile_matmul(a, b, precision=mode)").replace("C: wp.array2d", "mode: str, C: wp.array2d"),
+        ValueError,
+        "string literal 'default' or 'tf32', got a non-literal argument",
+    ),
+    "an unknown precision": (
+        gemm(call='wp.tile_matmul(a, b, precision="bf32")'),
+        ValueError,
+        "'default' or 'tf32', got 'bf32'",
+    ),
+}
 
 
-def test_an_unknown_dtype() -> None:
-    # Warp's own overload resolution refuses it before dispatch
-    with pytest.raises(Exception, match=r"(?s)tile_matmul.*int32"):
-        plan(gemm().replace("wp.float32", "wp.int32"))
-
-
-@pytest.mark.parametrize("arch", [90, None])
-def test_mismatched_shapes(arch: int | None) -> None:
-    text = gemm(m=16, n=16, k=16).replace("B, shape=(16, 16)", "B, shape=(8, 16)")
-    with pytest.raises(ValueError, match=r"(?s)sizes of A, B and C.*\(16, 16\).*\(8, 16\)"):
-        plan(text, arch=arch)
-
-
-@needs_tf32
-def test_a_precision_that_is_not_a_literal() -> None:
-    text = gemm(call="wp.tile_matmul(a, b, precision=mode)").replace("C: wp.array2d", "mode: str, C: wp.array2d")
-    with pytest.raises(ValueError, match="string literal 'default' or 'tf32', got a non-literal argument"):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_tf32 if "precision" in name else ()) for name in BROKEN]
+)
+def test_broken_products_are_refused(name: str) -> None:
+    text, error, message = BROKEN[name]
+    with pytest.raises(error, match=message):
         plan(text)
-
-
-def test_complex_tiles_are_refused_as_in_warp() -> None:
-    with pytest.raises(TypeError, match="does not support complex tiles"):
-        plan(gemm().replace("wp.float32", "wp.vec2f"))
-
-
-@needs_tf32
-def test_an_unknown_precision() -> None:
-    with pytest.raises(ValueError, match=r"'default' or 'tf32', got 'bf32'"):
-        plan(gemm(call='wp.tile_matmul(a, b, precision="bf32")'))
-
-
-@needs_tf32
-def test_tf32_with_other_dtypes_than_float32() -> None:
-    with pytest.raises(TypeError, match="tf32"):
-        plan_case(replace(SQUARE, a=H, b=H, c=H, tf32=True))
 
 
 def test_a_module_can_be_given_in_several_ways() -> None:

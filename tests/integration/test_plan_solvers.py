@@ -76,43 +76,6 @@ def test_a_view_keeps_its_leading_dimension() -> None:
     assert (solver_of(planned).n, factor.leading_dimension, factor.alignment) == (8, 16, 4)
 
 
-# ---- adjoints
-
-
-@pytest.mark.parametrize("call", ["tile_cholesky", "tile_lower_solve"])
-def test_the_module_option_enable_backward(call: str) -> None:
-    found = by_role(plan(solver(call), enable_backward=False))
-    assert {role: planned.needed for role, planned in found.items()} == {"forward": True, "adjoint": False}
-    assert found["adjoint"].reason == "not needed: the module has enable_backward=False"
-    assert (found["adjoint"].provider, found["adjoint"].key) == ("", "")
-
-
-def test_the_kernel_option_enable_backward() -> None:
-    found = by_role(plan(solver("tile_cholesky", decorator=FORWARD_ONLY)))
-    assert not found["adjoint"].needed
-    assert "kernel 'solver' has enable_backward=False" in found["adjoint"].reason
-
-
-def test_a_helper_shared_by_a_forward_only_and_a_differentiable_kernel() -> None:
-    helper = f"""
-@wp.func
-def factor(a: wp.tile(dtype=wp.float32, shape=(16, 16))):
-    return wp.tile_cholesky(a)
-{solver("factor", name="inferred", decorator=FORWARD_ONLY)}
-{solver("factor", name="trained")}
-"""
-    found = by_role(plan(helper))
-    assert sorted(found["forward"].kernels) == ["inferred", "trained"]
-    assert found["adjoint"].kernels == ("trained",)
-    assert {planned.function for planned in found.values()} == {"factor"}
-
-
-def test_equal_solvers_of_two_kernels_are_merged() -> None:
-    found = plan(solver("tile_cholesky", name="first") + solver("tile_cholesky", name="second"))
-    for planned in by_role(found).values():
-        assert sorted(planned.kernels) == ["first", "second"]
-
-
 # ---- the generated source
 
 
