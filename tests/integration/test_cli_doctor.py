@@ -109,24 +109,11 @@ def test_an_unknown_variable(words: tuple[str, ...], tmp_path: Path) -> None:
     assert "WARP_TILES_PROVIDER" in message, "the valid ones are listed"
 
 
-def test_an_unknown_value() -> None:
-    message = usage_error(command("cache", "info", WARP_TILES_PROVIDER="cutlass"))
-    assert "WARP_TILES_PROVIDER" in message
-    assert "'cutlass', which is invalid" in message
-    assert "auto, own, cublasdx, libmathdx, scalar" in message
-
-
 def test_doctor_names_an_unknown_variable() -> None:
     done = command("doctor", WARP_TILES_FOO="1")
     assert done.returncode in (1, 2)
     assert "WARP_TILES_FOO" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("words", [("plan",), ("run",), ("compile", "-o", "out")])
-def test_a_missing_script(words: tuple[str, ...], tmp_path: Path) -> None:
-    message = usage_error(command(*words, tmp_path / "missing.py"))
-    assert str(tmp_path / "missing.py") in message
 
 
 def test_version_and_help() -> None:
@@ -135,27 +122,3 @@ def test_version_and_help() -> None:
     assert all(name in text for name in ("run", "plan", "compile", "cache", "doctor"))
     summary = "Compile what SCRIPT launches into the cache, so that its next start finds it, also without a GPU."
     assert summary in " ".join(text.split()), "no summary is cut"
-
-
-def test_a_plan_without_a_toolchain_gives_the_reason(folder: Path) -> None:
-    (folder / "sitecustomize.py").write_text(NO_COMPILER)
-    done = run_python(
-        ["-m", "warp_tiles", "plan", "--json", str(folder / "main.py"), str(folder)],
-        first_on_path=[folder],
-        environment={"WARP_TILES_CACHE_DIR": str(folder / "lto")},
-    )
-    (module,) = json_of(done)["modules"]
-    assert {(variant["provider"], variant["in_source"]) for variant in module["variants"]} == {("own", True)}
-    assert module["linker_reason"].startswith("there is no toolchain except Warp's")
-    assert all("NVRTC (libnvrtc) was found neither" in variant["reason"] for variant in module["variants"])
-
-
-@pytest.mark.slow
-def test_without_headers_everything_is_built_by_mma(folder: Path) -> None:
-    (folder / "sitecustomize.py").write_text(NO_HEADERS)
-    words = ["-m", "warp_tiles", "compile", "--json", "-o", str(folder / "out"), str(folder / "main.py"), str(folder)]
-    environment = {"WARP_TILES_CACHE_DIR": str(folder / "lto"), "WARP_CACHE_PATH": str(folder / "warp")}
-    done = run_python(words, first_on_path=[folder], environment=environment)
-    (module,) = json_of(done)["modules"]
-    assert module["lto_builds"] == 3
-    assert "RuntimeWarning" not in done.stderr

@@ -38,18 +38,6 @@ def test_the_example_calls_the_command(path: str) -> None:
 COMMAND = [sys.executable, "-m", "warp_tiles"]
 
 
-def completed(shell: str, *words: str) -> str:
-    """What the completion prints for the last of some words."""
-    environment = {**os.environ, "_WARP_TILES_COMPLETE": f"{shell}_complete", "COMP_WORDS": shlex.join(words)}
-    environment["COMP_CWORD"] = words[-1] if shell == "fish" else str(len(words) - 1)
-    return subprocess.run(COMMAND, env=environment, capture_output=True, text=True).stdout
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_is_offered_options(shell: str) -> None:
-    assert "--block-dim" in completed(shell, "warp-tiles", "plan", "--bl")
-
-
 def completion_script(shell: str) -> str:
     environment = {**os.environ, "_WARP_TILES_COMPLETE": f"{shell}_source"}
     return subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=True).stdout

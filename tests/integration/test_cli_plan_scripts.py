@@ -10,7 +10,6 @@ import warp as wp
 import warp_tiles
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
 from tests.integration.helpers import FORWARD_ONLY, REPOSITORY, gemm, load
-from tests.nightly import some
 from warp_tiles._warp.internals import find
 from warp_tiles.store.cache import Cache
 
@@ -20,10 +19,6 @@ WITHOUT_PRODUCTS = {
     "solves.py": {"scaled_copy"},
 }
 EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py"))
-COMPILED = sorted(
-    {*EXAMPLES} - {"autotune_gemm.py"}, key=lambda name: (name != "mlp_train.py", name)
-)  # it has 24 modules
-
 PLAIN = """
 @wp.kernel
 def count_down(left: wp.array(dtype=int)):
@@ -106,14 +101,6 @@ def test_each_example_is_planned_to_its_end(name: str, tmp_path: Path) -> None:
         assert product["product"] in page.read_text()
         assert product["product"] in shown
     assert "products of warp_tiles.matmul" in shown
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", some(COMPILED, 1))
-def test_each_example_is_compiled_to_its_end(name: str, tmp_path: Path) -> None:
-    done = command("compile", "-o", tmp_path / "out", REPOSITORY / "examples" / name)
-    assert all(Path(module["cubin"]).is_file() for module in json_of(done)["modules"])
-    assert "stopped early" not in done.stderr
 
 
 # ---- devices

@@ -35,12 +35,6 @@ def test_a_plan_under_another_policy(folder: Path) -> None:
     assert {variant["provider"] for variant in module["variants"] if variant["needed"]} == {"scalar"}
 
 
-def test_an_unknown_policy_lists_the_valid_ones(folder: Path) -> None:
-    done = command("plan", "--policy", "quick", folder / "main.py", as_json=False)
-    assert done.returncode == 2
-    assert "'off', 'scalar', 'fast', 'auto', 'max', 'locked'" in done.stderr
-
-
 @pytest.mark.slow
 def test_compile_under_the_policy_locked_only_uses_the_cache(filled_cache: Path, tmp_path: Path) -> None:
     options, script = ("compile", "--policy", "locked", "-o"), (filled_cache / "main.py", filled_cache)

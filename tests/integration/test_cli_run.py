@@ -114,9 +114,13 @@ def test_a_report_that_ends_in_html_is_a_page_and_a_trace_has_the_builds(folder:
     assert {event["cat"] for event in events if event["ph"] == "X"} >= {"module", "compile", "link"}
 
 
-@pytest.mark.parametrize(("option", "what"), [("--report", "report"), ("--trace", "trace")])
-def test_an_output_without_a_folder_is_refused_before_the_script_runs(folder: Path, option: str, what: str) -> None:
-    done = command("run", option, folder / "none" / "file.html", folder / "main.py", folder, as_json=False)
+@pytest.mark.parametrize(
+    ("name", "option", "what"), [("run", "--report", "report"), ("run", "--trace", "trace"), ("plan", "--html", "page")]
+)
+def test_an_output_without_a_folder_is_refused_before_the_script_runs(
+    folder: Path, name: str, option: str, what: str
+) -> None:
+    done = command(name, option, folder / "none" / "file.html", folder / "main.py", folder, as_json=False)
     assert done.returncode == 2
     assert f"the {what} cannot be written: there is no folder" in done.stderr
     assert not (folder / "sum").exists()

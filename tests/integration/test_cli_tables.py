@@ -100,7 +100,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     return path, module
 
 
-@pytest.mark.parametrize("columns", [40, 80, 140])
+@pytest.mark.parametrize("columns", [40, 140])
 def test_a_plan_is_whole(planned: tuple[Path, dict[str, Any]], columns: int) -> None:
     path, module = planned
     lines = screen("plan", path, columns=columns)
