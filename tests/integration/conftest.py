@@ -15,6 +15,8 @@ from benchmarks.stand_in import StandIn
 from tests.integration.ahead_modules import warp_module
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
 from warp_tiles._warp.internals import find
+from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.errors import ToolchainError
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.own import SolverProvider
 
@@ -66,6 +68,16 @@ def libmathdx_solvers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(find("build"), "build_lto_solver", build)
     return requests
+
+
+@pytest.fixture
+def no_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without NVRTC."""
+
+    def missing(store: ToolchainStore) -> None:
+        raise ToolchainError("NVRTC was not found", remedy="install it")
+
+    monkeypatch.setattr(ToolchainStore, "toolchain", missing)
 
 
 @pytest.fixture

@@ -81,12 +81,6 @@ def test_a_module_with_products_gets_another_hash_and_a_plan(text: str) -> None:
     assert roles(plan, needed=True) == (["forward"] if FORWARD_ONLY in text else ALL)
 
 
-def test_modules_of_different_products_have_different_hashes() -> None:
-    first, second = load(gemm()), load(gemm(m=8))
-    with warp_tiles.enabled():
-        assert warp_hash(first) != warp_hash(second)
-
-
 def test_the_hash_is_the_same_in_every_block_size_variant() -> None:
     module = load(gemm())
     before = [warp_hash(module, threads) for threads in (32, 64)]
@@ -119,18 +113,6 @@ def test_every_provider_and_linker_has_its_own_hash() -> None:
     assert len(hashes) == 2 + len(choices)
 
 
-def test_a_modules_own_provider_is_in_its_hash() -> None:
-    module = load(gemm())
-    with warp_tiles.enabled():
-        hashes = {None: warp_hash(module)}
-        for name in ("own", "cublasdx", "scalar"):
-            wp.set_module_options({"warp_tiles_provider": name}, module=module)
-            hashes[name] = warp_hash(module)
-        assert len(set(hashes.values())) == 4
-        wp.set_module_options({"warp_tiles_provider": "own"}, module=module)
-        assert warp_hash(module) == hashes["own"]
-
-
 def test_code_that_overrides_a_modules_provider_is_in_its_hash() -> None:
     module = load(gemm(), warp_tiles_provider="own")
     with warp_tiles.enabled():
@@ -143,41 +125,12 @@ def test_code_that_overrides_a_modules_provider_is_in_its_hash() -> None:
         assert len({own, overridden, automatic}) == 3
 
 
-def test_an_unknown_provider_of_a_module_is_refused() -> None:
-    module = load(gemm(), warp_tiles_provider="cutlass")
-    with warp_tiles.enabled(), pytest.raises(warp_tiles.SettingError, match="warp_tiles_provider is 'cutlass'"):
-        warp_hash(module)
-
-
-def test_the_hash_returns_with_the_settings() -> None:
-    module = load(gemm())
-    with warp_tiles.enabled():
-        usual = warp_hash(module)
-        with warp_tiles.override(provider="scalar"):
-            assert warp_hash(module) != usual
-        assert warp_hash(module) == usual
-        warp_tiles.configure(provider="scalar")
-        try:
-            assert warp_hash(module) != usual
-        finally:
-            warp_tiles.configure(provider=None)
-        assert warp_hash(module) == usual
-
-
 def test_the_path_of_the_cache_is_not_in_the_hash(tmp_path: Any) -> None:
     module = load(gemm())
     with warp_tiles.enabled():
         usual = warp_hash(module)
         with warp_tiles.override(cache_dir=tmp_path / "cache", jobs=1):
             assert warp_hash(module) == usual
-
-
-def test_the_hash_does_not_depend_on_when_it_was_enabled() -> None:
-    module = load(gemm())
-    with warp_tiles.enabled():
-        first = warp_hash(module)
-    with warp_tiles.enabled():
-        assert warp_hash(module) == first
 
 
 # ---- on the CPU
@@ -303,12 +256,6 @@ def test_enable_disable_enable() -> None:
         warp_tiles.disable()
         with pytest.raises(warp_tiles.PlanError, match="enable"):
             warp_tiles.plan(module, arch=90)
-
-
-def test_disabling_twice() -> None:
-    before = attributes_of_warp()
-    warp_tiles.disable()
-    assert changed(before, attributes_of_warp()) == set()
 
 
 def test_a_with_block_inside_an_enabled_program_changes_nothing() -> None:

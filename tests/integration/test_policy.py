@@ -15,7 +15,7 @@ import warp as wp
 import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests._warp.generate import source_of
-from tests.integration.helpers import compile_module, cubin_symbols, gemm, load
+from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.test_hash import CHOLESKY, COPY, warp_hash
 from warp_tiles import settings
 from warp_tiles._warp import installed
@@ -114,27 +114,6 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
 
 
 # ---- scalar and fast
-
-
-@pytest.mark.slow
-def test_scalar_and_fast_never_build_a_solver_of_libmathdx(
-    cold: Path, tmp_path: Path, libmathdx_solvers: list[str]
-) -> None:
-    for policy, threads in (("scalar", 64), ("fast", 48)):
-        with warp_tiles.override(policy=policy):
-            wp.compile_aot_module(load(CHOLESKY, block_dim=threads), arch=90, module_dir=tmp_path / policy)
-        (cubin,) = (tmp_path / policy).glob("*.cubin")
-        assert cubin_symbols(cubin.read_bytes()).undefined <= {"__assertfail", "vprintf"}
-    assert libmathdx_solvers == []
-    assert not (cold / "v1").exists()
-
-
-def test_fast_takes_mma_or_the_scalar_path(cold: Path, tmp_path: Path) -> None:
-    with warp_tiles.override(policy="fast"):
-        _, whole = compile_module(load(gemm(), enable_backward=False), tmp_path / "whole")
-        _, odd = compile_module(load(gemm(), enable_backward=False, block_dim=48), tmp_path / "odd")
-    assert (providers(whole), providers(odd)) == (["own"], ["scalar"])
-    assert "cublasdx" not in str(odd["variants"][0]["reason"])
 
 
 def test_a_module_has_its_own_policy(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

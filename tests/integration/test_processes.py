@@ -6,17 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import FORWARD_ONLY, REPOSITORY, gemm, load, run_python
-from warp_tiles.store.cache import Cache
+from tests.integration.helpers import FORWARD_ONLY, REPOSITORY, gemm, run_python
 
 PROCESSES = 2
 
@@ -89,43 +85,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
 
 
-@pytest.fixture
-def cold(tmp_path: Path) -> Iterator[Path]:
-    with warp_tiles.override(cache_dir=tmp_path / "lto", jobs=2), warp_tiles.enabled():
-        yield tmp_path
-
-
 def records() -> list[dict[str, Any]]:
     return [module for module in warp_tiles.report()["modules"] if module["builds"]]
-
-
-@pytest.mark.slow
-def test_modules_compiled_in_threads_share_equal_variants(cold: Path) -> None:
-    own = [(8, 8, 16), (8, 16, 8), (16, 8, 8)]
-    texts = [
-        gemm("shared", 8, 8, 8, decorator=FORWARD_ONLY) + gemm("own", *size, decorator=FORWARD_ONLY) for size in own
-    ]
-    modules = [load(text) for text in texts]
-
-    def compile_one(number: int) -> Path:
-        (cubin,) = wp.compile_aot_module(modules[number], arch=90, module_dir=cold / f"out{number}", use_ptx=False)
-        return Path(cubin)
-
-    with ThreadPoolExecutor(len(modules)) as threads:
-        cubins = list(threads.map(compile_one, range(len(modules))))
-    assert all(cubin.stat().st_size > 1000 for cubin in cubins)
-    assert len(records()) == 3
-    keys = {build["key"] for record in records() for build in record["builds"]}
-    assert len(keys) == 4
-    stored = stored_keys(cold / "lto")
-    assert stored == keys
-    builds = [build["key"] for record in records() for build in record["builds"] if not build["hit"]]
-    # all modules that wait for one build count it; no module builds a stored key
-    assert set(builds) == keys
-
-
-def stored_keys(folder: Path) -> set[str]:
-    return {listed.key for listed in Cache(folder).entries()}
 
 
 def test_the_users_executor_compiles(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, FUNCTIONS, solver
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
-from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import ModulePlan
@@ -26,16 +24,6 @@ from warp_tiles.settings import current
 pytestmark = pytest.mark.usefixtures("enabled")
 
 ALL_BUT_LOCKED = ("auto", "max", "fast", "scalar")
-
-
-@pytest.fixture
-def no_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without NVRTC."""
-
-    def missing(store: ToolchainStore) -> None:
-        raise ToolchainError("NVRTC was not found", remedy="install it")
-
-    monkeypatch.setattr(ToolchainStore, "toolchain", missing)
 
 
 def solver_rows(found: ModulePlan) -> list[tuple[str, str]]:
