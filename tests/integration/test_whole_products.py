@@ -200,14 +200,61 @@ def recorder() -> tuple[Tapes, list[int]]:
     return Tapes(plan, lambda kernel, names: False, gemm_gradients), planned
 
 
-def test_a_kernel_is_planned_once() -> None:
+def asked(
+    text: str = kernel(),
+    *,
+    mode: str = "always",
+    dim: tuple[int, ...] = (3, 4, THREADS),
+    device: Any = GPU,
+    requires_grad: bool = True,
+    more: tuple[Any, ...] = (),
+    options: dict[str, Any] | None = None,
+) -> tuple[list[bool], list[int]]:
+    """For two launches, whether products compute the gradients, and the architectures that were planned for."""
     tapes, planned = recorder()
-    multiply, _ = plan_of(kernel())
+    multiply, _ = plan_of(text)
+    multiply.module.options.update(options or {})
     values, _, _ = arguments(WHOLE["bounds from a shape"])
-    with warp_tiles.override(gemm_gradients="always"):
-        for _ in range(2):
-            assert isinstance(tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS), Backward)
-    assert planned == [90]
+    for array in (values[0], values[1], values[3]):
+        array.requires_grad = requires_grad
+    values[3:3] = more
+    with warp_tiles.override(gemm_gradients=mode):
+        found = [tapes.gradients(multiply, [*dim], values, device, THREADS) for _ in range(2)]
+    return [isinstance(one, Backward) for one in found], planned
+
+
+OTHER_ARRAY = kernel().replace("n: int,", "n: int, D: wp.array2d(dtype=wp.float32),")
+OTHER_NUMBER = (
+    WHOLE["a size as argument"].text.replace("n: int,", "n: wp.int64,").replace("(n + 7)", "int(n + wp.int64(7))")
+)
+DETERMINISTIC = {"deterministic": getattr(wp, "DeterministicMode", bool)(1)}
+needs_deterministic = pytest.mark.skipif(
+    not hasattr(wp, "DeterministicMode"), reason="Warp has no deterministic mode before 1.19"
+)
+
+
+@pytest.mark.parametrize(
+    ("launch", "by_products", "is_planned"),
+    [
+        ({}, True, True),
+        ({"mode": "auto"}, False, False),  # a small product
+        ({"mode": "off"}, False, False),
+        ({"requires_grad": False}, False, False),
+        ({"dim": (3, 4)}, False, False),  # without tiles
+        ({"device": SimpleNamespace(is_cuda=False, arch=None)}, False, False),
+        ({"text": OTHER_ARRAY, "more": (on(np.zeros((2, 2))),)}, True, True),
+        ({"text": OTHER_NUMBER}, False, True),  # a number of another type decides no range
+        *(
+            pytest.param({"mode": mode, "options": DETERMINISTIC}, expected, expected, marks=needs_deterministic)
+            for mode, expected in (("auto", True), ("always", True), ("off", False))
+        ),
+    ],
+    ids=str,
+)
+def test_a_kernel_is_planned_once_if_products_may_compute_its_gradients(
+    launch: dict[str, Any], by_products: bool, is_planned: bool
+) -> None:
+    assert asked(**launch) == ([by_products] * 2, [90] * is_planned)
 
 
 def test_kernels_of_a_factory_have_their_own_products() -> None:
@@ -242,28 +289,6 @@ def test_the_plan_shows_how_gradients_are_computed() -> None:
         assert (WHOLE_GRADIENTS in gradients) is shown
         assert ("no stages:" in gradients) is shown
         assert bool(gradients) is shown
-
-
-@pytest.mark.parametrize("mode", ["auto", "off"])
-def test_small_products_are_not_planned(mode: str) -> None:
-    tapes, planned = recorder()
-    multiply, _ = plan_of(kernel())
-    values, _, _ = arguments(WHOLE["bounds from a shape"])
-    with warp_tiles.override(gemm_gradients=mode):
-        assert tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS) is None
-    assert planned == []
-
-
-def test_launches_without_gradients_or_tiles_are_not_planned() -> None:
-    tapes, planned = recorder()
-    multiply, _ = plan_of(kernel())
-    values, a, b = arguments(WHOLE["bounds from a shape"])
-    plain = [on(a), on(b), K, on(np.zeros((M, N)))]
-    with warp_tiles.override(gemm_gradients="always"):
-        assert tapes.gradients(multiply, [3, 4, THREADS], plain, GPU, THREADS) is None
-        assert tapes.gradients(multiply, [3, 4], values, GPU, THREADS) is None
-        assert tapes.gradients(multiply, [3, 4, THREADS], values, wp.get_device(CPU), THREADS) is None
-    assert planned == []
 
 
 def test_a_tape_records_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,29 +357,7 @@ def test_launches_can_be_recorded_by_hand(device: Any) -> None:
     assert tape.launches[0][5] == wp.get_device(CPU)
 
 
-def test_other_arrays_of_a_kernel_do_not_matter() -> None:
-    tapes, _ = recorder()
-    text = kernel().replace("n: int,", "n: int, D: wp.array2d(dtype=wp.float32),")
-    multiply, _ = plan_of(text)
-    values, _, _ = arguments(WHOLE["bounds from a shape"])
-    values.insert(3, on(np.zeros((2, 2))))
-    with warp_tiles.override(gemm_gradients="always"):
-        assert isinstance(tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS), Backward)
-
-
-@pytest.mark.skipif(not hasattr(wp, "DeterministicMode"), reason="Warp has no deterministic mode before 1.19")
-@pytest.mark.parametrize(("mode", "expected"), [("auto", True), ("always", True), ("off", False)])
-def test_small_products_of_deterministic_modules_have_gemm_gradients(mode: str, *, expected: bool) -> None:
-    tapes, _ = recorder()
-    multiply, _ = plan_of(kernel())
-    values, _, _ = arguments(WHOLE["bounds from a shape"])
-    multiply.module.options["deterministic"] = wp.config.DeterministicMode.RUN_TO_RUN
-    with warp_tiles.override(gemm_gradients=mode):
-        found = tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS)
-    assert isinstance(found, Backward) == expected
-
-
-@pytest.mark.skipif(not hasattr(wp, "DeterministicMode"), reason="Warp has no deterministic mode before 1.19")
+@needs_deterministic
 def test_the_plan_of_a_deterministic_module_says_how_gradients_are_ordered() -> None:
     def planned(text: str, **settings: Any) -> tuple[str, str]:
         module = load(text)
@@ -413,13 +416,3 @@ def test_a_tape_warns_once_of_gradients_without_an_order(
     found = [str(each.message) for each in caught]
     assert len(found) == warns
     assert all("tile_load adds atomically" in text and "warp_tiles.matmul" in text for text in found)
-
-
-def test_a_number_of_another_type_decides_no_range() -> None:
-    tapes, _ = recorder()
-    multiply, _ = plan_of(
-        WHOLE["a size as argument"].text.replace("n: int,", "n: wp.int64,").replace("(n + 7)", "int(n + wp.int64(7))")
-    )
-    values, _, _ = arguments(WHOLE["a size as argument"])
-    with warp_tiles.override(gemm_gradients="always"):
-        assert tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS) is None
