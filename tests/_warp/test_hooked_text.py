@@ -16,6 +16,7 @@ from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen.operations import ASSIGN, ELEMENTWISE, OPERATORS, UNREAD_ASSIGN, Operation, Tile
 from warp_tiles.codegen.trace import Branch, Loop
+from warp_tiles.plan.planner import GeneratedModule
 
 RANGE_FORM = FORMS["bounds from a shape"]
 on = pytest.mark.usefixtures("enabled")
@@ -24,10 +25,8 @@ on = pytest.mark.usefixtures("enabled")
 # ---- hooks
 
 
-@on
-@pytest.mark.parametrize("name", FORMS)
-def test_hooks_have_unique_numbers_and_are_in_the_source(name: str) -> None:
-    generated = generate(load(FORMS[name].text))
+def check_hooks(generated: GeneratedModule) -> None:
+    """Hooks have unique numbers and are in the source."""
     numbers: list[int] = []
     for function in generated.trace.functions.values():
         nodes = list(all_nodes(function.nodes))
@@ -100,13 +99,14 @@ def test_nothing_is_recorded_without_a_builder() -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_outside_the_hooks_the_source_equals_warps(name: str) -> None:
+def test_hooks_are_in_the_source_which_equals_warps_outside_of_them(name: str) -> None:
     module = load(FORMS[name].text)
     before = comparable(warps_source(module))
     with warp_tiles.enabled():
-        source = generate(module).source
-    assert "WT_" in source
-    assert comparable(expanded(source)) == before
+        generated = generate(module)
+    check_hooks(generated)
+    assert "WT_" in generated.source
+    assert comparable(expanded(generated.source)) == before
 
 
 def test_hooks_of_elementwise_operations() -> None:

@@ -75,7 +75,7 @@ def test_a_kernel_without_an_adjoint_needs_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("call", sorted(set(CALLS) - set(DIFFERENTIATED)))
-def test_only_own_templates_have_the_gradient(call: str) -> None:
+def test_only_own_templates_have_the_gradient(call: str, libmathdx_solvers: list[str]) -> None:
     with warp_tiles.override(provider="scalar"):
         (forward,) = own(solver(call)).variants
     assert code_of(forward.no_gradient) == "setting_to_change"
