@@ -18,17 +18,14 @@ from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tensor_kernel import HEADER
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import OwnProvider, SolverProvider
 from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Config, Function, SolverConfig, SolverVariant, Variant
-from warp_tiles.util.threads import side_by_side
 
 _DTYPES: dict[str, DType] = {"h": "float16", "b": "bfloat16", "f": "float32", "d": "float64"}
 _ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
 _DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
-_THREADS = 32  # they wait for compiler processes
 
 # (M, N, K), dtypes and arrangements of A, B and C, alignments (0: one element), padding of the
 # leading dimensions, precision, threads, arch. The purpose in the comment of each check was verified in its PTX.
@@ -185,32 +182,6 @@ def all_checks() -> tuple[Check, ...]:
         found.append(Check(OwnProvider, variant, config or choose(variant)))
     found += [Check(SolverProvider, _solver(check), SolverConfig(lanes=check[-1])) for check in _SOLVER_CHECKS]
     return tuple(found)
-
-
-def compile_checks() -> tuple[int, int]:
-    """Compile the functions of the kernel check for every target that the compiler knows. The cache keeps them.
-
-    Returns:
-        The numbers of compiled and of unchanged functions.
-
-    Raises:
-        BuildError: The compiler rejected one, also without weaker promises. Its log is attached.
-        ToolchainError: There is no toolchain, or it lacks headers.
-    """
-    with settings.override(policy="auto", remote=""):
-        engine = Engine()
-        context = engine.build_context(settings.current())
-        known = context.toolchain().archs
-
-        def is_unchanged(check: Check) -> bool:
-            recipe = Recipe("", check.variant, check.variant.symbol, check.tile_config)
-            return check.provider(context.store).build(recipe, context).hit
-
-        try:
-            hits = side_by_side(is_unchanged, [each for each in all_checks() if each.variant.arch in known], _THREADS)
-        finally:
-            engine.close()
-    return hits.count(False), hits.count(True)
 
 
 def _variant(check: _Check) -> GemmProblem:

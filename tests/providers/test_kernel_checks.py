@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,12 +11,15 @@ import pytest
 from tests.nightly import some
 from tests.providers import kernel_checks as checks
 from warp_tiles import settings
+from warp_tiles.build.engine import Engine
 from warp_tiles.cli.common import write_depfile
-from warp_tiles.errors import BuildError, OutputError
+from warp_tiles.errors import OutputError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
+from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.own import SolverProvider
 from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, SolverVariant, reason_unsupported
+from warp_tiles.util.threads import side_by_side
 
 
 def checked(kind: type) -> list[Any]:
@@ -79,30 +82,24 @@ def test_every_device_source_is_compiled_by_a_check(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("toolchain")
-def test_a_check_is_compiled_once_and_without_a_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = [checked(GemmProblem)[0], checked(SolverVariant)[0]]
-    unknown = replace(few[0], variant=replace(few[0].variant, arch=99))
-    monkeypatch.setattr(checks, "all_checks", lambda: (*few, unknown))
-    with settings.override(cache_dir=tmp_path):
-        assert checks.compile_checks() == (2, 0)
-        assert checks.compile_checks() == (0, 2)
-        broken = replace(few[0].variant, threads=few[0].variant.threads * 32)
-        monkeypatch.setattr(checks, "all_checks", lambda: (few[1], replace(few[0], variant=broken)))
-        with pytest.raises(BuildError):
-            checks.compile_checks()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("step", some([3, 1], 1))
 @pytest.mark.usefixtures("toolchain")
-def test_every_check_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_every_check_compiles(tmp_path: Path, step: int) -> None:
     """Of a function in three; a nightly run has all."""
-    every = checks.all_checks()
-    monkeypatch.setattr(checks, "all_checks", lambda: every[::step])
-    with settings.override(cache_dir=tmp_path):
-        compiled, unchanged = checks.compile_checks()
-    assert (compiled > 50 // step, unchanged) == (True, 0), "some compilers lack the oldest or newest targets"
+    with settings.override(cache_dir=tmp_path, policy="auto", remote=""):
+        engine = Engine()
+        context = engine.build_context(settings.current())
+
+        def build(check: checks.Check) -> None:
+            recipe = Recipe("", check.variant, check.variant.symbol, check.tile_config)
+            check.provider(context.store).build(recipe, context)
+
+        known = [each for each in checks.all_checks() if each.variant.arch in context.toolchain().archs]
+        try:
+            side_by_side(build, known[::step], 32)  # the threads wait for compiler processes
+        finally:
+            engine.close()
+    assert len(known) > 50, "some compilers lack the oldest or newest targets"
 
 
 @pytest.mark.usefixtures("toolchain")
