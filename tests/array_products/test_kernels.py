@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import warp as wp
-from hypothesis import strategies as st
 
 from tests.array_products.cases import cube, square
 from tests.interpreter import python
@@ -99,9 +98,6 @@ def test_no_block_goes_on_with_another_tile(monkeypatch: pytest.MonkeyPatch, def
 
 
 # ---- the order of tiles
-
-
-NUMBERS = st.integers(0, 2**31 - 1)
 
 
 @wp.kernel

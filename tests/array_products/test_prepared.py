@@ -142,14 +142,6 @@ def test_a_result_whose_columns_are_contiguous(config: MatmulConfig) -> None:
     assert np.array_equal(run(config, on(a), on(b), transposed(np.full((50, 70), np.nan))), a @ b)
 
 
-@pytest.mark.parametrize("group", [1, 2, 3, 7, 100])
-def test_every_tile_is_computed_once(group: int) -> None:
-    a, b = integers(1, 100, 40), integers(2, 40, 90)
-    config = MatmulConfig(16, 32, 16, 1, group=group)
-    c = integers(3, 100, 90)
-    assert np.array_equal(run(config, on(a), on(b), on(c), beta=1.0), a @ b + c)
-
-
 def test_slices_are_added_in_order() -> None:
     a, b = np.random.default_rng(1).normal(size=(2, 50, 50))
     first, second = (run(SPLIT, on(a), on(b), on(np.zeros((50, 50)))) for _ in range(2))

@@ -44,14 +44,6 @@ def test_layouts(a_layout: str, b_layout: str) -> None:
     assert np.array_equal(out.numpy(), a @ b)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_of_the_result(layout: str) -> None:
-    a, b = integers(5, 33, 40), integers(6, 40, 45)
-    out = LAYOUTS[layout](np.full((33, 45), 7.0))
-    warp_tiles.matmul(on(a), on(b), out)
-    assert np.array_equal(out.numpy(), a @ b)
-
-
 def test_nothing_is_written_outside_of_a_part() -> None:
     larger = wp.full((40, 50), 9.0, dtype=wp.float32, device=CPU)
     warp_tiles.matmul(on(integers(1, 10, 20)), on(integers(2, 20, 15)), larger[3:13, 4:19])
