@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests._warp.generate import all_nodes, generate, loops_of, operations_named, trace_of
-from tests.integration.helpers import gemm, load
+from tests._warp.generate import generate, loops_of, operations_named, trace_of
+from tests.integration.helpers import load
 from tests.loop_forms import FORMS, RANGE, START, STORE, kernel, loop
-from warp_tiles.codegen.operations import Affine, Array, Effect, Operation, Product, Scalar, Tile
+from warp_tiles.codegen.operations import Array, Effect, Operation, Product, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, FunctionTrace
-
-RANGE_FORM = FORMS["bounds from a shape"]
-
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -29,28 +25,8 @@ def result(operation: Operation) -> Tile:
     return tile
 
 
-# ---- operations and values
-
-
-def test_the_operations_of_a_common_kernel() -> None:
-    module = load(RANGE_FORM.text)
-    function = trace_of(module)
-    names = ("tid", "tile_zeros", "tile_load", "tile_matmul", "tile_store")
-    assert [one.name for one in function.operations() if one.name in names] == [
-        *("tid", "tile_zeros", "tile_load", "tile_load", "tile_matmul", "tile_store")
-    ]
-    assert function.parameters == ("var_A", "var_B", "var_C")
-    assert function.file == module.__file__
-    lines = Path(function.file).read_text("utf-8").splitlines()
-    for operation in function.operations():
-        if operation.name in names:
-            assert f"wp.{operation.name}(" in lines[operation.line - 1]
-    (found,) = loops_of(function)
-    assert lines[found.line - 1].strip().startswith("for ")
-
-
 def test_arrays_and_scalars() -> None:
-    function = trace_of(load(RANGE_FORM.text))
+    function = trace_of(load(FORMS["bounds from a shape"].text))
     first, second = operations_named(function, "tile_load")
     assert [value for value in first.operands if isinstance(value, Array)] == [Array("var_A", True, "adj_A")]
     assert [value for value in second.operands if isinstance(value, Array)] == [Array("var_B", True, "adj_B")]
@@ -60,38 +36,7 @@ def test_arrays_and_scalars() -> None:
     assert "shared" in constants
 
 
-def test_effects() -> None:
-    function = trace_kernel(START, RANGE, "d = wp.tile_transpose(c)", "C[0, 0] = 1.0", STORE)
-    expected = {
-        "tid": Effect.NONE,
-        "tile_zeros": Effect.TILES,
-        "tile_load": Effect.TILES,
-        "tile_matmul": Effect.TILES,
-        "tile_transpose": Effect.ALIAS,
-        "array_store": Effect.WRITES,
-        "tile_store": Effect.WRITES,
-        "mul": Effect.NONE,
-    }
-    found = {one.name: one.effect for one in function.operations()}
-    assert {name: found.get(name) for name in expected} == expected
-
-
 # ---- tiles
-
-
-def test_tiles_that_own_their_memory() -> None:
-    function = trace_of(load(RANGE_FORM.text))
-    c = result(operations_named(function, "tile_zeros")[0])
-    a, b = map(result, operations_named(function, "tile_load"))
-    assert [(one.shape, one.size_bytes, one.dtype) for one in (a, b, c)] == [
-        ((32, 16), 2048, "float32"),
-        ((16, 32), 2048, "float32"),
-        ((32, 32), 4096, "float32"),
-    ]
-    assert all(one.owner and one.dense and one.memory == {one.name} and not one.parameter for one in (a, b, c))
-    (product,) = operations_named(function, "tile_matmul")
-    assert product.tiles == (a, b, c)
-    assert product.results == ()
 
 
 def test_an_array_in_a_variable_has_no_shared_memory() -> None:
@@ -136,27 +81,7 @@ def test_views_have_the_memory_of_their_tile(code: str, dense: bool) -> None:
     assert result(view).dense is dense
 
 
-def test_a_view_of_a_view() -> None:
-    function = trace_kernel(START, RANGE, "d = wp.tile_transpose(wp.tile_transpose(c))", STORE)
-    first, second = map(result, operations_named(function, "tile_transpose"))
-    assert first.memory == second.memory == result(operations_named(function, "tile_zeros")[0]).memory
-
-
-def test_a_parameter_has_its_own_memory() -> None:
-    form = FORMS["into a parameter"]
-    module = generate(load(form.text)).trace
-    (product,) = operations_named(module.functions["add_product"], "tile_matmul")
-    c = product.tiles[2]
-    assert (c.parameter, c.owner, c.memory) == (True, False, {c.name})
-    assert c.name in module.functions["add_product"].parameters
-
-
 # ---- products
-
-
-def test_products_have_sites_in_order() -> None:
-    found = operations_named(trace_of(load(FORMS["two sums"].text)), "tile_matmul")
-    assert [one.product for one in found] == [Product(0, 1.0, 1.0), Product(1, 1.0, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -175,54 +100,7 @@ def test_factors(more: str, alpha: float | None, beta: float | None) -> None:
     assert product.product == Product(0, alpha, beta)
 
 
-@pytest.mark.parametrize("value", ["1.0", "0.5"])
-def test_factors_in_double_precision(value: str) -> None:
-    text = RANGE_FORM.text.replace("(a, b, c)", f"(a, b, c, alpha=wp.float64({value}), beta=wp.float64(1.0))")
-    function = trace_of(load(text.replace("wp.float32", "wp.float64")))
-    (product,) = operations_named(function, "tile_matmul")
-    assert product.product == Product(0, float(value), 1.0)
-
-
-def test_the_return_form_gives_its_c() -> None:
-    function = trace_of(load(gemm()), "gemm")
-    (product,) = operations_named(function, "tile_matmul")
-    assert product.product == Product(0, 1.0, 0.0)
-    assert result(product).owner
-    assert len(product.operands) == 2
-
-
 # ---- loops and branches
-
-
-@pytest.mark.parametrize(
-    ("name", "kinds"),
-    [
-        ("bounds from a shape", ["range"]),
-        ("a constant range", ["range"]),
-        ("while", ["while"]),
-        ("unrolled", ["unrolled"]),
-        ("nested", ["range", "range"]),
-        ("unrolled in a loop", ["range", "unrolled"]),
-    ],
-)
-def test_kinds_of_loops(name: str, kinds: list[str]) -> None:
-    function = trace_of(load(FORMS[name].text))
-    found = loops_of(function)
-    assert [one.kind for one in found] == kinds
-    outer, *inner = found
-    assert all(one in all_nodes(outer.nodes) for one in inner)
-    for one in found:
-        assert bool(one.variable) is (one.kind == "range")
-    products = operations_named(function, "tile_matmul")
-    assert len(products) == {"unrolled": 3, "unrolled in a loop": 2}.get(name, 1)
-    assert all(one in all_nodes(found[-1].nodes) for one in products)
-
-
-def test_branches() -> None:
-    function = trace_of(load(FORMS["products in two branches"].text))
-    (outer,) = loops_of(function)
-    branches = [node for node in outer.nodes if isinstance(node, Branch)]
-    assert [[one.name for one in all_nodes(found.nodes)].count("tile_matmul") for found in branches] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["break", "continue"])
@@ -250,62 +128,6 @@ def test_a_return() -> None:
     function = trace_kernel(START, "if i > 7:\n    return", RANGE, STORE)
     (leave,) = operations_named(function, "return")
     assert leave.effect is Effect.LEAVES
-
-
-@pytest.mark.parametrize("statement", ["print(i)", "assert i < 3"])
-def test_statements_of_other_kinds(statement: str) -> None:
-    function = trace_kernel(START, RANGE, statement, STORE)
-    effects = {one.name: one.effect for one in function.operations()}
-    assert effects[statement[:5] if statement[0] == "p" else "assert"] in (Effect.UNKNOWN, Effect.NONE, Effect.WRITES)
-
-
-# ---- offsets
-
-
-def offsets(function: FunctionTrace) -> list[Affine | None]:
-    """The offsets in a function's tuples, among them those of loads."""
-    return [
-        value.offset
-        for one in operations_named(function, "tuple")
-        for value in one.operands
-        if isinstance(value, Scalar)
-    ]
-
-
-def test_offsets_of_loads() -> None:
-    function = trace_of(load(RANGE_FORM.text))
-    (found,) = loops_of(function)
-    row, column = operations_named(function, "tid")[0].results
-    assert Affine.variable(found.variable) in offsets(function)
-    assert Affine.of(0, {row.name: 32}) in offsets(function)
-    assert Affine.of(0, {column.name: 32}) in offsets(function)
-
-
-def test_offsets_of_sums_and_multiples() -> None:
-    function = trace_kernel(START, loop("for k in range(A.shape[1] // 16):", "(k - 1) * 16 + 32"), STORE)
-    (found,) = loops_of(function)
-    assert Affine.of(16, {found.variable: 16}) in offsets(function)
-
-
-def test_the_result_of_another_operation_is_a_variable() -> None:
-    function = trace_kernel(START, loop("for k in range(A.shape[1] // 16):", "(k ^ 1) * 16"), STORE)
-    (found,) = loops_of(function)
-    (other,) = operations_named(function, "bit_xor")[0].results
-    assert Affine.of(0, {other.name: 16}) in offsets(function)
-    assert not any(found.variable in one.variables for one in offsets(function) if one is not None)
-
-
-def test_a_variable_that_a_loop_assigns_has_no_offset() -> None:
-    function = trace_of(load(FORMS["while"].text))
-    (found,) = loops_of(function)
-    (assigned,) = {
-        one.operands[0].name for one in all_nodes(found.nodes) if isinstance(one, Operation) and one.name == "assign"
-    }
-    for operation in all_nodes(found.nodes):
-        if isinstance(operation, Operation):
-            for value in operation.operands:
-                if isinstance(value, Scalar) and value.name == assigned:
-                    assert value.offset is None
 
 
 # ---- functions
