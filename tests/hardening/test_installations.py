@@ -205,23 +205,20 @@ def test_fast_and_locked_need_the_toolchain(
 
 
 @pytest.mark.parametrize("policy", ["fast", "locked"])
-def test_modules_without_functions_need_no_toolchain(policy: str, no_toolchain: list[str], tmp_path: Path) -> None:
+def test_modules_without_functions_and_a_cpu_need_no_toolchain(
+    policy: str, no_toolchain: list[str], tmp_path: Path
+) -> None:
+    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
     with warp_tiles.enabled(), warp_tiles.override(policy=policy):
         assert compiled(COPY, tmp_path / "copy").exists()
         # 16 threads are too few for every function
         assert compiled(gemm(), tmp_path / "few", block_dim=16).exists()
         found = warp_tiles.plan(load(gemm()), arch=None)
         assert {variant.provider for variant in found.needed} <= {"scalar"}
-    assert no_toolchain == []
-
-
-@pytest.mark.parametrize("policy", ["fast", "locked"])
-def test_a_cpu_needs_no_toolchain(policy: str, no_toolchain: list[str]) -> None:
-    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
-    with warp_tiles.enabled(), warp_tiles.override(policy=policy):
         a, c = wp.full((16, 16), 2.0, dtype=wp.float32, device="cpu"), wp.zeros((16, 16), device="cpu")
         wp.launch_tiled(module.gemm, dim=[1], inputs=[a, a], outputs=[c], block_dim=64, device="cpu")
     assert float(c.numpy()[3, 5]) == 64.0
+    assert no_toolchain == []
 
 
 @pytest.mark.parametrize("policy", ["scalar", "off"])

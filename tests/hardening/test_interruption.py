@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hardening.damage import MUTATIONS
 from tests.integration.commands import MAIN, command, json_of
 from tests.interpreter import REPOSITORY, python
 from tests.nightly import some
@@ -290,4 +292,7 @@ def test_a_process_is_described() -> None:
     assert files.described(b"123 elsewhere") == "process 123 on 'elsewhere'"
     for damaged in (b"", b"x", b"-1 host", b"9" * 500, b"\xff\xfe"):
         assert files.described(damaged) == "another process"
+    for mutate in MUTATIONS.values():
+        for seed in range(20):
+            assert files.described(mutate(files.this_process(), random.Random(seed))).isprintable()
     assert PATIENCE_S == 5.0

@@ -25,7 +25,6 @@ from warp_tiles.errors import WarpTilesError
 from warp_tiles.store import report
 from warp_tiles.tuning import record_folder
 from warp_tiles.util import files
-from warp_tiles.util.files import described, this_process
 from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.util.warn import WarnedTexts
 
@@ -173,9 +172,3 @@ def test_a_launch_and_a_build_are_right_with_a_mutated_cache(used: Path, tmp_pat
         for path in draw.sample(files, len(files) // 2):
             damage(path, mutation, draw, keep_times=bool(seed % 2))
         assert launched(folder), mutation
-
-
-def test_any_name_of_a_holder_can_be_printed() -> None:
-    for mutation, mutate in MUTATIONS.items():
-        for seed in range(20):
-            assert described(mutate(this_process(), draw_of("holder", mutation, seed))).isprintable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import stat
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.hardening.damage import MUTATIONS
 from tests.hardening.devices import device
 from tests.hardening.memory import kilobytes_of_refusal, less_than
 from tests.integration.helpers import gemm, load
@@ -156,9 +158,6 @@ def test_a_file_keeps_its_permissions_and_survives_an_error(tmp_path: Path) -> N
             assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o640)
         finally:
             path.unlink()
-
-
-def test_an_error_names_the_output_and_no_temporary_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent/output'$"):
         write_output(tmp_path / "absent" / "output", b"")
 
@@ -185,39 +184,33 @@ def built(compiled: tuple[object, Path], tmp_path: Path, enabled: None) -> tuple
     return module, shutil.copytree(cubin.parent, tmp_path / "out") / cubin.name
 
 
-def test_another_user_can_read_a_cubin(built: tuple[object, Path]) -> None:
-    _, cubin = built
+def test_a_sound_output_is_kept_and_another_user_can_read_it(built: tuple[object, Path]) -> None:
+    module, cubin = built
     for path in (cubin, *cubin.parent.glob("*.meta"), cubin.with_name(f"{cubin.name}.sha256")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    before = cubin.stat()
+    assert compile_module(module, 90, 64, cubin.parent) == cubin
+    assert (cubin.stat().st_ino, cubin.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-@pytest.mark.parametrize(
-    ("what", "damage"),
-    [
-        ("cubin", "flipped"), ("cubin", "missing"), ("meta", "cut"), ("meta", "missing"),
-        ("digest", "flipped"), ("digest", "empty"), ("digest", "missing"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("damage", ["a flipped bit", "missing"])
+@pytest.mark.parametrize("what", ["cubin", "meta", "sha256"])
 def test_a_damaged_output_is_built_again(built: tuple[object, Path], what: str, damage: str) -> None:
+    """tests/hardening/test_mutations.py has the kinds of damage."""
     module, cubin = built
-    (meta,) = cubin.parent.glob("*.meta")
-    sound = cubin.read_bytes(), meta.read_bytes()
-    path = {"cubin": cubin, "meta": meta, "digest": cubin.with_name(f"{cubin.name}.sha256")}[what]
-    data = bytearray(path.read_bytes())
+    sound = {path: path.read_bytes() for path in cubin.parent.glob("*.[cm][ue][bt]*")}
+    (path,) = (path for path in sound if path.suffix == f".{what}")
     if damage == "missing":
         path.unlink()
     else:
-        data[len(data) // 2] ^= 1
-        path.write_bytes({"cut": bytes(data[: len(data) // 2]), "flipped": bytes(data), "empty": b""}[damage])
+        path.write_bytes(MUTATIONS[damage](path.read_bytes(), random.Random(1)))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        again = compile_module(module, 90, 64, cubin.parent)
-    said = [str(item.message) for item in warned]
-    if (what == "digest" and damage == "missing") or (what == "cubin" and damage == "missing"):
-        assert said == []
-    else:
-        assert said == [f"warp_tiles: {cubin} or its metadata does not match {cubin.name}.sha256, so it is built again"]
-    assert (again.read_bytes(), meta.read_bytes()) == sound
+        assert compile_module(module, 90, 64, cubin.parent) == cubin
+    silent = damage == "missing" and what != "meta"
+    text = f"warp_tiles: {cubin} or its metadata does not match {cubin.name}.sha256, so it is built again"
+    assert [str(item.message) for item in warned] == ([] if silent else [text])
+    assert {path: path.read_bytes() for path in sound} == sound
     subprocess.run(["sha256sum", "--quiet", "-c", f"{cubin.name}.sha256"], cwd=cubin.parent, check=True)
 
 
@@ -254,13 +247,6 @@ def test_a_digest_of_a_huge_file_takes_little_memory(tmp_path: Path) -> None:
         assert not matches(path)
     os.truncate(path, 2 << 30)  # is not read
     assert not matches(path)
-
-
-def test_a_sound_output_is_kept(built: tuple[object, Path]) -> None:
-    module, cubin = built
-    before = cubin.stat()
-    assert compile_module(module, 90, 64, cubin.parent) == cubin
-    assert (cubin.stat().st_ino, cubin.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 # ---- bundles

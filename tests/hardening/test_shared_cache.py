@@ -77,46 +77,27 @@ def test_a_file_system_without_locks_still_stores(tmp_path: Path, monkeypatch: p
     assert "coordinated" in str(cache.problems[-1])
 
 
-def test_gc_examines_only_its_own_folders(tmp_path: Path) -> None:
+def test_gc_removes_old_leftovers_and_idle_locks_in_its_own_folders_alone(tmp_path: Path) -> None:
     """The root may be a folder with other content."""
-    cache = Cache(tmp_path)
+    root = tmp_path / "cache"
+    cache = Cache(root)
     cache.put(CacheKey.of({"name": "a"}), b"a", {})
-    (tmp_path / "projects" / "open").mkdir(parents=True)
-    (tmp_path / "projects" / "open").chmod(0o777)
-    mine = tmp_path / "projects" / ".tmp-00000000-1-00"
-    mine.touch()
-    os.utime(mine, (0, 0))
-    cache.gc()
-    assert mine.exists()
-
-
-@pytest.mark.parametrize("folder", ["asked", "asked_headers", "tuning/gemm", "failed", "v1/objects/ab"])
-def test_gc_removes_a_leftover_of_another_host_after_a_day(tmp_path: Path, folder: str) -> None:
-    cache = Cache(tmp_path / "cache")
-    cache.put(CacheKey.of({"name": "a"}), b"a", {})
-    old, new = (tmp_path / "cache" / folder / f".tmp-deadbeef-{number}-00" for number in (1, 2))
-    old.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for parent in old.parents:
-        if parent.is_relative_to(tmp_path / "cache"):
-            parent.chmod(0o700)
-    for path in (old, new):
+    folders = ("asked", "asked_headers", "tuning/gemm", "failed", "v1/objects/ab")
+    old = [root / folder / ".tmp-deadbeef-1-00" for folder in folders]
+    kept = [path.with_name(".tmp-deadbeef-2-00") for path in old]
+    locks = root / "tuning" / ".locks"
+    old.append(locks / f"{'a' * 64}.lock")
+    kept.append(locks / f"{'b' * 64}.lock")
+    others, held = root / "projects" / ".tmp-00000000-1-00", locks / f"{'c' * 64}.lock"
+    for path in (*old, *kept, others):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    os.utime(old, (0, 0))
-    assert cache.gc().leftovers == 1
-    assert (old.exists(), new.exists()) == (False, True)
-
-
-def test_gc_removes_idle_locks_of_tuning_searches(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    cache.put(CacheKey.of({"name": "a"}), b"a", {})
-    locks = tmp_path / "cache" / "tuning" / ".locks"
-    locks.mkdir(parents=True, mode=0o700)
-    locks.parent.chmod(0o700)
-    old, new, held = (locks / f"{letter * 64}.lock" for letter in "abc")
-    with TrustedFolder(cache.root).lock("tuning/.locks/" + held.name, 0.0):
-        for path in (old, new, held):
-            path.touch()
-        for path in (old, held):
+    for path in root.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    others.parent.chmod(0o777)
+    with TrustedFolder(root).lock(f"tuning/.locks/{held.name}", 0.0):
+        for path in (*old, others, held):
             os.utime(path, (0, 0))
-        cache.gc()
-    assert [path.exists() for path in (old, new, held)] == [False, True, True]
+        assert cache.gc().leftovers == len(folders)
+    assert [path for path in old if path.exists()] == []
+    assert all(path.exists() for path in (*kept, others, held))
