@@ -18,22 +18,11 @@ def _with_mode(mode: int, inside: str = "") -> Callable[[Path], Path]:
     return make
 
 
-def _below_no_permission(folder: Path) -> Path:
-    (folder / "home").mkdir(mode=0)
-    return folder / "home" / ".cache" / "warp_tiles"
-
-
-def _part_without_permission(name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        place = folder / "cache" / name
-        place.mkdir(parents=True)
-        for path in place.parents:
-            if path.is_relative_to(folder / "cache"):
-                path.chmod(0o700)
-        place.chmod(0)
-        return folder / "cache"
-
-    return make
+def _layout_without_permission(folder: Path) -> Path:
+    (folder / "cache" / "v1").mkdir(parents=True)
+    (folder / "cache").chmod(0o700)
+    (folder / "cache" / "v1").chmod(0)
+    return folder / "cache"
 
 
 def _of_another_user(folder: Path) -> Path:
@@ -57,17 +46,11 @@ def _loop(folder: Path) -> Path:
     return folder / "cache"
 
 
-def _link(name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        (folder / "elsewhere" / "loop").mkdir(parents=True, mode=0o700)
-        place = folder / "cache" / name
-        place.parent.mkdir(parents=True, mode=0o700)
-        place.parent.chmod(0o700)
-        (folder / "cache").chmod(0o700)
-        place.symlink_to(folder / "elsewhere")
-        return folder / "cache"
-
-    return make
+def _linked_layout(folder: Path) -> Path:
+    (folder / "elsewhere").mkdir(mode=0o700)
+    (folder / "cache").mkdir(mode=0o700)
+    (folder / "cache" / "v1").symlink_to(folder / "elsewhere")
+    return folder / "cache"
 
 
 def _no_working_folder(folder: Path) -> Path:
@@ -77,45 +60,28 @@ def _no_working_folder(folder: Path) -> Path:
     return folder / "cache"
 
 
-def _no_home(home: str | None) -> Callable[[Path], str]:
+def _no_home(folder: Path) -> str:
     """The default folder, for a user without an entry in the user database. The caller restores both."""
 
     def no_entry(uid: int) -> pwd.struct_passwd:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 
-    def make(folder: Path) -> str:
-        for name in ("HOME", "XDG_CACHE_HOME"):
-            os.environ.pop(name, None)
-        if home is not None:
-            os.environ["HOME"] = home
-        pwd.getpwuid = no_entry
-        return ""
-
-    return make
-
-
-def _fifo(folder: Path) -> Path:
-    os.mkfifo(folder / "cache")
-    return folder / "cache"
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        os.environ.pop(name, None)
+    pwd.getpwuid = no_entry
+    return ""
 
 
 STATES: dict[str, Callable[[Path], Path | str]] = {
     "no permission": _with_mode(0, "tuning/loop"),
-    "below a folder without permission": _below_no_permission,
-    "a layout without permission": _part_without_permission("v1"),
-    "tuning records without permission": _part_without_permission("tuning"),
-    "facts without permission": _part_without_permission("toolchain"),
+    "a layout without permission": _layout_without_permission,
     "open to all": _with_mode(0o777),
     "of another user": _of_another_user,
     "a long name": _long_name,
     "a file in its place": _file,
-    "a FIFO in its place": _fifo,
     "a link to itself": _loop,
     "read-only": _with_mode(0o500),
-    "a link in place of the layout": _link("v1"),
-    "a link in place of the records": _link("tuning"),
-    "a link in place of the facts": _link("toolchain"),
+    "a link in place of the layout": _linked_layout,
     "no working folder": _no_working_folder,
-    "no home folder": _no_home(None),
-    "a relative home folder": _no_home("home"),
+    "no home folder": _no_home,
 }

