@@ -334,34 +334,27 @@ def other_importer(monkeypatch: pytest.MonkeyPatch, locations: Sequence[Path]) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
 
 
-def test_folders_have_the_order_of_the_path(places: list[Path], tmp_path: Path) -> None:
-    sys.path[:0] = [str(tmp_path / "missing"), str(tmp_path / "archive.zip"), str(places[1])]
-    (tmp_path / "archive.zip").touch()
-    assert package_folders() == (places[1] / "nvidia", places[0] / "nvidia")
-
-
-def test_folders_of_other_importers_come_last(
+def test_folders_have_the_order_of_the_path_and_those_of_other_importers_come_last(
     places: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sys.path[:0] = [str(tmp_path / "missing"), str(tmp_path / "archive.zip"), str(places[1])]
+    (tmp_path / "archive.zip").touch()
     editable = tmp_path / "editable/nvidia"
     editable.mkdir(parents=True)
     other_importer(monkeypatch, [editable, places[0] / "nvidia"])
-    assert package_folders() == (places[0] / "nvidia", places[1] / "nvidia", editable)
+    assert package_folders() == (places[1] / "nvidia", places[0] / "nvidia", editable)
 
 
 def test_a_relative_entry_counts_and_an_empty_one_does_not(
     places: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fail(name: str) -> None:
+        raise ValueError(f"{name}.__spec__ is None")
+
     (tmp_path / "nvidia").mkdir()
     monkeypatch.chdir(tmp_path)
     sys.path[:] = ["", "second"]
     other_importer(monkeypatch, [tmp_path / "nvidia"])  # Python itself looks there
     assert package_folders() == (places[1] / "nvidia",)
-
-
-def test_a_module_without_a_specification_is_no_error(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> None:
-        raise ValueError(f"{name}.__spec__ is None")
-
-    monkeypatch.setattr(importlib.util, "find_spec", fail)
-    assert len(package_folders()) == 2
+    monkeypatch.setattr(importlib.util, "find_spec", fail)  # a module without a specification
+    assert package_folders() == (places[1] / "nvidia",)

@@ -332,6 +332,7 @@ def test_the_folder_of_warp_is_in_the_code_only_with_assertions() -> None:
     [
         ('# /* a */ include "x"', True),
         ("#\n\tembed", True),
+        ("#in\\\nclude X", True),
         ("%:include", True),
         ("??=include", True),
         ("#/**//**/import", True),

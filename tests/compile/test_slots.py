@@ -38,9 +38,11 @@ def test_a_slot_belongs_to_one_pool_until_it_is_given_back(slots: Callable[[], W
     taken = [first.take(), second.take()]
     assert None not in taken
     assert first.take() is second.take() is None
+    copy = os.dup(taken[0] or 0)  # as a child has it, of a fork before the slot was noted
     first.release(taken[0])
     assert second.take() is not None
     assert first.take() is None
+    os.close(copy)
 
 
 def test_without_a_folder_every_slot_is_free(tmp_path: Path) -> None:
@@ -90,39 +92,38 @@ def test_requests_that_wait_look_for_slots_together_and_hold_no_lock(
         assert all(one.result(30) for one in work)
 
 
-def test_what_a_launch_waits_for_runs_beside_what_is_ahead(
-    slots: Callable[[], WorkerSlots], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = slots()
-    others.take()
-    pool = CompilerPool(4, slots())
-    ends, started = threading.Event(), list[Any]()
+@pytest.fixture
+def gated(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Event]:
+    """The requests that have started, and what ends those that are not of a "short" launch."""
+    started, ends = list[str](), threading.Event()
 
-    def run(request: Any, *_: object) -> Any:
+    def run(pool: CompilerPool, request: Any, *_: object) -> Any:
         started.append(request)
-        return request == "launch" or ends.wait(30)
+        return request == "short" or ends.wait(30)
 
-    monkeypatch.setattr(pool, "_run_in_slot", run)
-    with pool:
+    monkeypatch.setattr(CompilerPool, "_run_in_slot", run)
+    return started, ends
+
+
+def test_what_a_launch_waits_for_runs_beside_what_is_ahead(
+    slots: Callable[[], WorkerSlots], gated: tuple[list[str], threading.Event]
+) -> None:
+    slots().take()
+    started, ends = gated
+    with CompilerPool(4, slots()) as pool:
         ahead = [pool.submit(f"ahead {number}", ahead=True) for number in range(4)]  # type: ignore[arg-type]
         until(lambda: bool(started))
-        assert pool.submit("launch").result(10), "all threads but one wait for a slot"  # type: ignore[arg-type]
+        assert pool.submit("short").result(10), "all threads but one wait for a slot"  # type: ignore[arg-type]
         assert len(started) == 2, "one has the slot"
         ends.set()
         assert all(one.result(30) for one in ahead)
 
 
 def test_a_launch_gets_a_process_at_once_while_as_many_as_allowed_compile_ahead(
-    monkeypatch: pytest.MonkeyPatch,
+    gated: tuple[list[str], threading.Event],
 ) -> None:
-    pool, ends, started = CompilerPool(2), threading.Event(), list[str]()
-
-    def run(request: Any, *_: object) -> Any:
-        started.append(request)
-        return ends.wait(30)
-
-    monkeypatch.setattr(pool, "_run_in_slot", run)
-    with pool:
+    started, ends = gated
+    with CompilerPool(2) as pool:
         ahead = [pool.submit(f"ahead {number}", ahead=True) for number in range(4)]  # type: ignore[arg-type]
         until(lambda: len(started) == 2)
         launches = [pool.submit(f"launch {number}") for number in range(2)]  # type: ignore[arg-type]
@@ -210,15 +211,6 @@ def test_a_source_that_takes_too_much_memory_fails_and_the_process_has_no_limit_
             pool.submit(bomb, ahead=RECORD).result(120)
         assert "out of memory" in error.value.log
         assert pool.submit(GOOD).result(60).payload
-
-
-def test_a_slot_is_free_once_it_is_given_back_although_a_child_has_a_copy(slots: Callable[[], WorkerSlots]) -> None:
-    parent, other = slots(), slots()
-    taken = [parent.take(), parent.take()]
-    copy = os.dup(taken[0] or 0)  # as a fork has it that came before the slot was noted
-    parent.release(taken[0])
-    assert other.take() is not None
-    os.close(copy)
 
 
 def test_a_forked_child_holds_no_slot_of_its_parent(slots: Callable[[], WorkerSlots]) -> None:

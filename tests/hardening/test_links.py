@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardening.writers import inner_caches
+from tests.hardening.writers import inner_caches, key
 from tests.store.cache_workers import get_or_build
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
@@ -23,16 +23,11 @@ from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.settings import Settings
 from warp_tiles.store.cache import Cache, FileCache
 from warp_tiles.store.explain import MissedKeys
-from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import HEADERS, MISSED_KEYS, MODULES
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
 WEEK_S = 7 * 86400.0
-
-
-def key(name: object) -> CacheKey:
-    return CacheKey.of({"name": str(name)})
 
 
 def sha256(path: Path) -> str:
