@@ -16,11 +16,11 @@ from tests.integration.helpers import gemm, load
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import compile_module, hash_again, loading
 
-CHANGES: dict[str, Callable[[], None]] = {
-    "configure": lambda: warp_tiles.configure(policy="scalar"),
-    "override": lambda: _blocks.enter_context(warp_tiles.override(policy="scalar")),
-}
-_blocks = contextlib.ExitStack()
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    warp_tiles.configure(policy=None)
 
 
 def launch(kernel: Any) -> None:
@@ -29,13 +29,6 @@ def launch(kernel: Any) -> None:
     c = wp.zeros((16, 16), dtype=wp.float32, device="cpu")
     wp.launch_tiled(kernel, dim=[1], inputs=[a, a], outputs=[c], block_dim=64, device="cpu")
     assert (c.numpy() == 64.0).all()
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    yield
-    warp_tiles.configure(policy=None)
-    _blocks.close()
 
 
 def in_another_thread(change: Callable[[], None]) -> None:
@@ -59,24 +52,29 @@ def while_compiling(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None])
     return changes
 
 
-@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.usefixtures("enabled")
-def test_a_change_in_another_thread_does_not_disturb_a_launch(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_a_change_in_another_thread_disturbs_neither_a_launch_nor_a_build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    with contextlib.ExitStack() as blocks:
+        changes: tuple[Callable[[], Any], ...] = (
+            lambda: warp_tiles.configure(policy="scalar"),
+            lambda: blocks.enter_context(warp_tiles.override(policy="scalar")),
+        )
+        for change in changes:
+            kernels = load(gemm())
+            with monkeypatch.context() as patched:
+                made = while_compiling(patched, change)
+                for _ in range(2):
+                    launch(kernels.gemm)
+            assert made
+            warp_tiles.configure(policy=None)
     kernels = load(gemm())
-    changes = while_compiling(monkeypatch, CHANGES[change])
-    for _ in range(2):
-        launch(kernels.gemm)
-    assert changes
-
-
-@pytest.mark.usefixtures("enabled")
-def test_a_build_keeps_the_settings_of_its_hash(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    kernels = load(gemm())
-    while_compiling(monkeypatch, CHANGES["configure"])
+    while_compiling(monkeypatch, changes[0])
     module = wp.get_module(kernels.__name__)
     cubin = compile_module(module, 90, 64, tmp_path)
     built = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
-    assert built[-1]["linker"] == "warp_tiles"
+    assert built[-1]["linker"] == "warp_tiles", "a build keeps the settings of its hash"
     assert warp_tiles.plan(module, arch=90, block_dim=64).settings.policy == "scalar"
 
 
