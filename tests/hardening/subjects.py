@@ -22,7 +22,7 @@ from warp_tiles.store.envelope import pack
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey, TrustedKeys, trusted_keys
-from warp_tiles.store.kinds import HEADERS, MODULES, Kind
+from warp_tiles.store.kinds import FUNCTIONS, HEADERS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.transfer import export, import_bundle
 from warp_tiles.tuning.store import RecordStore
@@ -64,17 +64,26 @@ def _put(folder: Path) -> Cache:
     return cache
 
 
-def _write_payload(folder: Path) -> Path:
-    return next((_put(folder).root / "v1/objects").glob("*/*.ltoir"))
+def _found(read: Callable[[Path], Any], value: Callable[[Any], Any] = lambda found: found) -> Callable[[Path], Any]:
+    """A reader, with :data:`ABSENT` in place of None or nothing."""
+    return lambda folder: value(found) if (found := read(folder)) else ABSENT
 
 
-def _write_manifest(folder: Path) -> Path:
-    return next((_put(folder).root / "v1/keys").glob("*/*.json"))
+def _stored(part: str, kind: Kind = FUNCTIONS) -> Callable[[Path], Path]:
+    """Write an entry of a cache, and return its payload or its manifest."""
+
+    def write(folder: Path) -> Path:
+        Cache(folder / "cache", kind).put(KEY, PAYLOAD, {"symbol": "f", "seconds": 1.25})
+        return next((folder / "cache" / kind.folder / "v1" / part).glob("*/*.*"))
+
+    return write
 
 
-def _read_entry(folder: Path) -> Any:
-    found = Cache(folder / "cache").get(KEY)
-    return ABSENT if found is None else (found.payload, dict(found.manifest.info), found.manifest.key)
+def _entry(kind: Kind = FUNCTIONS) -> Callable[[Path], Any]:
+    return _found(
+        lambda folder: Cache(folder / "cache", kind).get(KEY),
+        lambda found: (found.payload, dict(found.manifest.info), found.manifest.key),
+    )
 
 
 def _write_record(folder: Path) -> Path:
@@ -82,14 +91,8 @@ def _write_record(folder: Path) -> Path:
     return next((folder / "cache/tuning/gemm").glob("*.json"))
 
 
-def _read_record(folder: Path) -> Any:
-    found = RecordStore(folder / "cache", folder="tuning").load(record_key("gemm"))
-    return ABSENT if found is None else found.timings
-
-
-def _read_shipped(folder: Path) -> Any:
-    found = RecordStore(folder / "own", [folder / "cache/tuning"]).load(record_key("gemm"))
-    return ABSENT if found is None else found.timings
+def _records(store: Callable[[Path], RecordStore]) -> Callable[[Path], Any]:
+    return _found(lambda folder: store(folder).load(record_key("gemm")), lambda found: found.timings)
 
 
 def _write_fact(folder: Path) -> Path:
@@ -98,60 +101,19 @@ def _write_fact(folder: Path) -> Path:
     return next((folder / "cache/toolchain").glob("toolchain-*.json"))
 
 
-def _read_fact(folder: Path) -> Any:
-    found = ToolchainStore(folder / "cache")._read("toolchain", ["state", 1])
-    return ABSENT if found is None else found
-
-
-def _library(folder: Path) -> Path:
-    path = folder / "libnvrtc.so"
-    if not path.exists():
-        path.write_bytes(PAYLOAD)
-    return path
-
-
 def _write_digests(folder: Path) -> Path:
     memo = FileDigests(folder / "cache")
     memo._remember("0" * 64, "1" * 64)
     return folder / "cache/toolchain/digests.json"
 
 
-def _read_digests(folder: Path) -> Any:
-    return FileDigests(folder / "cache")._load() or ABSENT
-
-
-def _write_inner(kind: Kind, folder_of: str) -> Callable[[Path], Path]:
-    """Write an entry of a cache beside the store, and return its payload or its manifest."""
-
-    def write(folder: Path) -> Path:
-        Cache(folder / "cache", kind).put(KEY, PAYLOAD, {})
-        return next((folder / "cache" / kind.folder / "v1" / folder_of).glob("*/*.*"))
-
-    return write
-
-
-def _read_inner(kind: Kind) -> Callable[[Path], Any]:
-    def read(folder: Path) -> Any:
-        found = Cache(folder / "cache", kind).get(KEY)
-        return ABSENT if found is None else (found.payload, found.manifest.key)
-
-    return read
-
-
-def _read_headers(folder: Path) -> Any:
-    cache = FileCache(folder / "cache", HEADERS)
-    found = cache.verified_path(KEY, FileDigests(folder / "cache").digest)
-    return ABSENT if found is None else found.read_bytes()
+def _headers(folder: Path) -> Path | None:
+    return FileCache(folder / "cache", HEADERS).verified_path(KEY, FileDigests(folder / "cache").digest)
 
 
 def _write_asked(folder: Path) -> Path:
     MissedKeys(folder / "cache").add(KEY)
     return next((folder / "cache/asked").glob("*.json"))
-
-
-def _read_asked(folder: Path) -> Any:
-    found = MissedKeys(folder / "cache").find(KEY.digest)
-    return ABSENT if found is None else found
 
 
 def _write_output(folder: Path) -> Path:
@@ -164,10 +126,6 @@ def _write_output(folder: Path) -> Path:
 def _read_output(folder: Path) -> Any:
     cubin, meta = folder / "a.cubin", folder / "a.meta"
     return (cubin.read_bytes(), meta.read_bytes()) if is_kept(cubin, [meta]) else ABSENT
-
-
-def _of(suffix: str) -> Callable[[Path], Path]:
-    return lambda folder: _write_output(folder).with_name(f"a.{suffix}")
 
 
 def _write_bundle(folder: Path) -> Path:
@@ -226,20 +184,31 @@ def _read_signed(folder: Path) -> Any:
         return ABSENT if found is None else (found.payload, found.manifest.key, facts.payload)
 
 
+def _output(suffix: str) -> Subject:
+    return Subject(lambda folder: _write_output(folder).with_name(f"a.{suffix}"), _read_output, False, inside=False)
+
+
 SUBJECTS: dict[str, Subject] = {
-    "payload": Subject(_write_payload, _read_entry, large=True),
-    "manifest": Subject(_write_manifest, _read_entry),
-    "record": Subject(_write_record, _read_record),
-    "shipped record": Subject(_write_record, _read_shipped, repaired=False, inside=False),
-    "toolchain": Subject(_write_fact, _read_fact),
-    "digests": Subject(_write_digests, _read_digests),
-    "linked module": Subject(_write_inner(MODULES, "objects"), _read_inner(MODULES), large=True),
-    "manifest of a linked module": Subject(_write_inner(MODULES, "keys"), _read_inner(MODULES)),
-    "precompiled headers": Subject(_write_inner(HEADERS, "objects"), _read_headers, large=True),
-    "asked key": Subject(_write_asked, _read_asked),
-    "cubin": Subject(_of("cubin"), _read_output, repaired=False, inside=False),
-    "metadata": Subject(_of("meta"), _read_output, repaired=False, inside=False),
-    "digest of a cubin": Subject(_of("cubin.sha256"), _read_output, repaired=False, inside=False),
+    "payload": Subject(_stored("objects"), _entry(), large=True),
+    "manifest": Subject(_stored("keys"), _entry()),
+    "record": Subject(_write_record, _records(lambda folder: RecordStore(folder / "cache", folder="tuning"))),
+    "shipped record": Subject(
+        _write_record,
+        _records(lambda folder: RecordStore(folder / "own", [folder / "cache/tuning"])),
+        repaired=False,
+        inside=False,
+    ),
+    "toolchain": Subject(
+        _write_fact, _found(lambda folder: ToolchainStore(folder / "cache")._read("toolchain", ["state", 1]))
+    ),
+    "digests": Subject(_write_digests, _found(lambda folder: FileDigests(folder / "cache")._load())),
+    "linked module": Subject(_stored("objects", MODULES), _entry(MODULES), large=True),
+    "manifest of a linked module": Subject(_stored("keys", MODULES), _entry(MODULES)),
+    "precompiled headers": Subject(_stored("objects", HEADERS), _found(_headers, Path.read_bytes), large=True),
+    "asked key": Subject(_write_asked, _found(lambda folder: MissedKeys(folder / "cache").find(KEY.digest))),
+    "cubin": _output("cubin"),
+    "metadata": _output("meta"),
+    "digest of a cubin": _output("cubin.sha256"),
     "bundle": Subject(_write_bundle, _read_bundle, repaired=False, every_time=True, inside=False),
     "export of records": Subject(_write_export, _read_export, repaired=False, every_time=True, inside=False),
     "signed bundle": Subject(_write_signed, _read_signed, repaired=False, every_time=True, inside=False),
