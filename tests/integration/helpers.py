@@ -22,6 +22,7 @@ from benchmarks.speed.cubin import sections, string_at
 from tests.products import load_kernels
 from warp_tiles._warp.internals import find
 from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.compile.module import BuildCall
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.providers.cublasdx import promised
 from warp_tiles.solver.variant import SolverVariant
@@ -128,8 +129,8 @@ def without_compilation() -> Iterator[list[warp_tiles.ModulePlan]]:
     """Modules are planned and generated, and neither compiled nor linked. Yields their plans."""
     plans: list[warp_tiles.ModulePlan] = []
 
-    def finish(build: ModuleBuild, source: Path, output: Path, *args: object, **keywords: object) -> None:
-        output.touch()
+    def finish(build: ModuleBuild, call: BuildCall) -> None:
+        call.output.touch()
 
     start = patch.object(ModuleBuild, "start", lambda build: plans.append(build.plan))
     with start, patch.object(ModuleBuild, "finish", finish):
