@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import numpy as np
@@ -76,18 +76,40 @@ def emulated_kernels(folder: Path) -> None:
         shutil.copy(FOLDER / "arch" / f"{name}.cuh", folder / "arch")
 
 
+class Runs(Protocol):
+    """Kernels by name, on the emulator or on a device; see ``tests/gpu/device.py``."""
+
+    def run(
+        self, name: str, dim: Sequence[int], arguments: Sequence[Argument],
+        gradients: Sequence[Values | None] | None = None,
+    ) -> dict[str, Values]:  # fmt: skip
+        """The arrays after a launch of a kernel, or of its adjoint if there are gradients."""
+
+
 @dataclass(frozen=True)
 class Kernels:
-    """A Python module of kernels, its code, and its kernels on the emulator."""
+    """A Python module of kernels, its code, and its kernels on the emulator.
+
+    Attributes:
+        names: Names of kernels in the module by other names.
+    """
 
     module: ModuleType
     source: str
     emulated: EmulatedKernels
+    names: Mapping[str, str]
+
+    def kernel(self, name: str) -> Any:
+        return getattr(self.module, self.names.get(name, name))
+
+    def run(self, name: str, *args: Any, **options: Any) -> dict[str, Values]:
+        """See :meth:`EmulatedKernels.run`."""
+        return self.emulated.run(self.kernel(name), *args, **options)
 
 
 def build(
     machine: Machine, folder: Path, text: str, threads: int = 64, arch: int = 90,
-    edit: Callable[[str], str] | None = None, **overrides: Any,
+    names: Mapping[str, str] | None = None, edit: Callable[[str], str] | None = None, **overrides: Any,
 ) -> Kernels:  # fmt: skip
     """Generates the code of a text under some settings, and compiles it for the host.
 
@@ -95,12 +117,13 @@ def build(
         machine, edit: See :class:`EmulatedKernels`.
         folder, threads, arch: See :func:`generate`.
         text: The text of a Python module, see :func:`tests.integration.helpers.load`.
+        names: See :class:`Kernels`.
         overrides: Settings other than the defaults.
     """
     with warp_tiles.override(**overrides):
         module = load(text, block_dim=threads)
         generated = generate(module, folder, arch, threads)
-    return Kernels(module, generated.source, EmulatedKernels(machine, generated, edit))
+    return Kernels(module, generated.source, EmulatedKernels(machine, generated, edit), names or {})
 
 
 class EmulatedKernels:

@@ -80,6 +80,7 @@ class Machine:
         self._compiler = compiler
         self._numbers = itertools.count()
         self._modules: dict[tuple[str, tuple[str, ...], int], EmulatedModule] = {}  # equal ones are compiled once
+        self._sources: dict[tuple[str, int], Path] = {}
         self._pool = ThreadPoolExecutor(min(2, os.cpu_count() or 1))
         self._compiled = cached_folder(folder, f"{wp.__version__} {compiler}")
         native = self._compiled / "native"
@@ -119,23 +120,28 @@ class Machine:
     def _build(self, source: str, functions: Sequence[str], arch: int) -> EmulatedModule:
         folder = self.folder / f"module_{next(self._numbers)}"
         folder.mkdir()
+        text, target = folder / "functions.cpp", folder / "functions.o"
+        text.write_text("#define __device__\n#define __forceinline__\n" + "\n".join(functions))
+        command = [*_TRACED, f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(text), "-o", str(target)]
+        compiled = self._pool.submit(self._compile, command)
+        if (source, arch) not in self._sources:  # other functions may be linked with the same source
+            self._sources[source, arch] = self._compile_source(source, arch, folder)
+        compiled.result()
+        program = folder / "module"
+        self._compile([str(self._sources[source, arch]), str(target), *map(str, self._objects), "-o", str(program)])
+        return EmulatedModule(program, tuple(_KERNEL.findall(source)), arch)
+
+    def _compile_source(self, source: str, arch: int, folder: Path) -> Path:
+        """The object file of a generated source."""
         names = _KERNEL.findall(source)
         table = ", ".join(f'{{"{name}", [](void** arguments) {{ call({name}, arguments); }}}}' for name in names)
-        text = for_host(source) + _SEQUENCE + _MAIN.format(table=table, count=len(names))
         headers = _HEADERS.match(source)
         device = [*self._paths, f"-D__CUDA_ARCH__={arch}0", "-DWP_ENABLE_MATHDX=1"]
         first = self._headers(headers[0] if headers else "", device)
-        (folder / "module.cpp").write_text(text)
-        (folder / "functions.cpp").write_text("#define __device__\n#define __forceinline__\n" + "\n".join(functions))
-        objects = [folder / "module.o", folder / "functions.o"]
-        commands = [
-            [*_TRACED, *device, "-include", str(first), "-c", str(folder / "module.cpp"), "-o", str(objects[0])],
-            [*_TRACED, f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(folder / "functions.cpp"), "-o", str(objects[1])],
-        ]
-        list(self._pool.map(self._compile, commands))
-        program = folder / "module"
-        self._compile([*map(str, objects), *map(str, self._objects), "-o", str(program)])
-        return EmulatedModule(program, tuple(names), arch)
+        text, target = folder / "module.cpp", folder / "module.o"
+        text.write_text(for_host(source) + _SEQUENCE + _MAIN.format(table=table, count=len(names)))
+        self._compile([*_TRACED, *device, "-include", str(first), "-c", str(text), "-o", str(target)])
+        return target
 
     def _headers(self, text: str, device: Sequence[str]) -> Path:
         """The precompiled headers at the start of a module."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 
 FOLDER = Path(__file__).resolve().parent
+_MAKERS = ("native", "module", "emulator")  # Python files that decide how it is compiled
 _CONDITION = re.compile(r"\{ \.reg \.pred p; setp\.ne\.u32 p, %0, 0; @p ")
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
@@ -38,7 +39,8 @@ def cached_folder(folder: Path, key: str) -> Path:
     if not cache:
         return folder
     digest = hashlib.sha256(key.encode())
-    for path in sorted(path for path in FOLDER.rglob("*") if path.suffix in (".h", ".cpp", ".py")):
+    makers = (path for path in FOLDER.rglob("*") if path.suffix in (".h", ".cpp") or path.stem in _MAKERS)
+    for path in sorted(makers):
         digest.update(path.read_bytes())
     found = Path(cache) / digest.hexdigest()[:16]
     found.mkdir(parents=True, exist_ok=True)

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.computed_kernels import BODIES, COMPUTED, HEAD, ROUNDED, SIZES, TYPES, Case
-from tests.emulator.generated import build
+from tests.computed_kernels import BODIES, COMPUTED, HEAD, ROUNDED, SIZES, TYPES, Case, Values
+from tests.emulator.generated import Runs, build
 from tests.emulator.module import Machine
 from tests.nightly import some
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 
 
+NAMES = {form: f"store_{number}" for number, form in enumerate(BODIES)}
+
+
+def check(kernels: Runs, form: str, out: str, view: Callable[[Values], Values] = np.copy) -> None:
+    """Launches a form for each size of C, which may be a view of another array."""
+    for size in SIZES:
+        a, b, c, expected = Case(form, out, size).arrays()
+        found = kernels.run(form, (2, 2), [a, b, view(c), 1])["C"]
+        assert np.array_equal(found, expected[:, : found.shape[1]]), (form, size)
+
+
 @pytest.mark.parametrize("out", some(TYPES, 2))
 def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:
-    names = {form: f"store_{number}" for number, form in enumerate(BODIES)}
-    texts = (Case(form, out, "whole").text(names[form]) for form in BODIES)
-    built = build(machine, tmp_path / "m", Case("", out, "").functions() + "".join(texts))
+    texts = (Case(form, out, "whole").text(name) for form, name in NAMES.items())
+    built = build(machine, tmp_path / "m", Case("", out, "").functions() + "".join(texts), names=NAMES)
     assert built.source.count("wt_module::store_computed<") == sum(COMPUTED.values())
     for form in BODIES:
-        for size in SIZES:
-            a, b, c, expected = Case(form, out, size).arrays()
-            arrays = built.emulated.run(getattr(built.module, names[form]), (2, 2), [a, b, c, 1])
-            assert np.array_equal(arrays["C"], expected), (form, size)
+        check(built, form, out)
 
 
 def test_strided_outputs(machine: Machine, tmp_path: Path) -> None:
     """C has every second column of an array, or begins or ends in the middle of a vector while its rows are aligned."""
     case = Case("direct", "float16", "whole")
-    built = build(machine, tmp_path / "m", case.functions() + case.text("store"))
-    a, b, c, expected = case.arrays()
-    rows, columns = c.shape
-    for view in (np.tile(c, 2)[:, ::2], np.tile(c, 2)[:, 1 : columns + 1], c[:, : columns - 3]):
-        assert view.shape[0] == rows
-        results = built.emulated.run(built.module.store, (2, 2), [a, b, view, 1])
-        assert np.array_equal(results["C"], expected[:, : view.shape[1]])
+    built = build(machine, tmp_path / "m", case.functions() + case.text("direct"))
+    check(built, "direct", "float16", lambda c: np.tile(c, 2)[:, ::2])
+    check(built, "direct", "float16", lambda c: np.tile(c, 2)[:, 1 : c.shape[1] + 1])
+    check(built, "direct", "float16", lambda c: c[:, :-3])
 
 
 VIEWS = (
@@ -55,7 +60,7 @@ def test_views_of_tiles(machine: Machine, tmp_path: Path) -> None:
     built = build(machine, tmp_path / "m", VIEWS)
     assert built.source.count("wt_module::store_computed<") == 2
     a, b, c, product = Case("direct", "float16", "whole").arrays()
-    arrays = built.emulated.run(built.module.views, (1, 1), [a, b, c, 1])
+    arrays = built.run("views", (1, 1), [a, b, c, 1])
     assert np.array_equal(arrays["C"][:32, :16], product[:32, 1:17])
     assert np.array_equal(arrays["C"][:32, 32:], product[:32, :32].T)
 
@@ -95,7 +100,7 @@ def test_elements_and_shapes(machine: Machine, tmp_path: Path) -> None:
     product = a[:32, :16] @ b[:16, :32]
     v, w = np.zeros((32, 32), "f4,f4"), np.zeros((32, 32), "f4,f4,f4")
     x, y = np.zeros((32, 12), np.float16), np.zeros(16, np.float32)
-    arrays = built.emulated.run(built.module.tiles, (1,), [a, b, v, w, x, y])
+    arrays = built.run("tiles", (1,), [a, b, v, w, x, y])
     for name, factors in (("V", (3 * product, 3)), ("W", (2 * product * product, 2 * product, 4 * product))):
         for field, expected in zip(arrays[name].dtype.names, factors):
             assert np.all(arrays[name][field] == expected), (name, field)
@@ -107,8 +112,8 @@ def test_each_operation_rounds_to_its_type(machine: Machine, tmp_path: Path) -> 
     built = build(machine, tmp_path / "m", ROUNDED)
     assert built.source.count("wt_module::store_computed<") == 1
     a, b, c, product = Case("direct", "float16", "whole").arrays()
-    outcome = built.emulated.forward(built.module.rounded, (2, 2), [a, b, c, 1])
+    arrays = built.run("rounded", (2, 2), [a, b, c, 1])
     product = (a @ b).astype(np.float32)
     accumulators = (product + np.tile(a[0, :32], 2)) * np.float32(0.3) - product / np.float32(7.0)
     halves = accumulators.astype(np.float16)
-    assert np.array_equal(outcome.arrays["C"], halves * np.float16(0.7) + halves)
+    assert np.array_equal(arrays["C"], halves * np.float16(0.7) + halves)

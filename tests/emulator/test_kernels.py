@@ -12,21 +12,19 @@ import pytest
 
 import warp_tiles
 from tests.blocked_solves import BLOCKS, MOST, matrices, solution, text
-from tests.emulator.generated import EmulatedKernels, Generated, Kernels, build, generate
+from tests.emulator.generated import EmulatedKernels, Generated, Kernels, Runs, build, generate
 from tests.emulator.module import Machine
-from tests.integration.helpers import WARP_VERSION, gemm, load
+from tests.integration.helpers import ARRAYS, WARP_VERSION, gemm, load
 from tests.integration.solvers import CALLS, solver
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
-HEADER = """import warp as wp
+# ---- tile_axpy changes its second tile, in loops, before stores and in the reverse pass
 
-matrix = wp.array2d(dtype=float)
-
-"""
-LOOP = """
+SCALED = {
+    "loop": """
 @wp.kernel
-def scaled(A: matrix, B: matrix, S: matrix, C: matrix):
+def {name}({arrays}, S: wp.array2d(dtype=wp.float32)):
     s = wp.tile_load(S, shape=(16, 16))
     for k in range(A.shape[1] // 16):
         a = wp.tile_load(A, shape=(16, 16), offset=(0, k * 16))
@@ -34,45 +32,48 @@ def scaled(A: matrix, B: matrix, S: matrix, C: matrix):
         p = wp.tile_matmul(a, b)
         wp.tile_axpy({arguments})
         wp.tile_store(C, {stored})
-"""
-STORE = """
+""",
+    "store": """
 @wp.kernel
-def scaled(A: matrix, B: matrix, S: matrix, C: matrix):
+def {name}({arrays}, S: wp.array2d(dtype=wp.float32)):
     a = wp.tile_load(A, shape=(16, 16))
     b = wp.tile_load(B, shape=(16, 16))
     s = wp.tile_load(S, shape=(16, 16))
     p = wp.tile_matmul(a, b) + s
     wp.tile_axpy({arguments})
     wp.tile_store(C, {stored})
-"""
+""",
+}
+ARGUMENTS = {"p": "2.0, s, p", "s": "2.0, p, s"}  # by the tile that is stored
 
 
-# ---- tile_axpy changes its second tile, in loops, before stores and in the reverse pass
+@pytest.fixture(scope="module")
+def axpy(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    text = "".join(
+        text.format(name=f"{place}_{stored}", arrays=ARRAYS, arguments=arguments, stored=stored)
+        for place, text in SCALED.items()
+        for stored, arguments in ARGUMENTS.items()
+    )
+    return build(machine, tmp_path_factory.mktemp("axpy") / "m", text)
 
 
-@pytest.mark.parametrize("arguments", ["2.0, s, p", "2.0, p, s"])
-@pytest.mark.parametrize("text", [LOOP, STORE], ids=["loop", "store"])
-def test_the_second_tile_changes(text: str, arguments: str, machine: Machine, tmp_path: Path) -> None:
-    stored = arguments[-1]
-    found = build(machine, tmp_path / "m", HEADER + text.format(arguments=arguments, stored=stored))
-    random = np.random.default_rng(1)
-    k = 32 if text is LOOP else 16
+@pytest.mark.parametrize("stored", ARGUMENTS)
+@pytest.mark.parametrize("place", SCALED)
+def test_the_second_tile_changes(axpy: Kernels, place: str, stored: str) -> None:
+    random, name = np.random.default_rng(1), f"{place}_{stored}"
+    k = 32 if place == "loop" else 16
     a, b, s = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((16, k), (k, 16), (16, 16)))
-    outcome = found.emulated.forward(found.module.scaled, (1,), [a, b, s, np.full((16, 16), np.nan, np.float32)])
-    assert outcome.error == ""
+    found = axpy.run(name, (1,), [a, b, np.full((16, 16), np.nan, np.float32), s])["C"]
     steps = [a[:, i : i + 16] @ b[i : i + 16] for i in range(0, k, 16)]
-    if text is STORE:
-        expected = 3 * s + steps[0] if stored == "p" else s + 2 * (steps[0] + s)
-    else:
-        expected = steps[-1] + 2 * s if stored == "p" else s + 2 * sum(steps)
-    assert np.array_equal(outcome.arrays["C"], expected)
-    if text is STORE:
-        g = random.integers(-3, 4, (16, 16)).astype(np.float32)
-        zeros = [np.zeros_like(a), np.zeros_like(b), np.zeros_like(s)]
-        arrays = found.emulated.run(found.module.scaled, (1,), [a, b, s, np.zeros_like(s)], [*zeros, g])
-        of_sum = g if stored == "p" else 2 * g
-        assert np.array_equal(arrays["adj_S"], 3 * g)
-        assert np.array_equal(arrays["adj_A"], of_sum @ b.T)
+    if place == "loop":
+        assert np.array_equal(found, steps[-1] + 2 * s if stored == "p" else s + 2 * sum(steps))
+        return
+    assert np.array_equal(found, 3 * s + steps[0] if stored == "p" else s + 2 * (steps[0] + s))
+    g = random.integers(-3, 4, (16, 16)).astype(np.float32)
+    gradients = [np.zeros_like(a), np.zeros_like(b), g, np.zeros_like(s)]
+    arrays = axpy.run(name, (1,), [a, b, np.zeros_like(s), s], gradients)
+    assert np.array_equal(arrays["adj_S"], 3 * g)
+    assert np.array_equal(arrays["adj_A"], (g if stored == "p" else 2 * g) @ b.T)
 
 
 # ---- the coordinates that wp.tid() returns in a module with a product
@@ -107,8 +108,8 @@ def compiled(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kern
 @pytest.mark.parametrize("tiled", [True, False], ids=["blocks", "threads"])
 @pytest.mark.parametrize("sizes", SIZES, ids=len)
 def test_each_coordinate_occurs_once(compiled: Kernels, sizes: tuple[int, ...], tiled: bool) -> None:
-    kernel = getattr(compiled.module, f"coordinates_{len(sizes)}")
-    arrays = compiled.emulated.run(kernel, sizes, [np.zeros(sizes, dtype=np.int32), tiled], tiled=tiled)
+    given = [np.zeros(sizes, dtype=np.int32), tiled]
+    arrays = compiled.run(f"coordinates_{len(sizes)}", sizes, given, tiled=tiled)
     assert (arrays["C"] == 1).all()
 
 
@@ -157,25 +158,30 @@ def test_every_function_is_needed(builtin: str, machine: Machine, tmp_path: Path
 
 # ---- blocked factorizations, solves and inverses
 
-THREADS, WORLDS = 64, 2
+THREADS = 64
+BLOCKED = {"float32": 2e-5, "float64": 1e-12}  # with the tolerance
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def check_blocked(kernels: Runs, n: int, size: int, count: int, dtype: str) -> None:
+    """Solves and inverts some matrices of a size, in blocks of n rows."""
+    a, b = matrices(size, count, dtype)
+    factors, x = np.zeros_like(a), np.zeros_like(b)
+    lower = np.linalg.cholesky(a[:, :size, :size].astype(np.float64))
+    identity, zeros = np.eye(size, dtype=dtype), np.zeros((count, size, size), dtype)
+    for name, given, output, expected in (
+        (f"solve_{n}", [a, b, size, factors, x], "x", solution(a, b, size)),
+        (f"invert_{n}", [lower.astype(dtype), identity, size, zeros, zeros.copy()], "inverse",
+         np.linalg.inv(lower @ lower.swapaxes(1, 2))),
+    ):  # fmt: skip
+        found = kernels.run(name, (count,), given)[output]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=BLOCKED[dtype], err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", BLOCKED)
 def test_solves_and_inverses(dtype: str, machine: Machine, tmp_path: Path) -> None:
-    module: Any = load(text(dtype), block_dim=THREADS)
-    kernels = EmulatedKernels(machine, generate(module, tmp_path / "m", 90, THREADS))
-    tolerance = {"float32": 2e-5, "float64": 1e-12}[dtype]
+    kernels = build(machine, tmp_path / "m", text(dtype), THREADS)
     for n in BLOCKS:
-        a, b = matrices(MOST, WORLDS, dtype)
-        given = [a, b, MOST, np.zeros_like(a), np.zeros_like(b)]
-        arrays = kernels.run(getattr(module, f"solve_{n}"), (WORLDS,), given)
-        np.testing.assert_allclose(arrays["x"], solution(a, b, MOST), rtol=0, atol=tolerance)
-        lower = np.linalg.cholesky(a.astype(np.float64))
-        identity, zeros = np.eye(MOST, dtype=dtype), np.zeros_like(a)
-        given = [lower.astype(dtype), identity, MOST, zeros, zeros]
-        results = kernels.run(getattr(module, f"invert_{n}"), (WORLDS,), given)
-        expected = np.linalg.inv(lower @ lower.swapaxes(1, 2))
-        np.testing.assert_allclose(results["inverse"], expected, rtol=0, atol=tolerance)
+        check_blocked(kernels, n, MOST, 2, dtype)
 
 
 def test_the_plan_keeps_all_sums_in_registers(enabled: None) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.emulator.generated import EmulatedKernels, build
+from tests.emulator.generated import Kernels, Runs, build
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
-from tests.form_gradients import wrong_gradients
-from tests.loop_forms import FORMS, HEADER, K, M, N, in_half
+from tests.loop_forms import FORMS, HEADER, Form, K, M, Matrix, N, in_half
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 
@@ -23,17 +22,14 @@ GRID = (M // 32, N // 32)
 HALF = [name for name, form in FORMS.items() if "= wp.tile_matmul" not in form.text and form.has_half]
 
 
-def compile_forms(
-    machine: Machine, folder: Path, texts: Mapping[str, str]
-) -> tuple[EmulatedKernels, dict[str, object], str]:
-    """The kernels of some texts in one module, by name, and its source. Their functions get names of their own."""
+def compile_forms(machine: Machine, folder: Path, texts: Mapping[str, str]) -> Kernels:
+    """The kernels of some texts in one module. Their functions get names of their own."""
     parts = (
         re.sub(r"\b(multiply|product|add_product)\(", rf"\1_{number}(", text.removeprefix(HEADER))
         for number, text in enumerate(texts.values())
     )
-    found = build(machine, folder, HEADER + "".join(parts))
-    kernels = {name: getattr(found.module, f"multiply_{number}") for number, name in enumerate(texts)}
-    return found.emulated, kernels, found.source
+    names = {name: f"multiply_{number}" for number, name in enumerate(texts)}
+    return build(machine, folder, HEADER + "".join(parts), names=names)
 
 
 def integers(seed: int, *shape: int, dtype: str = "float32") -> Values:
@@ -41,17 +37,40 @@ def integers(seed: int, *shape: int, dtype: str = "float32") -> Values:
     return (random.integers(1, 4, shape) * random.choice([-1, 1], shape)).astype(dtype)
 
 
-def check(name: str, emulated: EmulatedKernels, kernel: object, dtype: str) -> None:
+def wrong_gradients(form: Form, a: Matrix, b: Matrix, g: Matrix, of_a: Matrix, of_b: Matrix) -> list[str]:
+    """Check gradients of ``sum(G * C)``. Returns "A" or "B" for each wrong one.
+
+    C is linear in A and in B, so its change along a direction is the sum of the gradient times that direction.
+    Directions are random integers, and all sums are exact.
+
+    Args:
+        form: The form that computes C.
+        a, b, g: A, B and G, as for the form's ``expected``.
+        of_a, of_b: The gradients.
+    """
+    a, b, g = (values.astype(np.float64) for values in (a, b, g))
+    constant = form.expected(np.zeros_like(a), b)
+    random = np.random.default_rng(7)
+    wrong = []
+    for _ in range(4):
+        for name, gradient in (("A", of_a), ("B", of_b)):
+            direction = random.integers(-3, 4, gradient.shape).astype(np.float64)
+            moved = form.expected(direction, b) if name == "A" else form.expected(a, direction)
+            if np.sum(gradient.astype(np.float64) * direction) != np.sum(g * (moved - constant)):
+                wrong.append(name)
+    return wrong
+
+
+def check(kernels: Runs, name: str, form: Form, dtype: str = "float32") -> None:
     """Launch a form and its adjoint. Sums of gradients may exceed the integers of float16; only accesses count then."""
-    form = FORMS[name]
     a, b, g = integers(1, M, K, dtype=dtype), integers(2, K, N, dtype=dtype), integers(3, M, N)
     stored_b = np.ascontiguousarray(b.T) if form.b_transposed else b
-    arrays = emulated.run(kernel, GRID, [a, stored_b, np.full((M, N), np.nan, dtype=np.float32)])
+    arrays = kernels.run(name, GRID, [a, stored_b, np.full((M, N), np.nan, dtype=np.float32)])
     assert np.array_equal(arrays["C"], form.expected(a.astype(float), b.astype(float))), name
     if not form.differentiable:
         return
     given = [a, stored_b, np.zeros((M, N), dtype=np.float32)]
-    results = emulated.run(kernel, GRID, given, [np.zeros_like(a), np.zeros_like(stored_b), g])
+    results = kernels.run(name, GRID, given, [np.zeros_like(a), np.zeros_like(stored_b), g])
     adj_b = results["adj_B"]
     adj_b = adj_b.T if form.b_transposed else adj_b
     assert dtype == "float16" or not wrong_gradients(form, a, b, g, results["adj_A"], adj_b), name
@@ -59,19 +78,19 @@ def check(name: str, emulated: EmulatedKernels, kernel: object, dtype: str) -> N
 
 @pytest.mark.parametrize("group", range(MODULES))
 def test_results_and_gradients(machine: Machine, tmp_path: Path, group: int) -> None:
-    texts = {name: FORMS[name].text for name in list(FORMS)[group::MODULES]}
-    emulated, kernels, _ = compile_forms(machine, tmp_path / "m", texts)
-    for name, kernel in kernels.items():
-        check(name, emulated, kernel, "float32")
+    forms = {name: FORMS[name] for name in list(FORMS)[group::MODULES]}
+    kernels = compile_forms(machine, tmp_path / "m", {name: form.text for name, form in forms.items()})
+    for name, form in forms.items():
+        check(kernels, name, form)
 
 
 @pytest.mark.parametrize("group", range(2))
 def test_float16_operands_which_load_into_stages(machine: Machine, tmp_path: Path, group: int) -> None:
-    texts = {name: in_half(FORMS[name].text) for name in HALF[group::2]}
-    emulated, kernels, source = compile_forms(machine, tmp_path / "m", texts)
-    assert source.count("wt_module::Ring<") > len(texts) // 3
-    for name, kernel in kernels.items():
-        check(name, emulated, kernel, "float16")
+    forms = {name: FORMS[name] for name in HALF[group::2]}
+    kernels = compile_forms(machine, tmp_path / "m", {name: in_half(form.text) for name, form in forms.items()})
+    assert kernels.source.count("wt_module::Ring<") > len(forms) // 3
+    for name, form in forms.items():
+        check(kernels, name, form, "float16")
 
 
 def test_the_reverse_pass_repeats_a_product_that_a_function_reads_through_a_view(
@@ -91,10 +110,10 @@ def energies(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), S
         wp.tile_matmul(a, b, c)
         wp.tile_atomic_add(S, energy(c))
 """
-    found = build(machine, tmp_path / "m", text)
+    kernels = build(machine, tmp_path / "m", text)
     a, b, total = integers(1, 16, 32), integers(2, 32, 16), np.zeros(1, dtype=np.float32)
     gradients = [np.zeros_like(a), np.zeros_like(b), np.ones_like(total)]
-    arrays = found.emulated.run(found.module.energies, (1,), [a, b, total], gradients)
+    arrays = kernels.run("energies", (1,), [a, b, total], gradients)
     for k in (slice(0, 16), slice(16, 32)):
         c = a[:, k] @ b[k]
         assert np.array_equal(arrays["adj_A"][:, k], 2 * c @ b[k].T)

@@ -1,4 +1,4 @@
-"""The kernels that the emulator launches too, on a GPU: loop forms, computed stores, blocked solves, random kernels."""
+"""The kernels that the emulator launches too, on a GPU: loop forms, stores, blocked solves, random kernels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.blocked_solves import BLOCKS, MOST, matrices, solution, text
+from tests.blocked_solves import BLOCKS, MOST, text
 from tests.computed_kernels import BODIES, REVERSED, SIZES, TYPES, Case, Values
-from tests.form_gradients import wrong_gradients
+from tests.emulator import test_computed_stores as computed
+from tests.emulator import test_loop_forms as loops
+from tests.emulator import test_store_adjoints as adjoints
+from tests.emulator.test_kernels import check_blocked
+from tests.emulator.test_nested_loops import KERNELS, check_nested
+from tests.gpu.device import DeviceKernels
 from tests.integration.helpers import load
-from tests.loop_forms import FORMS, SPELLINGS, Form, K, M, N, in_half
+from tests.loop_forms import FORMS, SPELLINGS, in_half
 from tests.random_kernels import shared_names
 from tests.random_kernels.execute import difference, execute, import_kernel, of_model
 from tests.random_kernels.generate import draw
@@ -35,59 +40,46 @@ OPTIONS: dict[str, dict[str, Any]] = {
 # ---- loops of products: results and gradients are exact, whatever the plan decides
 
 
-def check(form: Form, gpu: str, threads: int, *, half: bool = False, **options: Any) -> None:
-    draw = np.random.default_rng(1)
-    a, b, g = (draw.integers(1, 4, shape) * draw.choice([-1, 1], shape) for shape in ((M, K), (K, N), (M, N)))
-    given, backward = b.T.copy() if form.b_transposed else b, form.differentiable and not half
-    with warp_tiles.enabled():
-        kernel = load(in_half(form.text) if half else form.text, block_dim=threads, **options).multiply
-        dtype = wp.float16 if half else wp.float32
-        arrays = [wp.array(values, dtype=dtype, device=gpu, requires_grad=backward) for values in (a, given)]
-        c = wp.full((M, N), np.nan, dtype=wp.float32, device=gpu, requires_grad=backward)
-        with wp.Tape() as tape:
-            wp.launch_tiled(kernel, dim=(M // 32, N // 32), inputs=arrays, outputs=[c], block_dim=threads, device=gpu)
-        assert np.array_equal(c.numpy(), form.expected(a.astype(float), b.astype(float)))
-        if backward:
-            c.grad.assign(g.astype(np.float32))
-            tape.backward()
-            of_a, of_b = (array.grad.numpy() for array in arrays)
-            assert not wrong_gradients(form, a, b, g, of_a, of_b.T if form.b_transposed else of_b)
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_loops(name: str, gpu: str) -> None:
-    check(FORMS[name], gpu, 64)
+    kernels = DeviceKernels(FORMS[name].text, gpu, names={name: "multiply"})
+    loops.check(kernels, name, FORMS[name])
 
 
-HALF_FORMS = [name for name, form in FORMS.items() if "= wp.tile_matmul" not in form.text and form.has_half]
-
-
-@pytest.mark.parametrize("name", HALF_FORMS)
+@pytest.mark.parametrize("name", loops.HALF)
 def test_loops_of_float16_operands(name: str, gpu: str) -> None:
-    check(FORMS[name], gpu, 64, half=True)
+    kernels = DeviceKernels(in_half(FORMS[name].text), gpu, names={name: "multiply"})
+    loops.check(kernels, name, FORMS[name], "float16")
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options(name: str, options: str, gpu: str) -> None:
-    check(SPELLINGS[name], gpu, 128, **OPTIONS[options])
+    kernels = DeviceKernels(SPELLINGS[name].text, gpu, 128, names={name: "multiply"}, options=OPTIONS[options])
+    loops.check(kernels, name, SPELLINGS[name])
 
 
-# ---- stores of computed tiles
+@pytest.mark.parametrize("name", KERNELS)
+def test_nested_loops(name: str, gpu: str) -> None:
+    check_nested(DeviceKernels(KERNELS[name][0], gpu, names={name: "multiply"}), name)
+
+
+# ---- stores of computed tiles, and their adjoints
 
 
 @pytest.mark.parametrize("out", TYPES)
 @pytest.mark.parametrize("form", BODIES)
 def test_computed_stores(form: str, out: str, gpu: str) -> None:
-    with warp_tiles.enabled():
-        case = Case(form, out, "whole")
-        kernel = load(case.functions() + case.text("store"), block_dim=64).store
-        for size in SIZES:
-            a, b, before, expected = Case(form, out, size).arrays()
-            c = wp.array(before, dtype=getattr(wp, out), device=gpu)
-            arrays = [wp.array(values, device=gpu) for values in (a, b)]
-            wp.launch_tiled(kernel, dim=(2, 2), inputs=[*arrays, c, 1], block_dim=64, device=gpu)
-            assert np.array_equal(c.numpy(), expected), size
+    case = Case(form, out, "whole")
+    kernels = DeviceKernels(case.functions() + case.text("store"), gpu, names={form: "store"})
+    computed.check(kernels, form, out)
+
+
+@pytest.mark.parametrize("out", adjoints.TYPES)
+def test_store_gradients(out: str, gpu: str) -> None:
+    kernels = DeviceKernels(adjoints.text_of(out), gpu, names=adjoints.NAMES)
+    for form in adjoints.FORMS:
+        adjoints.check_form(kernels, form, out)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -119,26 +111,11 @@ def _rounded(form: str, size: str, gpu: str, *, hooked: bool) -> list[Values]:
 
 @pytest.mark.parametrize("main_loop", ["auto", "stages=3"])
 @pytest.mark.parametrize("threads", [64, 128])
-@pytest.mark.parametrize(("dtype", "atol"), [("float32", 2e-5), ("float64", 1e-12)])
-def test_blocked_solves_and_inverses(dtype: str, atol: float, threads: int, main_loop: str, gpu: str) -> None:
-    count = 40
-    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop):
-        module = load(text(dtype), block_dim=threads)
-
-        def check(kernel: str, given: list[Any], outputs: list[Any], expected: Values) -> None:
-            for _ in range(3):  # a race need not show in one launch
-                launched = {"dim": count, "block_dim": threads, "device": gpu}
-                wp.launch_tiled(getattr(module, kernel), inputs=given, outputs=outputs, **launched)
-                np.testing.assert_allclose(outputs[1].numpy(), expected, rtol=0, atol=atol)
-
-        for n, size in itertools.product(BLOCKS, (32, MOST)):
-            a, b = matrices(size, count, dtype)
-            x, y = (wp.array(values, device=gpu) for values in (a, b))
-            check(f"solve_{n}", [x, y, size], [wp.zeros_like(x), wp.zeros_like(y)], solution(a, b, size))
-            lower = np.linalg.cholesky(a[:, :size, :size].astype(np.float64))
-            x, y = (wp.array(values.astype(dtype), device=gpu) for values in (lower, np.eye(size)))
-            inverse = np.linalg.inv(lower @ lower.swapaxes(1, 2))
-            check(f"invert_{n}", [x, y, size], [wp.zeros_like(x), wp.zeros_like(x)], inverse)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_blocked_solves_and_inverses(dtype: str, threads: int, main_loop: str, gpu: str) -> None:
+    kernels = DeviceKernels(text(dtype), gpu, threads, main_loop=main_loop)
+    for n, size, _ in itertools.product(BLOCKS, (32, MOST), range(3)):  # a race need not show in one launch
+        check_blocked(kernels, n, size, 40, dtype)
 
 
 # ---- random kernels, compared with Warp's CPU device: exactly equal, gradients too

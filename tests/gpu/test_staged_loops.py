@@ -9,8 +9,10 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.emulator.staged import check, check_gradients, check_parts, integers
+from tests.gpu.device import DeviceKernels
 from tests.integration.helpers import load
-from tests.staged_cases import FLAT, FORMS, HEADER, LINEAR, WIDE, Case, Values, drawn
+from tests.staged_cases import FLAT, FORMS, HEADER, LINEAR, WIDE, Case, drawn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 # tiles that reach full speed
@@ -39,6 +41,11 @@ def case_of(name: str, kind: str) -> Case:
     return replace(case, dtype=dtype, precision=precision)
 
 
+def kernels_of(case: Case, gpu: str, threads: int, main_loop: str, backward: bool = False) -> DeviceKernels:
+    text = HEADER + case.text("case", backward=backward)
+    return DeviceKernels(text, gpu, threads, main_loop=main_loop, gemm_gradients="off" if backward else "auto")
+
+
 @pytest.mark.parametrize("name", [*FORMS, *CASES, *map(str, range(8))])
 @every_loop
 @every_type
@@ -46,16 +53,9 @@ def test_results(kind: str, name: str, main_loop: str, threads: int, gpu: str) -
     case = case_of(name, kind)
     if kind == "fp64" and case.m * case.n + (case.m + case.n) * case.k > 128 * (128 + 64):
         case = replace(case, m=64, n=min(case.n, 128))  # the tiles would not fit shared memory
-    total, dtype = getattr(wp, case.total), getattr(wp, case.dtype)
-    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop):
-        kernel = load(HEADER + case.text("case"), block_dim=threads).case
-        a, b, e, product = case.arrays(7)
-        arrays = [wp.array(values, dtype=kind, device=gpu) for values, kind in ((a, dtype), (b, dtype), (e, total))]
-        c = wp.full((case.rows, case.columns), np.nan, dtype=total, device=gpu)
-        for _ in range(3):  # a race need not show in one launch
-            wp.launch_tiled(kernel, dim=case.grid, inputs=arrays, outputs=[c], block_dim=threads, device=gpu)
-            assert np.array_equal(c.numpy(), case.expected(product, e))
-            c.fill_(np.nan)
+    kernels = kernels_of(case, gpu, threads, main_loop)
+    for _ in range(3):  # a race need not show in one launch
+        check(kernels, {"case": case}, 7)
 
 
 PASS_ROWS = 16  # that 128 threads load at once
@@ -90,24 +90,6 @@ def shared_bytes(case: Case) -> int:
     return 2 * (case.m * case.n * total + (case.m + case.n) * case.k * stored)
 
 
-def gradients(case: Case, g: Values, main_loop: str, threads: int, gpu: str) -> tuple[Values, Values, str]:
-    """The gradients of A and B that a launch adds to ones, and the plan of the loop's reverse pass."""
-    total, dtype = getattr(wp, case.total), getattr(wp, case.dtype)
-    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop, gemm_gradients="off"):
-        kernel = load(HEADER + case.text("case", backward=True), block_dim=threads).case
-        a, b, e, _ = case.arrays(1)
-        inputs = [wp.array(x, dtype=kind, device=gpu) for x, kind in ((a, dtype), (b, dtype), (e, total))]
-        found = [wp.ones_like(array) for array in inputs]
-        c, of_c = wp.zeros(g.shape, dtype=total, device=gpu), wp.array(g, dtype=total, device=gpu)
-        wp.launch(
-            kernel, dim=(*case.grid, threads), inputs=[*inputs, c], adj_inputs=[*found, of_c], adj_outputs=[],
-            adjoint=True, block_dim=threads, device=gpu,
-        )  # fmt: skip
-        (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=threads).to_json()["loops"]
-        of_a, of_b = (array.numpy().astype(np.float64) for array in found[:2])
-        return of_a, of_b, loop["reverse"]
-
-
 @pytest.mark.parametrize("name", [*LINEAR, *CASES, *map(str, range(8))])
 @every_loop
 @every_type
@@ -115,25 +97,16 @@ def test_gradients_of_integers(kind: str, name: str, main_loop: str, threads: in
     case = case_of(name, kind)
     if shared_bytes(case) > 224 * 1024:  # the tiles and their gradients would not fit shared memory
         case = replace(case, m=64, n=64, k=32)
-    # few columns are not zero, so that all accumulators are integers that 16-bit types have
-    g = np.random.default_rng(5).integers(-1, 2, (case.rows, case.columns)).astype(case.total)
-    most = {"bf16": 8, "fp16": 256}.get(kind, case.rows + case.columns)
-    g[most:] = g[:, most:] = 0
-    of_a, of_b, _ = gradients(case, g, main_loop, threads, gpu)
-    for found, expected in zip((of_a, of_b), case.gradients(1, g)):
-        assert np.array_equal(found, expected + 1)
+    kernels = kernels_of(case, gpu, threads, main_loop, backward=True)
+    check_gradients(kernels, "case", case, integers(case))
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-20, 2.0**30])
 @pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("mma", 128)])
 def test_a_float32_gradient_keeps_22_bits(scale: float, main_loop: str, threads: int, gpu: str) -> None:
     case = Case(64, 64, 64, 64, 64, 64)
-    draw = np.random.default_rng(3)
-    g = (draw.integers(-3, 4, (64, 64)) + draw.integers(-3, 4, (64, 64)) * 2.0**-14).astype(np.float32)
-    scaled = g * np.float32(scale)
-    of_a, of_b, reverse = gradients(case, scaled, main_loop, threads, gpu)
-    assert "from stages" in reverse
-    for found, expected in zip((of_a, of_b), case.gradients(1, scaled.astype(np.float64))):
-        with np.errstate(over="ignore"):
-            rounded = (expected.astype(np.float16).astype(np.float32) + 1).astype(np.float16)
-        assert np.array_equal(found, rounded.astype(np.float64))
+    kernels = kernels_of(case, gpu, threads, main_loop, backward=True)
+    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop, gemm_gradients="off"):
+        (loop,) = warp_tiles.plan(kernels.module, arch=90, block_dim=threads).to_json()["loops"]
+    assert "from stages" in loop["reverse"]
+    check_parts(kernels, "case", case, scale)
