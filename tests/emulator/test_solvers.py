@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.emulator.emulator import Answer, Emulator, Function, Launch
 from tests.emulator.gemm import ROUNDOFF
-from tests.emulator.generated import EmulatedKernels, build
+from tests.emulator.generated import Kernels, Runs, build
 from tests.emulator.module import Machine
-from tests.emulator.tiles import Matrix, Tile, rounded
+from tests.emulator.tiles import Tile, rounded
 from tests.nightly import some
 from tests.solver_kernels import BODIES, DIFFERENTIABLE, REFERENCES, gradients, inputs, kernels_text
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand
@@ -84,18 +83,6 @@ def launch(case: Case) -> Launch:
     return Launch(
         Function(case.describe(), "call", declarations), tiles, variant.threads, variant.arch, (a, b, initial)
     )
-
-
-def exact_result(case: Case, a: Matrix, b: Matrix) -> Matrix:
-    """The result in float64."""
-    function = case.variant.function
-    if function == "cholesky":
-        full = np.tril(a) + np.tril(a, -1).T
-        return np.linalg.cholesky(full)
-    if function == "upper_solve":
-        return np.linalg.solve(np.triu(a), b)
-    lower = np.tril(a)
-    return np.linalg.solve(lower @ lower.T if function == "cholesky_solve" else lower, b)
 
 
 def error_of(case: Case, launched: Launch, answer: Answer) -> str:
@@ -178,7 +165,6 @@ def draw_case(seed: int) -> Case:
     return case
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", some(range(0, CASES, BATCH), 2))
 def test_drawn_functions(emulator: Emulator, first: int) -> None:
     cases = [draw_case(seed) for seed in range(first, first + BATCH)]
@@ -200,77 +186,81 @@ def test_a_wrong_element_is_noticed(emulator: Emulator) -> None:
 # ---- whole kernels
 
 SHAPES = [(1, 1), (6, 3), (16, 0), (33, 5)]
+TOLERANCES = {"float32": {"rtol": 2e-4, "atol": 5e-5}, "float64": {"rtol": 1e-11, "atol": 1e-12}}
 
 
-@pytest.fixture(scope="module", params=["float32", "float64"])
-def emulated(
-    request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, ModuleType, EmulatedKernels]:
-    built = build(machine, tmp_path_factory.mktemp("generated"), kernels_text(request.param, SHAPES))
-    return request.param, built.module, built.emulated
+def named(shapes: list[tuple[int, int]]) -> dict[str, str]:
+    """Names of the kernels of a text, by shape and body."""
+    bodies = itertools.product(shapes, BODIES)
+    return {f"{shape} {body}": f"kernel{number}" for number, (shape, body) in enumerate(bodies)}
 
 
-def kernel_of(module: ModuleType, shape: tuple[int, int], body: str) -> Any:
-    """The kernel with one of :data:`BODIES` and one of :data:`SHAPES`."""
-    return getattr(module, f"kernel{SHAPES.index(shape) * len(BODIES) + list(BODIES).index(body)}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_whole_kernels(emulated: tuple[str, ModuleType, EmulatedKernels], shape: tuple[int, int], body: str) -> None:
-    dtype, module, kernels = emulated
-    kernel = kernel_of(module, shape, body)
+def check_whole(kernels: Runs, shape: tuple[int, int], body: str, dtype: str, tolerance: dict[str, float]) -> None:
+    """Launches a kernel, and its adjoint if Warp has one."""
     a, b = inputs(*shape, dtype)
-    random_numbers = np.random.default_rng(1)
-    expected = REFERENCES[body](a.astype(float), b.astype(float))
-    arrays = kernels.run(kernel, (1,), [a, b, np.full_like(a, np.nan), np.full_like(b, np.nan)])
-    tolerance = {"rtol": 2e-4, "atol": 5e-5} if dtype == "float32" else {"rtol": 1e-11, "atol": 1e-12}
+    exact = [value.astype(float) for value in (a, b)]
+    expected = REFERENCES[body](*exact)
+    arrays = kernels.run(f"{shape} {body}", (1,), [a, b, np.full_like(a, np.nan), np.full_like(b, np.nan)])
     for name, values in zip("LX", expected):
         np.testing.assert_allclose(arrays[name], values, **tolerance, err_msg=name)
     if body not in DIFFERENTIABLE:
         return
+    random_numbers = np.random.default_rng(1)
     seeds = tuple(random_numbers.uniform(-1, 1, value.shape).astype(dtype) for value in (a, b))
     results = [np.ascontiguousarray(values.astype(dtype)) for values in expected]
-    after = kernels.run(kernel, (1,), [a, b, *results], [np.zeros_like(a), np.zeros_like(b), *seeds])
-    for name, values in zip(("adj_A", "adj_B"), gradients(body, a.astype(float), b.astype(float), seeds)):
+    after = kernels.run(f"{shape} {body}", (1,), [a, b, *results], [np.zeros_like(a), np.zeros_like(b), *seeds])
+    for name, values in zip(("adj_A", "adj_B"), gradients(body, *exact, seeds)):
         np.testing.assert_allclose(after[name], values, **tolerance, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_singular_triangle_has_no_finite_solution(
-    emulated: tuple[str, ModuleType, EmulatedKernels], shape: tuple[int, int]
-) -> None:
+def check_singular(kernels: Runs, shape: tuple[int, int], dtype: str) -> None:
     """As with libmathdx, a zero on the diagonal divides: the rows before it are right, and its row is infinite."""
-    dtype, module, kernels = emulated
-    kernel = kernel_of(module, shape, "solve alone")
     a, b = inputs(*shape, dtype)
     a[-1, -1], above = 0, np.tril(a)[:-1, :-1].astype(float)
-    outcome = kernels.forward(kernel, (1,), [a, b, np.zeros_like(a), np.zeros_like(b)])
-    assert outcome.error == ""
-    found = outcome.arrays["X"]
+    found = kernels.run(f"{shape} solve alone", (1,), [a, b, np.zeros_like(a), np.zeros_like(b)])["X"]
     np.testing.assert_allclose(found[:-1], np.linalg.solve(above, b[:-1].astype(float)), rtol=2e-4, atol=5e-5)
     assert np.all(np.isinf(found[-1]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
-def test_a_factor_ends_at_the_first_pivot_that_is_not_positive(
-    emulated: tuple[str, ModuleType, EmulatedKernels], shape: tuple[int, int]
-) -> None:
+def check_bad_pivots(kernels: Runs, shape: tuple[int, int], dtype: str) -> None:
     """Pivots before it are right, and it is zero or NaN. A subnormal pivot counts as zero, whatever its sign."""
-    dtype, module, kernels = emulated
-    kernel = kernel_of(module, shape, "upper factor")
     a, b = inputs(*shape, dtype)
     tiny = np.finfo(dtype).smallest_subnormal
-    for value in (0.0, -0.0, tiny, -tiny, -1.0):
-        for order in (0, len(a) // 2, len(a) - 1):
-            spoiled = a.copy()
-            spoiled[order, :], spoiled[:, order] = 0, 0
-            spoiled[order, order] = value
-            arrays = kernels.run(kernel, (1,), [spoiled, b, np.zeros_like(a), np.zeros_like(b)])
-            pivots = np.diagonal(arrays["L"])
-            expected = np.linalg.cholesky(a[:order, :order].astype(float))
-            np.testing.assert_allclose(pivots[:order], np.diagonal(expected), rtol=1e-5)
-            assert pivots[order] == 0 if value > -tiny else np.isnan(pivots[order]), (value, order)
+    for value, order in itertools.product((0.0, -0.0, tiny, -tiny, -1.0), (0, len(a) // 2, len(a) - 1)):
+        spoiled = a.copy()
+        spoiled[order, :], spoiled[:, order] = 0, 0
+        spoiled[order, order] = value
+        arrays = kernels.run(f"{shape} upper factor", (1,), [spoiled, b, np.zeros_like(a), np.zeros_like(b)])
+        pivots = np.diagonal(arrays["L"])
+        expected = np.linalg.cholesky(a[:order, :order].astype(float))
+        np.testing.assert_allclose(pivots[:order], np.diagonal(expected), rtol=1e-5)
+        assert pivots[order] == 0 if value > -tiny else np.isnan(pivots[order]), (value, order)
+
+
+@pytest.fixture(scope="module", params=TOLERANCES)
+def emulated(
+    request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Kernels]:
+    text = kernels_text(request.param, SHAPES)
+    return request.param, build(machine, tmp_path_factory.mktemp("generated"), text, names=named(SHAPES))
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_whole_kernels(emulated: tuple[str, Kernels], shape: tuple[int, int], body: str) -> None:
+    dtype, kernels = emulated
+    check_whole(kernels, shape, body, dtype, TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_singular_triangle_has_no_finite_solution(emulated: tuple[str, Kernels], shape: tuple[int, int]) -> None:
+    dtype, kernels = emulated
+    check_singular(kernels, shape, dtype)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+def test_a_factor_ends_at_the_first_pivot_that_is_not_positive(
+    emulated: tuple[str, Kernels], shape: tuple[int, int]
+) -> None:
+    dtype, kernels = emulated
+    check_bad_pivots(kernels, shape, dtype)

@@ -1,17 +1,15 @@
-"""Gradients of all solver builtins on a GPU through ``wp.Tape``, with ``solver_gradients="own"``."""
+"""Gradients of all solver builtins on a GPU, with ``solver_gradients="own"``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import ModuleType
-
-import numpy as np
 import pytest
 import warp as wp
 
 import warp_tiles
+from tests.emulator.test_solver_gradients import check
+from tests.gpu.device import DeviceKernels
 from tests.integration.helpers import load
-from tests.solver_gradients import CALLS, Launch, chain_launches, chain_text, draw, launches_of, text_of
+from tests.solver_gradients import CALLS, chain_launches, chain_text, draw, launches_of, text_of
 
 pytestmark = pytest.mark.gpu
 
@@ -28,33 +26,21 @@ def number(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def check(gpu: str, module: ModuleType, threads: int, launches: Iterable[Launch], dtype: str) -> None:
-    """Launch kernels on a tape and compare the gradients of their inputs."""
-    for launch in launches:
-        arrays = [wp.array(value, device=gpu, requires_grad=True) for value in launch.arrays]
-        with wp.Tape() as tape:
-            kernel = getattr(module, launch.kernel)
-            wp.launch_tiled(kernel, dim=1, inputs=arrays, block_dim=threads, device=gpu)
-        tape.backward(grads={array: wp.array(seed, device=gpu) for array, seed in zip(arrays[2:], launch.seeds)})
-        for array, expected in zip(arrays, launch.expected):
-            atol = TOLERANCES[dtype] * max(np.max(np.abs(expected)), 1e-3)
-            np.testing.assert_allclose(array.grad.numpy(), expected, rtol=0, atol=atol, err_msg=launch.title)
+def kernels_of(text: str, number: int, gpu: str) -> DeviceKernels:
+    return DeviceKernels(text, gpu, MODULES[number][1], solver_gradients="own")
 
 
 def test_every_builtin(gpu: str, number: int) -> None:
-    dtype, threads = MODULES[number]
+    dtype, _ = MODULES[number]
     seeds = range(1000 + number * CASES, 1000 + (number + 1) * CASES)
     cases = [draw(seed, SIZES, COLUMNS) for seed in seeds]
-    with warp_tiles.enabled(), warp_tiles.override(solver_gradients="own"):
-        module = load(text_of(cases, dtype), block_dim=threads)
-        check(gpu, module, threads, launches_of(cases, seeds, dtype), dtype)
+    check(kernels_of(text_of(cases, dtype), number, gpu), launches_of(cases, seeds, dtype), TOLERANCES[dtype])
 
 
 def test_operands_that_are_used_before_and_after_a_solver_in_place(gpu: str, number: int) -> None:
-    dtype, threads = MODULES[number]
-    with warp_tiles.enabled(), warp_tiles.override(solver_gradients="own"):
-        module = load(chain_text(dtype, CHAIN_SHAPES), block_dim=threads)
-        check(gpu, module, threads, chain_launches(dtype, CHAIN_SHAPES), dtype)
+    dtype, _ = MODULES[number]
+    kernels = kernels_of(chain_text(dtype, CHAIN_SHAPES), number, gpu)
+    check(kernels, chain_launches(dtype, CHAIN_SHAPES), TOLERANCES[dtype])
 
 
 def test_a_tape_warns_of_a_gradient_that_warp_lacks(gpu: str) -> None:
