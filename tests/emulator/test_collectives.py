@@ -25,27 +25,13 @@ B_16: Position = lambda g, q, i: (2 * q + i % 2 + 8 * (i // 2), g)  # noqa: E731
 LAYOUTS: dict[str, Layout] = {
     "mma_m16n8k16_f16": ("float16", 16, 8, 16, A_16, B_16, C_16),
     "mma_m16n8k16_bf16": ("bfloat16", 16, 8, 16, A_16, B_16, C_16),
-    "mma_m16n8k8_f16": (
-        "float16",
-        16,
-        8,
-        8,
-        lambda g, q, i: (g + 8 * (i // 2), 2 * q + i % 2),
-        lambda g, q, i: (2 * q + i, g),
-        C_16,
-    ),
+    "mma_m16n8k8_f16": ("float16", 16, 8, 8, C_16, lambda g, q, i: (2 * q + i, g), C_16),
     "mma_m16n8k8_tf32": ("float32", 16, 8, 8, A_8_TF32, B_8_TF32, C_16),
     "mma_m8n8k4_f64": (
-        "float64",
-        8,
-        8,
-        4,
-        lambda g, q, i: (g, q),
-        lambda g, q, i: (q, g),
-        lambda g, q, i: (g, 2 * q + i),
+        "float64", 8, 8, 4, lambda g, q, i: (g, q), lambda g, q, i: (q, g), lambda g, q, i: (g, 2 * q + i),
     ),
     "mma_m16n8k8_f64": ("float64", 16, 8, 8, A_8_TF32, B_8_TF32, C_16),
-}
+}  # fmt: skip
 
 
 def to_registers(matrix: Matrix, position: Position) -> Matrix:
@@ -124,50 +110,39 @@ def test_an_instruction_rounds_once(emulator: Emulator, name: str) -> None:
         assert np.array_equal(got, rounded(expected, "float32"))
 
 
-@pytest.mark.parametrize("matrices", [2, 4])
-def test_ldmatrix_transposes_each_matrix(emulator: Emulator, matrices: int) -> None:
-    values = np.arange(256.0).reshape(32, 8)
+def ldmatrix(emulator: Emulator, matrices: int, values: Matrix, alignment: int = 16, arch: int = 90) -> Answer:
+    """Each lane's elements of some matrices, whose rows A has."""
     tiles = (
-        replace(Tile.dense(32, 8, "float16"), alignment=16),
+        replace(Tile.dense(len(values), 8, "float16"), alignment=alignment),
         Tile.dense(1, 1, "float16"),
         replace(Tile.dense(32, 2 * matrices, "float16"), alignment=4),
     )
     function = Function("ldmatrix", f"registers::ldmatrix<{matrices}>")
-    (answer,) = emulator.run(
-        [Launch(function, tiles, 32, 90, (values, np.zeros((1, 1)), None))], ["kernels/registers.cuh"]
-    )
+    launch = Launch(function, tiles, 32, arch, (values, np.zeros((1, 1)), None))
+    (answer,) = emulator.run([launch], ["kernels/registers.cuh"])
+    return answer
+
+
+@pytest.mark.parametrize("matrices", [2, 4])
+def test_ldmatrix_transposes_each_matrix(emulator: Emulator, matrices: int) -> None:
+    values = np.arange(256.0).reshape(32, 8)
+    answer = ldmatrix(emulator, matrices, values)
     assert answer.error == ""
     for lane, matrix, half in itertools.product(range(32), range(matrices), range(2)):
         row, column = 2 * (lane % 4) + half, lane // 4
         assert answer.c[lane, 2 * matrix + half] == values[8 * matrix + row, column]
 
 
-@pytest.mark.parametrize(
-    ("matrices", "arch", "rows", "alignment", "error"),
-    [
-        (
-            4,
-            90,
-            31,
-            16,
-            "thread 31 (warp 0, lane 31): ldmatrix row of 16 bytes out of tile at 1 byte past the end of A",
-        ),
-        (2, 90, 16, 16, ""),
-        (2, 75, 16, 16, "thread 16 (warp 0, lane 16): ldmatrix row"),
-        (4, 90, 32, 8, "thread 0 (warp 0, lane 0): ldmatrix row of 16 bytes misaligned at A row 0, column 0"),
-    ],
-)
+@pytest.mark.parametrize(("matrices", "arch", "rows", "alignment", "error"), [
+    (4, 90, 31, 16, "thread 31 (warp 0, lane 31): ldmatrix row of 16 bytes out of tile at 1 byte past the end of A"),
+    (2, 90, 16, 16, ""),
+    (2, 75, 16, 16, "thread 16 (warp 0, lane 16): ldmatrix row"),
+    (4, 90, 32, 8, "thread 0 (warp 0, lane 0): ldmatrix row of 16 bytes misaligned at A row 0, column 0"),
+])  # fmt: skip
 def test_ldmatrix_rows_are_checked(
     emulator: Emulator, matrices: int, arch: int, rows: int, alignment: int, error: str
 ) -> None:
-    tiles = (
-        replace(Tile.dense(rows, 8, "float16"), alignment=alignment),
-        Tile.dense(1, 1, "float16"),
-        replace(Tile.dense(32, 2 * matrices, "float16"), alignment=4),
-    )
-    function = Function("rows", f"registers::ldmatrix<{matrices}>")
-    values = (np.zeros((rows, 8)), np.zeros((1, 1)), None)
-    (answer,) = emulator.run([Launch(function, tiles, 32, arch, values)], ["kernels/registers.cuh"])
+    answer = ldmatrix(emulator, matrices, np.zeros((rows, 8)), alignment, arch)
     assert error in answer.error
     assert bool(error) == bool(answer.error)
 

@@ -14,21 +14,11 @@ import numpy as np
 import pytest
 import warp as wp
 
-from tests.emulator.generated import Argument, EmulatedKernels, generate
-from tests.emulator.memory import Values
+from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.nightly import some
 from tests.random_kernels import shared_names
-from tests.random_kernels.execute import (
-    PAD_VALUE,
-    Result,
-    _pad,
-    _view,
-    difference,
-    embedded,
-    import_kernel,
-    of_model,
-)
+from tests.random_kernels.execute import PAD_VALUE, Result, difference, import_kernel, of_model, placed, replaced
 from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgument
 
@@ -58,45 +48,24 @@ def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
     wp.set_module_options({"block_dim": kernel.block_dim}, module=module)
     kernels = EmulatedKernels(machine, generate(module, folder / "generated", 90, kernel.block_dim))
     values, upper = kernel.values(), kernel.upper_gradients()
-
-    def placed(argument: ArrayArgument, given: Values, padding: float) -> tuple[Values, Values]:
-        base = embedded(kernel, argument, given, padding).astype(argument.dtype)
-        return base, _view(base, argument, _pad(kernel))
-
-    bases: dict[str, Values] = {}
-    arguments: list[Argument | bytes] = []
-    gradients: list[Values | None] = []
-    for argument in kernel.arguments:
-        if isinstance(argument, ArrayArgument):
-            bases[argument.name], view = placed(argument, values[argument.name], PAD_VALUE)
-            given = upper.get(argument.name, np.zeros(argument.shape))
-            arguments.append(view)
-            gradients.append(placed(argument, given, 0.0)[1])
-            continue
-        gradients.append(None)
-        if isinstance(argument, ScalarArgument):
-            arguments.append(argument.value)
-        else:
-            struct = getattr(module, argument.type_name)()
-            for member, value in argument.members:
-                setattr(struct, member, value)
-            arguments.append(bytes(struct._ctype))
-    outcome = kernels.forward(module.kernel, kernel.grid, arguments)
-    assert outcome.error == ""
-    written = {}
-    for argument in kernel.arrays:  # the outcome has the view, without the rest of its base
-        base = bases[argument.name].copy()
-        _view(base, argument, _pad(kernel))[...] = outcome.arrays[argument.name]
-        written[argument.name] = base
-    grads = {}
-    if kernel.gradients:
-        arrays = kernels.run(module.kernel, kernel.grid, arguments, gradients)
-        for argument in kernel.arrays:
-            if argument.read and not argument.written:
-                base, view = placed(argument, np.zeros(argument.shape), 0.0)
-                view[...] = arrays[f"adj_{argument.name}"]
-                grads[argument.name] = base
-    return Result(written, grads)
+    bases = {a.name: placed(kernel, a, values[a.name], PAD_VALUE) for a in kernel.arrays}
+    grads = {a.name: placed(kernel, a, upper.get(a.name, np.zeros(a.shape)), 0.0) for a in kernel.arrays}
+    arguments = [
+        bases[argument.name][1]
+        if isinstance(argument, ArrayArgument)
+        else argument.passed(vars(module))
+        if isinstance(argument, ScalarArgument)
+        else bytes(argument.passed(vars(module))._ctype)
+        for argument in kernel.arguments
+    ]
+    gradients = [grads[argument.name][1] if argument.name in grads else None for argument in kernel.arguments]
+    arrays = kernels.run(module.kernel, kernel.grid, arguments)
+    written = {a.name: replaced(kernel, a, bases[a.name][0], arrays[a.name]) for a in kernel.arrays}
+    if not kernel.gradients:
+        return Result(written, {})
+    arrays = kernels.run(module.kernel, kernel.grid, arguments, gradients)
+    read = (a for a in kernel.arrays if a.read and not a.written)
+    return Result(written, {a.name: replaced(kernel, a, grads[a.name][0], arrays[f"adj_{a.name}"]) for a in read})
 
 
 @pytest.mark.parametrize("number", some(range(SHARED_COUNT), 4))

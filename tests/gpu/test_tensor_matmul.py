@@ -50,12 +50,9 @@ def product_of(
 
 def by_kernel(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 1, **options: Any) -> Any:
     """The result of :func:`product_of`."""
-    bias, alpha, beta = (
-        options.get(name, default) for name, default in (("bias", None), ("alpha", 1.0), ("beta", 0.0))
-    )
-    product_of(x, y, out, tile, slices, **options).run(
-        x.ptr, y.ptr, out.ptr, None if bias is None else bias.ptr, alpha, beta
-    )
+    bias = getattr(options.get("bias"), "ptr", None)
+    alpha, beta = options.get("alpha", 1.0), options.get("beta", 0.0)
+    product_of(x, y, out, tile, slices, **options).run(x.ptr, y.ptr, out.ptr, bias, alpha, beta)
     return out
 
 

@@ -72,6 +72,19 @@ def prepare(kernel: RandomKernel, module: ModuleType, device: str) -> None:
     wp.load_module(module, device=device, block_dim=kernel.block_dim)
 
 
+def placed(kernel: RandomKernel, argument: ArrayArgument, values: np.ndarray, padding: float) -> Any:
+    """The base array of an argument in its dtype, and the view of it that the kernel gets."""
+    base = embedded(kernel, argument, values, padding).astype(argument.dtype)
+    return base, _view(base, argument, _pad(kernel))
+
+
+def replaced(kernel: RandomKernel, argument: ArrayArgument, base: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """The base array, with other values in its view."""
+    base = base.copy()
+    _view(base, argument, _pad(kernel))[...] = found
+    return base
+
+
 def execute(kernel: RandomKernel, module: ModuleType, device: str) -> Result:
     """Run a kernel on a device, with its backward pass if it has one."""
     values, upper = kernel.values(), kernel.upper_gradients()
