@@ -34,16 +34,15 @@ SEARCHED = ("CUDA_HOME", "CUDA_PATH", "MATHDX_HOME", "CONDA_PREFIX", "LD_LIBRARY
 INTERPRETER = [getattr(sys, "_base_executable", sys.executable), "-S"]
 
 
-def link_packages(folder: Path, *, nvidia: bool) -> Path:
-    """Link all installed packages, or all but NVIDIA's wheels, into a folder, with this checkout."""
+def link_packages(folder: Path, wanted: Callable[[str], bool]) -> Path:
+    """Link the installed packages with wanted names of files and folders into a folder, with this checkout."""
     folder.mkdir()
     (folder / "warp_tiles").symlink_to(Path(warp_tiles.__file__).resolve().parent)
     for place in filter(os.path.isdir, sys.path):
         if not place.endswith(("site-packages", "dist-packages")):
             continue
         for item in Path(place).iterdir():
-            wanted = nvidia or not item.name.startswith("nvidia")
-            if wanted and item.suffix != ".pth" and not (folder / item.name).exists():
+            if wanted(item.name) and item.suffix != ".pth" and not (folder / item.name).exists():
                 (folder / item.name).symlink_to(item)
     return folder
 
@@ -51,7 +50,7 @@ def link_packages(folder: Path, *, nvidia: bool) -> Path:
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that is installed like by `pip install --target`."""
-    return link_packages(tmp_path_factory.mktemp("installation") / "target", nvidia=True)
+    return link_packages(tmp_path_factory.mktemp("installation") / "target", lambda name: True)
 
 
 def run(command: Sequence[str], path: Path, **environment: str) -> str:
@@ -89,7 +88,7 @@ print(json.dumps([linked.payload[:4].hex(), sorted(libraries), [str(found.nvrtc)
 def test_a_compiler_process_has_the_libraries_of_a_folder_added_at_run_time(
     target: Path, tmp_path: Path, safe_path: str
 ) -> None:
-    plain = link_packages(tmp_path / "plain", nvidia=False)
+    plain = link_packages(tmp_path / "plain", lambda name: not name.startswith("nvidia"))
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     (wheels / "nvidia").symlink_to(target / "nvidia")

@@ -6,18 +6,14 @@ import atexit
 import os
 import shutil
 import subprocess
-import sys
-import sysconfig
-import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import warp_tiles
-from tests.hardening.test_installations import SEARCHED
+from tests.hardening.launches import obey_permissions
+from tests.hardening.test_installations import INTERPRETER, SEARCHED, link_packages
 from tests.integration.commands import MAIN, command, json_of, usage_error
 from tests.store.subjects import entry
 from tests.tuning.tuning_records import key as record_key
@@ -41,79 +37,6 @@ PACKAGES = {
     "pygments", "markdown_it", "mdurl", "cffi", "_cffi_backend", "pycparser", "typing_extensions", "tomli",
     "numpy.libs",
 }  # fmt: skip
-_UNUSED = shutil.ignore_patterns("site-packages", "test", "tests", "examples", "idlelib", "ensurepip", "config-*")
-
-
-def install_packages(target: Path) -> Path:
-    """Install the packages of this process into a folder, with this checkout."""
-    target.mkdir()
-    package = Path(warp_tiles.__file__).resolve().parent
-    _share(package, target / "warp_tiles")
-    if not (package / "kernels").exists():  # a wheel has them in the package
-        _share(package.parent / "kernels", target / "warp_tiles" / "kernels")
-    for place in filter(os.path.isdir, sys.path):
-        if not place.endswith(("site-packages", "dist-packages")):
-            continue
-        for item in Path(place).iterdir():
-            wanted = item.name in PACKAGES or (item.is_file() and item.name.partition(".")[0] in PACKAGES)
-            if wanted and not (target / item.name).exists():
-                _share(item, target / item.name)
-    _open_folders(target)
-    return target
-
-
-def install_python(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """A Python that imports nothing but its standard library and what is on PYTHONPATH, and that every user can run.
-
-    Returns:
-        Its command, and the environment that it needs.
-    """
-    # with -S, the interpreter below a virtual environment knows no site-packages
-    executable = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
-    if everybody_reaches(executable):
-        return [str(executable), "-S"], {}
-    base = Path(sys.base_prefix)
-    library_folder = Path(sysconfig.get_path("stdlib"))
-    _share(library_folder, folder / library_folder.relative_to(base))
-    for library in (base / "lib").glob("libpython*.so*"):
-        _share(library, folder / "lib" / library.name)
-    (folder / "bin").mkdir()
-    _share(executable, folder / "bin" / "python3")
-    _open_folders(folder)
-    return [str(folder / "bin" / "python3"), "-S"], {"PYTHONHOME": str(folder), "LD_LIBRARY_PATH": str(folder / "lib")}
-
-
-def everybody_reaches(path: Path) -> bool:
-    """True if every user can enter a folder, or run a file."""
-    return all(place.stat().st_mode & 0o001 for place in (path, *path.parents))
-
-
-def _share(source: Path, target: Path) -> None:
-    """Link the files of a folder, or a file, to another place. The folders above the source need not be readable."""
-    if source.is_dir():
-        shutil.copytree(source, target, copy_function=_share_file, ignore=_UNUSED)
-    else:
-        _share_file(str(source), str(target))
-
-
-def _open_folders(top: Path) -> None:
-    """Let every user enter the folders, whatever the umask is."""
-    for folder, _, _ in os.walk(top):
-        os.chmod(folder, 0o755)
-
-
-def _share_file(source: str, target: str) -> None:
-    source = os.path.realpath(source)  # Linux would link to a link
-    if os.stat(source).st_mode & 0o004:
-        try:
-            os.link(source, target)
-            return
-        except OSError:  # on another file system
-            pass
-    shutil.copy2(source, target)
-    os.chmod(target, 0o755)
-
-
 MODULE = MAIN.partition("    main(sys.argv[1])")[0]
 SCRIPT = (
     MODULE.replace("(16, 16)", "(8, 8)").replace("@wp.kernel\n", "@wp.kernel(enable_backward=False)\n")
@@ -275,22 +198,19 @@ def test_a_bundle_needs_a_signing_key(tmp_path: Path) -> None:
 
 # ---- a machine without compilers
 
-STRANGER, OWNER = 65534, 65533  # who runs the program, and whose file the bundle is; neither is root
-AS_STRANGER = {"user": STRANGER, "group": STRANGER, "extra_groups": ()}
+OWNER = 65533  # whose file the bundle is
 
 
 class Machine:
-    """A machine with few packages, where the home cannot be written. If root tests, another user runs the programs.
+    """A machine with few packages, where the home cannot be written, and the bundle is another user's if root tests.
 
     Args:
-        top: An empty folder that every user can enter.
+        top: An empty folder.
         made: The bundle, which is copied.
     """
 
     def __init__(self, top: Path, made: Made) -> None:
-        self.by_root = os.geteuid() == 0
-        packages = install_packages(top / "packages")
-        self._python, self._environment = install_python(top / "python")
+        packages = link_packages(top / "packages", lambda name: bool({name, name.partition(".")[0]} & PACKAGES))
         self.script = Path(shutil.copy(made.script, top))
         self.bundle = Path(shutil.copy(made.file, top))
         self.output, home = top / "out", top / "home"
@@ -298,10 +218,9 @@ class Machine:
         home.mkdir()
         for path, mode in ((self.script, 0o444), (self.bundle, 0o444), (home, 0o555)):
             path.chmod(mode)
-        if self.by_root:
+        if os.geteuid() == 0:
             os.chown(self.bundle, OWNER, OWNER)
-            os.chown(self.output, STRANGER, STRANGER)
-        self._environment |= {
+        self._environment = {
             **made.trust,
             "PYTHONPATH": str(packages),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -311,31 +230,26 @@ class Machine:
         }
 
     def run(self, *words: object) -> subprocess.CompletedProcess[str]:
-        """Run a command of warp-tiles."""
+        """Run a command of warp-tiles, which obeys permissions also as root."""
         inherited = {
             name: value
             for name, value in os.environ.items()
             if name not in SEARCHED and not name.startswith(("XDG_", "WARP_TILES_"))
         }
         return subprocess.run(
-            [*self._python, "-m", "warp_tiles", *map(str, words)],
+            [*INTERPRETER, "-m", "warp_tiles", *map(str, words)],
             env={**inherited, **self._environment},
             cwd=self.output,
             capture_output=True,
             text=True,
             timeout=120,
-            **(AS_STRANGER if self.by_root else {}),  # type: ignore[call-overload]
+            preexec_fn=obey_permissions,
         )
 
 
 @pytest.fixture(scope="module")
-def machine(made: Made) -> Iterator[Machine]:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
-        top = Path(folder)
-        top.chmod(0o755)
-        if os.geteuid() == 0 and not everybody_reaches(top):
-            pytest.skip(f"other users cannot enter {top}")
-        yield Machine(top, made)
+def machine(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return Machine(tmp_path_factory.mktemp("machine"), made)
 
 
 @pytest.mark.slow
@@ -351,12 +265,11 @@ def test_a_machine_without_compilers_and_without_a_cache(made: Made, machine: Ma
     assert (states["toolchain"], states["bundle"]) == ("note", "ok")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")
-def test_another_user_runs_a_bundle_that_is_not_his_own(made: Made, machine: Machine) -> None:
-    """The signature decides, not the owner of the file."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_the_signature_decides_and_not_the_owner_of_the_file(made: Made, machine: Machine) -> None:
     done = machine.run("run", "--json", "--bundle", machine.bundle, "--policy", "locked", machine.script, ".", "build")
     (record,) = json_of(done)["modules"]
     assert (record["lto_builds"], record["lto_hits"]) == (0, 1)
     (cubin,) = machine.output.glob("built/*.cubin")
     assert cubin.stat().st_size == next(m["cubin_bytes"] for m in made.record["modules"] if m["arch"] == 90)
-    assert (cubin.stat().st_uid, machine.bundle.stat().st_uid) == (STRANGER, OWNER)
+    assert machine.bundle.stat().st_uid == OWNER
