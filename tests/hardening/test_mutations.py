@@ -122,6 +122,7 @@ def test_what_stands_in_the_place_of_a_file_is_not_served_and_costs_little(
     subject = SUBJECTS[kind]
     file = subject.write(tmp_path)
     expected, content = subject.read(tmp_path), file.read_bytes()
+    assert expected is not ABSENT
     REPLACEMENTS[replacement](file)
     reading = DaemonThreads(1, "test").submit(read_twice, subject, tmp_path, caplog)
     with less_than(16 << 20):
