@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import shutil
 import struct
+import subprocess
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -175,3 +177,11 @@ def test_each_field_of_the_archive_is_as_zip_says(tmp_path: Path) -> None:
     assert fields(data, b"PK\6\7", "LQL", at + 56) == [0, end_of_directory, 1]
     assert fields(data, b"PK\5\6", "HHHHLLH", at + 76) == [0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0]
     assert len(data) == at + 98
+
+
+@pytest.mark.skipif(shutil.which("unzip") is None, reason="this machine has no unzip")
+def test_unzip_reads_a_bundle(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "one.bundle", [(LTOIR, "a" * 64, b"content")])
+    done = subprocess.run(["unzip", "-tq", tmp_path / "one.bundle"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert not done.stderr

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -197,3 +198,25 @@ def test_the_default_root_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPa
     if sys.platform == "linux":
         assert default_root() == tmp_path / "warp_tiles"
     assert not default_root().exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs resource limits")
+def test_on_a_full_disk_only_the_caching_is_lost(root: Path) -> None:
+    fill(Cache(root), "a")
+    code = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.store.cache_workers import *
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+cache = Cache(Path({str(root)!r}))
+entry, hit = get_or_build(cache, key("big"), lambda: (payload("big", 200_000), {{}}))
+assert entry.payload == payload("big", 200_000) and not hit
+assert not entry.is_stored
+assert "File too large" in cache.problems[0].reason, cache.problems
+assert cache.get(key("a")).payload == payload("a")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    cache = Cache(root)
+    assert len(files(root)) == 2
+    assert (cache.verify().sound, cache.get(key("big"))) == (1, None)

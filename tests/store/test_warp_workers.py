@@ -20,6 +20,7 @@ def _disabled() -> None:
 
 
 PHASES = {
+    "request read": "worker.run = lambda request, libraries: os.kill(os.getpid(), 9)",
     "compiling": """
 def answer(request, libraries):
     threading.Timer(0.1, os.kill, (os.getpid(), 9)).start()
@@ -35,6 +36,7 @@ def send(stream, answer):
 worker.send = send
 """,
     "no memory for the library": "resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))",
+    "no memory for the compiler": "resource.setrlimit(resource.RLIMIT_AS, (500 << 20, 500 << 20))",
     "a memory error": "def answer(request, libraries): raise MemoryError\nworker.run = answer",
 }
 

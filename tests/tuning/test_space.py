@@ -44,7 +44,7 @@ def test_a_constraint_can_use_the_limits_of_the_device() -> None:
         *(({"a": [1], "constraints": value}, "constraints is") for value in (3, [3], lambda config: True)),
         ({"a": [1], "constraints": [lambda c: c["b"]]}, r"a constraint failed for \{'a': 1\}: KeyError"),
     ],
-    ids=str,
+    ids=lambda value: str(value).partition(" at 0x")[0],
 )
 def test_invalid_spaces_are_refused(values: dict[str, Any], text: str) -> None:
     with pytest.raises(TuningError, match=text or None):
