@@ -1,4 +1,4 @@
-"""A kernel that keeps one thread busy for a while and reads the clock of its multiprocessor, and GELU for a layer."""
+"""Kernels of benchmarks: one reads the clock of a multiprocessor, one marks a place in a profile; GELU for a layer."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,valid-type"
 
@@ -23,6 +23,11 @@ def _spin(clocks: wp.array(dtype=wp.float64), slot: int, nanoseconds: wp.uint64)
 def read_clock(clocks: wp.array(dtype=wp.float64), slot: int, nanoseconds: wp.uint64):
     """Write clocks per nanosecond, which are GHz, into a slot."""
     _spin(clocks, slot, nanoseconds)
+
+
+@wp.kernel(enable_backward=False, module="unique")
+def separator():
+    """Marks a place among the kernels of a profile."""
 
 
 @wp.func
