@@ -28,7 +28,7 @@ def whole_starts() -> dict[str, str]:
         ratios = [client["ratios"].get(side) for side in ("first", "record", "store")]
         return line(client["title"], client["seconds"]["warp"], ratios)
 
-    head = ["client", "Warp, s", "first start", "with a start record", "with a store"]
+    head = ["client", "Warp, s", "first start", "with a start list", "with a store"]
     starts = [row for row in at("clients/rows") if row["name"].startswith("starts ")]
     return {
         "whole starts": table(head, map(on_gpu, titles)),

@@ -30,7 +30,7 @@ from tests.processes.forks import forked
 from tests.tuning.tuning_records import key, timing
 from tools.notebook import TUTORIAL, as_markdown
 from tools.project import pyproject
-from warp_tiles.build.start_record import StartRecord
+from warp_tiles.build.start_list import StartList
 from warp_tiles.cli import CONTEXT, EXAMPLES, commands
 from warp_tiles.store.cache import Cache
 from warp_tiles.tuning.store import RecordStore
@@ -223,7 +223,7 @@ class Machine:
             f"cache export {CMAKE_BUNDLE}",
         ):
             assert self.run(Printed(("warp-tiles", *line.split()))).returncode == 0
-        (self.folder / "start.json").write_bytes(StartRecord(wp.__version__).to_bytes())
+        (self.folder / "start.json").write_bytes(StartList(wp.__version__).to_bytes())
         RecordStore(self.folder / "cache", folder="tuning").merge(key(), [timing({"x": 1})])
 
     def copy(self, folder: Path) -> Machine:
@@ -237,7 +237,7 @@ class Machine:
         """A word of a command, or the value of a setting for it, on this machine."""
         if word in KEYS:
             return key().digest if "tune" in words else next(iter(Cache(self.folder / "cache").entries())).key
-        word = {"SCRIPT": "train.py", "FILE": "file", "DIR": "out", "PUBLIC": PUBLIC, "RECORD": "start.json"}.get(
+        word = {"SCRIPT": "train.py", "FILE": "file", "DIR": "out", "PUBLIC": PUBLIC, "LIST": "start.json"}.get(
             word, word
         )
         for text, value in {

@@ -210,7 +210,7 @@ def test_no_module_that_a_command_imports_takes_the_place_of_a_public_function(t
 
 
 @pytest.mark.parametrize("start", ["\0", "a\0b", 0, True, 1.5, b"record", "", "\ud800", Path.cwd(), []])
-def test_a_start_record_that_is_no_file_is_refused(start: Any) -> None:
+def test_a_start_list_that_is_no_file_is_refused(start: Any) -> None:
     with pytest.raises(errors.SettingError, match=r"^start is "):
         warp_tiles.enable(start=start)
     assert not warp_tiles.is_enabled()

@@ -37,13 +37,13 @@ _lock = threading.RLock()
 def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | None = None) -> None:
     """Hook into Warp. From then on warp_tiles plans, builds, caches and links Warp's modules.
 
-    A second call has no effect, but for its start record. A forked child starts its own compiler processes.
+    A second call has no effect, but for its start list. A forked child starts its own compiler processes.
 
     Args:
         executor: Runs the compilers in place of this package's processes, one picklable request per call, e.g.
             ``client.get_executor()`` of Dask. Its workers need the same packages; a worker with others is refused
             (docs/cluster.md). :func:`disable` does not shut it down.
-        start: File of the program's start record (docs/cache.md). The modules that it names are compiled at once, side
+        start: File of the program's start list (docs/cache.md). The modules that it names are compiled at once, side
             by side. :func:`disable`, or the end of the program, writes it with what was loaded. It contains the source
             of the kernels. With it, ``modules="auto"`` means ``all``. It takes the place of a record that is kept
             already. None takes the one that ``warp-tiles warm`` has left for the running script, if there is one.
@@ -52,7 +52,7 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
         UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged. If it is
             newer than the newest tested version, a warning says so instead, and everything is left to it.
         SettingError: The environment or the project file holds an unknown name or value, the executor is none, or
-            warp_tiles is already enabled and the call names an executor. The start record is no path of a file, or its
+            warp_tiles is already enabled and the call names an executor. The start list is no path of a file, or its
             folder is missing.
     """
     file = None if start is None else require_place(start)
@@ -96,7 +96,7 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
 
 
 def _own_start() -> Path | None:
-    """The start record that ``warp-tiles warm`` or ``run`` has left for the running script."""
+    """The start list that ``warp-tiles warm`` or ``run`` has left for the running script."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if script is None:
         return None
@@ -105,7 +105,7 @@ def _own_start() -> Path | None:
 
 
 def require_place(start: str | os.PathLike[str]) -> Path:
-    """The file of a start record.
+    """The file of a start list.
 
     Raises:
         SettingError: It is no path of a file, or its folder is missing.
@@ -279,7 +279,7 @@ def prefetch(
 def report() -> dict[str, Any]:
     """The plan and the build record of every module that was built or loaded since :func:`enable`, as JSON values.
 
-    With a start record, ``start`` says what was compiled ahead.
+    With a start list, ``start`` says what was compiled ahead.
 
     Raises:
         PlanError: warp_tiles is not enabled.

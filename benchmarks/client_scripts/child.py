@@ -143,7 +143,7 @@ def started(step: Callable[[], None], enabling: dict[str, float]) -> dict[str, A
     met = setup.read()
     records = warp_tiles.report()["modules"] if warp_tiles.is_enabled() else []
     ending = Meter()
-    warp_tiles.disable()  # writes the start record
+    warp_tiles.disable()  # writes the start list
     without = [{name: -value for name, value in cost.items()} for cost in costs]
     return {
         **total(*costs, enabling, ending.read()),

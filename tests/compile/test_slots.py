@@ -1,4 +1,4 @@
-"""Slots that the compiler processes of one user on one host share, who gets one first, and limits of start records."""
+"""Slots that the compiler processes of one user on one host share, who gets one first, and limits of start lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile import worker
 from warp_tiles.compile.pool import CompilerPool, WorkerSlots
 from warp_tiles.errors import BuildError, WorkerError
-from warp_tiles.util.threads import PREFETCH, RECORD
+from warp_tiles.util.threads import PREFETCH, START_LIST
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,7 +137,7 @@ def test_a_launch_gets_a_process_at_once_while_as_many_as_allowed_compile_ahead(
 
 
 class Endless:
-    """A compiler process whose requests of a start record end only with it."""
+    """A compiler process whose requests of a start list end only with it."""
 
     made: ClassVar[list[Endless]] = []
 
@@ -164,7 +164,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> list[Endless]:
     return Endless.made
 
 
-def test_launches_that_wait_end_the_youngest_requests_of_a_start_record(
+def test_launches_that_wait_end_the_youngest_requests_of_a_start_list(
     endless: list[Endless], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "_PATIENCE_S", 0.2)
@@ -178,7 +178,7 @@ def test_launches_that_wait_end_the_youngest_requests_of_a_start_record(
     with CompilerPool(2) as pool:
         ahead = []
         for number in range(3):
-            ahead.append(pool.submit(f"ahead {number}", ahead=RECORD))  # type: ignore[arg-type]
+            ahead.append(pool.submit(f"ahead {number}", ahead=START_LIST))  # type: ignore[arg-type]
             until(lambda number=number: len(endless) == min(number + 1, 2))
         long = pool.submit("long")  # type: ignore[arg-type]
         until(lambda: len(endless) == 3)
@@ -190,25 +190,25 @@ def test_launches_that_wait_end_the_youngest_requests_of_a_start_record(
         assert [isinstance(one.exception(10), WorkerError) for one in ahead[:2]] == [True, True]
 
 
-def test_a_request_of_a_start_record_has_limits_of_time_and_memory(
+def test_a_request_of_a_start_list_has_limits_of_time_and_memory(
     endless: list[Endless], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "RECORD_S", 0.2)
+    monkeypatch.setattr(pool_module, "START_LIST_S", 0.2)
     with CompilerPool(1) as pool:
         with pytest.raises(WorkerError, match="it was ended"):
-            pool.submit("ahead", ahead=RECORD).result(10)  # type: ignore[arg-type]
+            pool.submit("ahead", ahead=START_LIST).result(10)  # type: ignore[arg-type]
         assert pool.submit("prefetch", ahead=PREFETCH).result(10) == "prefetch"  # type: ignore[arg-type, comparison-overlap]
 
 
 def test_a_source_that_takes_too_much_memory_fails_and_the_process_has_no_limit_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pool_module, "RECORD_BYTES", 100 << 20)
+    monkeypatch.setattr(pool_module, "START_LIST_BYTES", 100 << 20)
     levels = "".join(f"#define B{n + 1} {', '.join([f'B{n}'] * 10)}\n" for n in range(6))
     bomb = replace(GOOD, source=f"#define B0 1\n{levels}__device__ int x[] = {{B6}};\n")
     with CompilerPool(1) as pool:
         with pytest.raises(BuildError) as error:
-            pool.submit(bomb, ahead=RECORD).result(120)
+            pool.submit(bomb, ahead=START_LIST).result(120)
         assert "out of memory" in error.value.log
         assert pool.submit(GOOD).result(60).payload
 

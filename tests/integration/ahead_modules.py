@@ -10,7 +10,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import load
-from tests.store.test_start_record import MODULE
+from tests.store.test_start_list import MODULE
 from warp_tiles.build.ahead import AheadModule
 from warp_tiles.settings import Settings
 from warp_tiles.store.key import CacheKey

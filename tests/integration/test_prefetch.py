@@ -23,7 +23,7 @@ from warp_tiles._warp.reload import Prefetches
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import PlanError
 from warp_tiles.settings import current
-from warp_tiles.util.threads import PREFETCH, RECORD, wait_all
+from warp_tiles.util.threads import PREFETCH, START_LIST, wait_all
 
 
 class Compiler:
@@ -71,11 +71,11 @@ def wait_for_all() -> None:
     until(lambda: not prefetches().pending)
 
 
-def test_prefetches_come_before_a_start_record(device: StandIn) -> None:
+def test_prefetches_come_before_a_start_list(device: StandIn) -> None:
     queue, done, end = installed().engine.build_context(current()).queue, list[str](), threading.Event()
     running = [queue.submit(end.wait, 30) for _ in range(2)]
     waiting = [
-        queue.submit(done.append, text, order=order) for order, text in ((RECORD, "record"), (PREFETCH, "first"))
+        queue.submit(done.append, text, order=order) for order, text in ((START_LIST, "record"), (PREFETCH, "first"))
     ]
     waiting.append(queue.submit(done.append, "second", order=PREFETCH))
     end.set()

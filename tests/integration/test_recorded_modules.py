@@ -1,4 +1,4 @@
-"""Modules of a start record that are generated while a launch waits for another one, and those that are not."""
+"""Modules of a start list that are generated while a launch waits for another one, and those that are not."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.ahead_modules import SEEN, SLOW, found_at_load, module_of, plain, warp_module
 from tests.integration.helpers import gemm, load
-from tests.store.test_start_record import MODULE
+from tests.store.test_start_list import MODULE
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import hash_again
-from warp_tiles._warp.reload import RecordedModules
+from warp_tiles._warp.reload import ListedModules
 from warp_tiles.build import ahead
 from warp_tiles.build import warp_module as warp_module_build
 from warp_tiles.build.ahead import AheadModule, ProgramStart
@@ -65,7 +65,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def start_again(record: Path, modules: Sequence[ModuleType]) -> None:
-    """Begin the program again with its start record and empty caches."""
+    """Begin the program again with its start list and empty caches."""
     warp_tiles.disable()
     for module in modules:
         warp_module(module).execs.clear()
@@ -76,7 +76,7 @@ def start_again(record: Path, modules: Sequence[ModuleType]) -> None:
 
 @pytest.fixture
 def recorded(device: StandIn, tmp_path: Path) -> Callable[..., Path]:
-    """Loads modules with a start record, and returns its path."""
+    """Loads modules with a start list, and returns its path."""
     record = tmp_path / "start.json"
 
     def run(*modules: ModuleType) -> Path:
@@ -146,7 +146,7 @@ def test_disabling_meanwhile_leaves_the_launch_to_warp(
     first, second = plain(1, SLOW), plain(2)
     only(first, second)
     record = recorded(first, second)
-    monkeypatch.setattr(RecordedModules, "generate", lambda *_: warp_tiles.disable())
+    monkeypatch.setattr(ListedModules, "generate", lambda *_: warp_tiles.disable())
     start_again(record, [first, second])
     loaded = len(device.loaded)
     device.load(first.__name__)
@@ -222,10 +222,10 @@ def test_another_start_takes_the_place_of_what_was_begun(
     record = recorded(first, second)
     start_again(record, [first, second])
     device.load(first.__name__)
-    assert list(installed().program_start.recorded) == [first.__name__, second.__name__]
+    assert list(installed().program_start.listed) == [first.__name__, second.__name__]
     installed().begin_start(tmp_path / "other.json")
     device.load(second.__name__)
-    assert not installed().program_start.recorded, "the other record does not exist yet"
+    assert not installed().program_start.listed, "the other record does not exist yet"
 
 
 def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def loading(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def generate(*modules: ModuleType) -> str:
     """The name of the first of some recorded modules that can be generated."""
-    found = RecordedModules().generate({module.__name__: 64 for module in modules}, lambda: True)
+    found = ListedModules().generate({module.__name__: 64 for module in modules}, lambda: True)
     assert found is not None
     return found.module.name
 
@@ -310,7 +310,7 @@ def test_generation_ends_with_the_wait(device: StandIn, only: Callable[..., None
     only(known, second)
     warp_module(known).execs.clear()
     hash_again(warp_module(known))
-    modules, recorded = RecordedModules(), {known.__name__: 64, second.__name__: 64}
+    modules, recorded = ListedModules(), {known.__name__: 64, second.__name__: 64}
     assert modules.generate(recorded, lambda: False) is None, "the first one is known, and the wait has ended"
     found = modules.generate(recorded, lambda: True)
     assert found is not None

@@ -22,7 +22,7 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles._warp.modules import forget_modules
 from warp_tiles.build.records import Recorder
-from warp_tiles.build.start_record import StartRecord, read_record
+from warp_tiles.build.start_list import StartList, read_start_list
 from warp_tiles.cli import commands
 from warp_tiles.cli.run import LaunchedModules
 from warp_tiles.errors import PlanError
@@ -234,7 +234,7 @@ def test_runs_of_a_warmed_script_build_nothing(starts: str, tmp_path: Path) -> N
     assert "planned| saved 0.0 word" in done.stderr
     record = start_file(cache, script)
     assert json_of(done)["start"] == str(record)
-    assert [module.arch for module in read_record(record).modules] == [80, 90]
+    assert [module.arch for module in read_start_list(record).modules] == [80, 90]
     prefix = [sys.executable, *(("-m", "warp_tiles", "run") if starts == "run" else ())]
     root = Path(__file__).resolve().parents[2]  # of benchmarks, which is not installed
     environment = {**os.environ, "WARP_TILES_CACHE_DIR": str(cache), "PYTHONPATH": str(root)}
@@ -254,7 +254,7 @@ def test_a_module_is_run_as_python_runs_it_and_its_record_lies_where_it_names_on
     monkeypatch.chdir(tmp_path)
     done = command("warm", "--arch", "90", "-m", "package", cache=tmp_path / "cache")
     assert json_of(done)["start"] == str(tmp_path / "own.json")
-    assert len(read_record(tmp_path / "own.json").modules) == 1
+    assert len(read_start_list(tmp_path / "own.json").modules) == 1
 
 
 def test_a_script_that_stops_half_way_is_told(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_script_that_stops_half_way_is_told(tmp_path: Path) -> None:
         assert done.returncode == status
         assert "stopped early, while its launches were recorded and not executed: ValueError: needs" in done.stderr
         assert "1 compiled" in done.stdout or "1 present" in done.stdout
-    assert len(read_record(start_file(tmp_path / "cache", script)).modules) == 1
+    assert len(read_start_list(start_file(tmp_path / "cache", script)).modules) == 1
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_only_the_script_that_was_warmed_has_the_record(tmp_path: Path, monkeypa
     record = start_file(tmp_path / "cache", script)
     record.parent.mkdir(parents=True, mode=0o700)
     (tmp_path / "cache").chmod(0o700)
-    record.write_bytes(StartRecord(str(wp.__version__)).to_bytes())
+    record.write_bytes(StartList(str(wp.__version__)).to_bytes())
     with warp_tiles.override(cache_dir=tmp_path / "cache"):
         warp_tiles.disable()
         for file, expected in ((script, record), ("b.py", None)):

@@ -407,7 +407,7 @@ def test_a_module_that_no_package_names_is_not_looked_up(program: Program, monke
     assert program.generated == ["another"]
 
 
-def test_a_start_record_does_not_compile_what_a_package_has(
+def test_a_start_list_does_not_compile_what_a_package_has(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(2):

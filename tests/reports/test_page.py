@@ -53,11 +53,11 @@ class Reader(HTMLParser):
         return " ".join(self.texts)
 
 
-def test_the_start_record_is_shown() -> None:
+def test_the_start_list_is_shown() -> None:
     start = {"file": f"{HOSTILE}.json", "compiled": 3, "used": 1, "unused": 2, "unused_seconds": 1.25}
     shown = read(page({**run(), "start": start}, "run", FACTS)).text
     assert ".json : 3 modules compiled ahead, 1 used, 2 for no launch (1.2 s)" in shown
-    assert "start record" not in read(page(run(), "run", FACTS)).text
+    assert "start list" not in read(page(run(), "run", FACTS)).text
 
 
 def read(text: str) -> Reader:

@@ -1,4 +1,4 @@
-"""Start records in commands: ``run`` keeps them, and ``warm`` compiles and pushes their modules."""
+"""Start lists in commands: ``run`` keeps them, and ``warm`` compiles and pushes their modules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from tests.integration.commands import command
 from tests.integration.helpers import load
-from tests.store.test_start_record import _disabled, recorded, rewrite  # noqa: F401
+from tests.store.test_start_list import _disabled, recorded, rewrite  # noqa: F401
 from tests.store.warp_modules import entries, text, warm
-from warp_tiles.build.start_record import read_record
+from warp_tiles.build.start_list import read_start_list
 from warp_tiles.cli import commands
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.keys import SigningKey
@@ -41,7 +41,7 @@ def test_run_keeps_a_record_for_each_script(by: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warp_tiles", "run", str(script)]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
     kept = start_file(tmp_path / "cache", script)
-    assert [module.name for module in read_record(kept).modules] == ["__main__"]
+    assert [module.name for module in read_start_list(kept).modules] == ["__main__"]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ if __name__ == "__main__":
 """
 
 
-def test_children_know_of_the_start_record(tmp_path: Path) -> None:
+def test_children_know_of_the_start_list(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(CHILDREN)
     command = [sys.executable, "-m", "warp_tiles", "run", "--start", "start.json", str(script)]
@@ -99,7 +99,7 @@ def test_a_record_that_no_gpu_fills_is_said(tmp_path: Path) -> None:
 
 def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
     file = recorded("first", load(text()))
-    record = read_record(file)
+    record = read_start_list(file)
     (kept,) = record.modules
     clustered = dataclasses.replace(kept, name="clustered", source=f"// WP_CLUSTER_DIMS(2, 1, 1)\n{kept.source}")
     broken = dataclasses.replace(kept, name="broken", source="nonsense")
@@ -170,7 +170,7 @@ def test_warm_refuses_what_it_cannot_build(recorded: Any, tmp_path: Path) -> Non
     assert "is missing" in failure("--record", tmp_path / "none.json")
     assert "Warp's compiler does not know" in failure("--arch", "13", "--record", file)
     assert "which builds nothing" in failure("--record", file, WARP_TILES_POLICY="locked")
-    file.write_bytes(dataclasses.replace(read_record(file), warp="1.0").to_bytes())
+    file.write_bytes(dataclasses.replace(read_start_list(file), warp="1.0").to_bytes())
     assert "is of Warp 1.0" in failure("--record", file)
 
 

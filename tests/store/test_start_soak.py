@@ -26,7 +26,7 @@ from tests.nightly import some
 from tests.store.warp_modules import compiled, records, text
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
-from warp_tiles.build.start_record import StartModule, read_record
+from warp_tiles.build.start_list import StartModule, read_start_list
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import dotted
 from warp_tiles.compile.module import WarpCompileRequest
@@ -132,18 +132,18 @@ def test_no_launch_gets_a_wrong_module(seed: int, digesting: None, tmp_path: Pat
         if chance.random() < 0.5:
             for part in ("v1", "modules"):  # the facts about the toolchain stay, which take time
                 shutil.rmtree(cache / part, ignore_errors=True)
-        if file.exists() and (record := read_record(file)) is not None:
+        if file.exists() and (record := read_start_list(file)) is not None:
             change = happened[chance.choice(list(happened))]
             file.write_bytes(dataclasses.replace(record, modules=change(record.modules)).to_bytes())
             if chance.random() < 0.1:
                 file.write_bytes(file.read_bytes()[:-9])
         wanted = [(module, chance.randrange(VALUES)) for module in chance.sample(modules, chance.randint(1, 3))]
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*the start record .* cannot be used")
+            warnings.filterwarnings("ignore", ".*the start list .* cannot be used")
             found = start(wanted, file)
         assert found == [expected[module.__name__, value] for module, value in wanted], f"start {number}"
         try:
-            read_record(file)
+            read_start_list(file)
         except warp_tiles.errors.RecordError:
             file.unlink()
     assert used > 0

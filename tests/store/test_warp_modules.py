@@ -26,7 +26,7 @@ from warp_tiles._warp.internals import find
 from warp_tiles._warp.reload import this_thread
 from warp_tiles.build import ahead, warp_module
 from warp_tiles.build.ahead import build_ahead
-from warp_tiles.build.start_record import StartModule, read_record
+from warp_tiles.build.start_list import StartModule, read_start_list
 from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import commands
 from warp_tiles.compile import pool as pool_module
@@ -144,7 +144,7 @@ def test_a_launch_vouches_for_what_a_record_compiled(tmp_path: Path) -> None:
     module = load(text())
     with enabled(tmp_path / "first", start=tmp_path / "start.json"):
         compiled(module, tmp_path / "out")
-    record = read_record(tmp_path / "start.json")
+    record = read_start_list(tmp_path / "start.json")
     assert record is not None
     with enabled(tmp_path / "second"):
         engine = installed().engine

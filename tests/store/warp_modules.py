@@ -70,7 +70,7 @@ def text(value: object = 3, expression: str = "x[i] * float(N)") -> str:
 
 @contextmanager
 def enabled(cache: Path, *, start: Path | str | None = None, jobs: int = 1) -> Iterator[None]:
-    """warp_tiles with a cache through which every module passes, and with a start record if one is named."""
+    """warp_tiles with a cache through which every module passes, and with a start list if one is named."""
     with warp_tiles.override(cache_dir=cache, modules="all", jobs=jobs), warp_tiles.enabled(start=start):
         yield
 

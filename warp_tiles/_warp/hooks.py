@@ -52,10 +52,10 @@ from warp_tiles._warp.internals import (
 )
 from warp_tiles._warp.plain import PlainModules, gpus_here, in_kernel_cache, loaded_programs
 from warp_tiles._warp.reload import (
+    ListedModules,
     LoadAgain,
     ModuleHash,
     NotCompiled,
-    RecordedModules,
     Reloads,
     check_prefetch,
     this_thread,
@@ -63,7 +63,7 @@ from warp_tiles._warp.reload import (
 from warp_tiles._warp.tapes import Gradients, Tapes
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError, UnsupportedWarpError
-from warp_tiles.settings import OPTION_PREFIX, OWN, SETTINGS, Settings, current, from_options, keep_start_record
+from warp_tiles.settings import OPTION_PREFIX, OWN, SETTINGS, Settings, current, from_options, keep_start_list
 from warp_tiles.solver.variant import SOLVERS
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import warn
@@ -86,7 +86,7 @@ def _code_settings() -> tuple[object, ...]:
     """
     now = current()
     named = ((getattr(now, name), now.layer(name)) for name, item in SETTINGS.items() if item.affects != "nothing")
-    return now.start_record, *named
+    return now.start_list, *named
 
 
 def _served_builtins(options: Any, resolved: Settings) -> set[str]:
@@ -125,7 +125,7 @@ class Hooks:
 
     Attributes:
         program_start: The program's start with its record; None without one.
-        takes_start: False if ``enable(start=)`` begins no start record, because an option or the parent has chosen.
+        takes_start: False if ``enable(start=)`` begins no start list, because an option or the parent has chosen.
     """
 
     def __init__(self, engine: Engine, gradients: Gradients) -> None:
@@ -214,19 +214,19 @@ class Hooks:
         warp_modules.outdated.clear()
 
     def begin_start(self, file: Path) -> None:
-        """Compiles ahead what a start record names, and keeps the record in place of the one before."""
+        """Compiles ahead what a start list names, and keeps the record in place of the one before."""
         from warp_tiles.build.ahead import ProgramStart
 
         if (before := self.program_start) is None:
-            keep_start_record(kept=True)
-            self._restore.callback(keep_start_record, kept=False)
-        version, generate = str(warp.__version__), RecordedModules().generate
+            keep_start_list(kept=True)
+            self._restore.callback(keep_start_list, kept=False)
+        version, generate = str(warp.__version__), ListedModules().generate
         start = ProgramStart(self.engine, file, version, in_kernel_cache, generate, gpus_here())
         self.program_start = self.engine.program_start = start
         start.begin(before)
 
     def end_start(self) -> None:
-        """Writes the start record, if there is one, as long as modules have their hashes."""
+        """Writes the start list, if there is one, as long as modules have their hashes."""
         if (start := self.program_start) is not None:
             loaded = loaded_programs()
             start.close(lambda module: (module.program, module.block_dim, module.arch) in loaded)

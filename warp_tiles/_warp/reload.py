@@ -287,7 +287,7 @@ class Prefetches:
         self.pending: dict[int, tuple[Any, Future[None]]] = {}
 
     def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
-        """Queues modules before those of a start record. Returns how many, at once.
+        """Queues modules before those of a start list. Returns how many, at once.
 
         Args:
             modules: Warp's modules, each with a device and a block size. Modules that cannot be compiled ahead are
@@ -404,17 +404,17 @@ class NotCompiled(BaseException):
         self.generated = generated
 
 
-class RecordedModules:
-    """Generates the modules of a start record, each once."""
+class ListedModules:
+    """Generates the modules of a start list, each once."""
 
     def __init__(self) -> None:
         self._tried: WeakSet[Any] = WeakSet()
 
-    def generate(self, recorded: Mapping[str, int], is_waiting: Callable[[], bool]) -> AheadModule | None:
+    def generate(self, listed: Mapping[str, int], is_waiting: Callable[[], bool]) -> AheadModule | None:
         """Generate the next module without products, solvers and deferred ``wp.static`` expressions.
 
         Args:
-            recorded: The block size of each module, by name, in their order.
+            listed: The block size of each module, by name, in their order.
             is_waiting: False once this thread need not wait any longer. It is asked between two modules.
 
         Returns:
@@ -424,10 +424,10 @@ class RecordedModules:
         if given is None or capturing() or not lock.acquire(blocking=False):
             return None
         try:
-            for module in self._candidates(recorded):
+            for module in self._candidates(listed):
                 self._tried.add(module)
                 try:
-                    generated = _generated(module, recorded[module.name], given)
+                    generated = _generated(module, listed[module.name], given)
                 except unless_signalled(Exception) as error:  # the launch meets the same error, and reports it
                     log.debug("module %s was not generated ahead: %r", module.name, error)
                     generated = None
@@ -442,8 +442,8 @@ class RecordedModules:
             lock.release()
         return None
 
-    def _candidates(self, recorded: Mapping[str, int]) -> list[Any]:
-        order = {name: place for place, name in enumerate(recorded)}
+    def _candidates(self, listed: Mapping[str, int]) -> list[Any]:
+        order = {name: place for place, name in enumerate(listed)}
         modules = (m for m in users_own_modules() if m.name in order)
         fresh = (m for m in modules if m not in self._tried and not m.hashers and not m.execs)
         return sorted(fresh, key=lambda m: order[m.name])

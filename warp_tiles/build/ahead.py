@@ -1,6 +1,6 @@
-"""Builds ahead of launches: of the modules of a start record, and of others that were generated ahead.
+"""Builds ahead of launches: of the modules of a start list, and of others that were generated ahead.
 
-All builds ahead wait in one queue (:attr:`.context.BuildContext.queue`): prefetches first, then start records. They
+All builds ahead wait in one queue (:attr:`.context.BuildContext.queue`): prefetches first, then start lists. They
 leave the next free compiler process to a launch, and a launch that waits alone gets one at once.
 """
 
@@ -20,7 +20,7 @@ from warp_tiles.build.context import BuildContext, ahead_of_launches
 from warp_tiles.build.functions import Linked
 from warp_tiles.build.module_build import ModuleBuild, key_ahead, link_ahead
 from warp_tiles.build.records import now_s
-from warp_tiles.build.start_record import StartModule, StartRecord, read_record
+from warp_tiles.build.start_list import StartList, StartModule, read_start_list
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, WarpOutput, content_key
 from warp_tiles.compile.module import ModuleSource, WarpCompileRequest, reason_without_key
 from warp_tiles.compile.pool import result_of
@@ -32,7 +32,7 @@ from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import LOCKS, STARTS, absolute
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import write_output
-from warp_tiles.util.threads import PREFETCH, RECORD, DaemonThreads, suppressed, unless_signalled
+from warp_tiles.util.threads import PREFETCH, START_LIST, DaemonThreads, suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -217,13 +217,13 @@ class ProgramStart:
         self._in_warps_folder = in_warps_folder
         self._generate = generate
         self._archs = archs
-        self._context = replace(engine.build_context(current()), ahead=RECORD)
+        self._context = replace(engine.build_context(current()), ahead=START_LIST)
         root, shared = self._context.root, self._context.settings.cache_shared
         self._root = TrustedFolder(root, shared=shared)
         self._own = TrustedFolder(root, STARTS, shared=shared) if self.file.parent == root / STARTS else None
         self.recorded: dict[str, int] = {}
         self._builds: dict[tuple[object, ...], Future[None]] = {}  # by place
-        self._before: StartRecord | None = None
+        self._before: StartList | None = None
         self._is_unusable = False
         self._noted: dict[tuple[object, ...], StartModule] = {}
         self._asked: set[str] = set()  # digests of content keys
@@ -242,7 +242,7 @@ class ProgramStart:
             instead_of.stop()
             self._noted, self._asked, self._compiled = instead_of._noted, instead_of._asked, instead_of._compiled
         try:
-            record = self._before = read_record(self.file, self._own)
+            record = self._before = read_start_list(self.file, self._own)
         except RecordError as error:
             self._is_unusable = True
             warn(f"{error.message}. Remedy: {error.remedy}")
@@ -253,7 +253,7 @@ class ProgramStart:
         if record is None or context.bundle is not None or now.policy == "off" or not now.rules.builds:
             return
         if record.warp != self._warp:
-            log.info("the start record %s is of Warp %s; this run writes it again", self.file, record.warp)
+            log.info("the start list %s is of Warp %s; this run writes it again", self.file, record.warp)
             return
         is_foreign = bool(self._engine.foreign_trust(now))
         needed = [one for one in record.modules if self._may_be_needed(one, is_foreign)]
@@ -317,7 +317,7 @@ class ProgramStart:
             counted.enter_context(self._counted(module))
             if self.is_stopped:
                 return
-            future = self._context.queue.submit(work, module, *more, order=RECORD)
+            future = self._context.queue.submit(work, module, *more, order=START_LIST)
             self._builds[module.place] = future
             waiting = counted.pop_all()
 
@@ -372,7 +372,7 @@ class ProgramStart:
         except CacheError as error:  # the next ones would be built for nothing, too
             self.stop()
             warn(
-                f"the start record {self.file} is not used any further: what it names cannot be kept. {error.remedy}",
+                f"the start list {self.file} is not used any further: what it names cannot be kept. {error.remedy}",
                 _said,
             )
         except unless_signalled(*FAILURES) as error:  # the launch meets it again, and reports it
@@ -396,7 +396,7 @@ class ProgramStart:
         try:
             StartModule.from_json(json.loads(json.dumps(asdict(module))))
         except DamagedError as error:  # the next start would refuse the whole record
-            log.info("module %s is not in the start record: %s", module.name, error)
+            log.info("module %s is not in the start list: %s", module.name, error)
             return
         self._noted[module.place] = module
 
@@ -424,25 +424,25 @@ class ProgramStart:
         """
         self.stop()
         if text := self.summary():
-            log.info("start record %s: %s", self.file, text)
+            log.info("start list %s: %s", self.file, text)
         if self._is_unusable or self._next(self._before, loaded) is None:
             return
         try:
             with self._root.lock(f"{LOCKS}/{STARTS}.lock", _LOCK_S):
-                before = read_record(self.file, self._own)  # another process may have written it meanwhile
+                before = read_start_list(self.file, self._own)  # another process may have written it meanwhile
                 if (record := self._next(before, loaded)) is not None:
                     self._write(record)
         except unless_signalled(TimeoutError) as error:
-            log.info("the start record %s was not written, because others write theirs: %s", self.file, error)
+            log.info("the start list %s was not written, because others write theirs: %s", self.file, error)
         except unless_signalled(WarpTilesError, OSError) as error:
-            warn(f"the start record {self.file} was not written: {error}")
+            warn(f"the start list {self.file} was not written: {error}")
 
-    def _next(self, before: StartRecord | None, loaded: Callable[[StartModule], bool]) -> StartRecord | None:
+    def _next(self, before: StartList | None, loaded: Callable[[StartModule], bool]) -> StartList | None:
         """The record to write; None if nothing was loaded, or if the file has it already."""
-        after = (before or StartRecord(self._warp)).after(self._warp, self._noted.values(), loaded)
+        after = (before or StartList(self._warp)).after(self._warp, self._noted.values(), loaded)
         return after if after.modules and after != before else None
 
-    def _write(self, record: StartRecord) -> None:
+    def _write(self, record: StartList) -> None:
         data = record.to_bytes()
         if self._own is None:
             write_output(self.file, data)

@@ -49,7 +49,7 @@ _this_thread = _ThisThread()
 
 @contextmanager
 def ahead_of_launches(order: int) -> Iterator[None]:
-    """What this thread builds in the block leaves compiler processes to launches: PREFETCH or RECORD."""
+    """What this thread builds in the block leaves compiler processes to launches: PREFETCH or START_LIST."""
     before, _this_thread.ahead = _this_thread.ahead, order
     try:
         yield
@@ -131,7 +131,7 @@ class BuildContext:
 
     Attributes:
         compiled: The work of the compiler, added by each :meth:`get_or_compile` that compiles.
-        ahead: PREFETCH or RECORD if no launch waits for what it builds, else LAUNCH.
+        ahead: PREFETCH or START_LIST if no launch waits for what it builds, else LAUNCH.
         linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
     """
 

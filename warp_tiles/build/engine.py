@@ -79,7 +79,7 @@ class Engine:
         tuned: Measurements; None leaves every choice to the heuristics.
 
     Attributes:
-        program_start: What launches tell of their modules; None without a start record.
+        program_start: What launches tell of their modules; None without a start list.
     """
 
     def __init__(

@@ -393,7 +393,7 @@ class ModuleBuild:
                 )
 
 
-# ---- a linked module, from its plan or from a start record
+# ---- a linked module, from its plan or from a start list
 
 
 def _keys_of(plan: ModulePlan) -> dict[str, str]:
@@ -440,11 +440,11 @@ def _request(context: BuildContext, module: ModuleSource, text: str, name: str, 
 def key_ahead(
     engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked
 ) -> tuple[CacheKey | None, dict[str, str]]:
-    """The key of a module of a start record, or None, and the keys of its functions by symbol.
+    """The key of a module of a start list, or None, and the keys of its functions by symbol.
 
     ``bare`` has its name, target and settings, and ``text`` is its source.
     """
-    called = [PlannedVariant(v, Role.FORWARD, "", "", (), True, "in a start record") for v in linked.functions]
+    called = [PlannedVariant(v, Role.FORWARD, "", "", (), True, "in a start list") for v in linked.functions]
     functions = _keys_of(engine.annotate(replace(bare, variants=tuple(called))))
     if not all(functions.values()):
         return None, functions
@@ -455,7 +455,7 @@ def key_ahead(
 def link_ahead(
     engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, functions: Mapping[str, str]
 ) -> bytes | None:
-    """Build the functions of a module of a start record, and link it. See :func:`key_ahead`.
+    """Build the functions of a module of a start list, and link it. See :func:`key_ahead`.
 
     None if another function took the place of one.
     """

@@ -156,7 +156,7 @@ def clear(everything: bool, as_json: bool) -> None:
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write functions and linked modules to one bundle FILE, signed if there is a signing key.
 
-    Modules of a start record that no launch has generated are not signed, unless --key names them.
+    Modules of a start list that no launch has generated are not signed, unless --key names them.
     """
     from warp_tiles.store.transfer import export
 
@@ -255,7 +255,7 @@ def push(as_json: bool) -> None:
     """Sign the entries of the cache and the tuning records, and write them to the remote store.
 
     Entries that the store has, entries of other compilers, and entries that somebody else has signed are skipped. So
-    are modules of a start record that no launch has generated, which `warm --push` pushes. You vouch for the rest,
+    are modules of a start list that no launch has generated, which `warm --push` pushes. You vouch for the rest,
     including imported bundles. A cache that other users can write is refused.
     """
     _end(sign_and_write(), "pushed", as_json)

@@ -23,7 +23,7 @@ import click
 from warp_tiles import api
 from warp_tiles._warp import is_enabled, require_hooks
 from warp_tiles.build.ahead import FAILURES, AheadModule, build_ahead, compiled
-from warp_tiles.build.start_record import StartModule, read_record
+from warp_tiles.build.start_list import StartModule, read_start_list
 from warp_tiles.cli import common
 from warp_tiles.cli.cache_commands import counted, require_push, sign_and_write
 from warp_tiles.errors import PlanError, RecordError, SettingError
@@ -34,7 +34,7 @@ from warp_tiles.settings import (
     configure_by_option,
     configured,
     current,
-    keep_start_record,
+    keep_start_list,
     override,
 )
 from warp_tiles.store.paths import cache_root, start_file
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 @click.option(
     "--start",
     type=common.FILE,
-    help="Keep the start record in this file, e.g. for a team. Without it, each script has one in the cache, if "
+    help="Keep the start list in this file, e.g. for a team. Without it, each script has one in the cache, if "
     "warp-tiles warm has made it, or if modules=all or a remote store is set.",
 )
-@click.option("--no-start", "keeps", is_flag=True, flag_value=False, default=True, help="Keep no start record.")
+@click.option("--no-start", "keeps", is_flag=True, flag_value=False, default=True, help="Keep no start list.")
 @common.json_option
 @common.takes_script
 def run(
@@ -115,10 +115,10 @@ Row = dict[str, Any]
 
 @click.command(context_settings=common.GRAMMAR)
 @click.option(
-    "--record", type=common.FILE, metavar="FILE", help="Compile the modules of this start record; no script runs."
+    "--record", type=common.FILE, metavar="FILE", help="Compile the modules of this start list; no script runs."
 )
 @click.option(
-    "--start", type=common.FILE, metavar="FILE", help="Leave SCRIPT's start record in this file, not in the cache."
+    "--start", type=common.FILE, metavar="FILE", help="Leave SCRIPT's start list in this file, not in the cache."
 )
 @common.arch_option(None, "; by default those of this machine's GPUs, or each module's own with --record")
 @click.option("--push", is_flag=True, help="Sign the modules, and write them to the remote store. You vouch for them.")
@@ -132,7 +132,7 @@ def warm(
     """Compile what SCRIPT launches into the cache, so that its next start finds it, also without a GPU.
 
     SCRIPT runs once, and its launches compute nothing: results that it saves are zeros. It can ask
-    warp_tiles.is_planning(). Each module is compiled as it is at each of its launches. The start record is left where
+    warp_tiles.is_planning(). Each module is compiled as it is at each of its launches. The start list is left where
     "warp-tiles run" and enable() find it. Modules with FFTs and modules for the CPU are left to their launches. With
     --record, modules whose source depends on the architecture are left out for another one.
 
@@ -175,7 +175,7 @@ def warm(
     finally:  # the modules are compiled, also if the push fails
         text = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no module"
         text += "".join(f"; {transfer.moved} pushed, {transfer.failed} not pushed" for transfer in pushed.values())
-        text += f"; start record {start}" if start else ""
+        text += f"; start list {start}" if start else ""
         data: dict[str, Any] = {"modules": rows, "start": start and str(start)}
         data |= {f"push_{kind}": vars(transfer) for kind, transfer in pushed.items()}
         common.print_result(as_json, data, f"{script or record}: {text} ({time.perf_counter() - began:.1f} s)")
@@ -185,16 +185,16 @@ def warm(
 
 
 def _of_record(file: Path, archs: Sequence[int]) -> list[Row]:
-    """Compile the modules of a start record, for these architectures or for their own."""
+    """Compile the modules of a start list, for these architectures or for their own."""
     import warp
 
     from warp_tiles.build.engine import Engine
     from warp_tiles.tuning.snapshots import TunedSnapshots
 
-    kept = read_record(file)
+    kept = read_start_list(file)
     if kept is None or kept.warp != str(warp.__version__):
         what = "is missing" if kept is None else f"is of Warp {kept.warp}, and Warp {warp.__version__} is installed"
-        raise RecordError(f"the start record {file} {what}", "`warp-tiles warm --start FILE SCRIPT` writes one")
+        raise RecordError(f"the start list {file} {what}", "`warp-tiles warm --start FILE SCRIPT` writes one")
     jobs = [
         (module, arch)
         for module in kept.modules
@@ -249,7 +249,7 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
     """Run a script without its launches, and compile what it launches.
 
     Returns:
-        Its start record, or None if no module was compiled; a row for each module; and what was discovered.
+        Its start list, or None if no module was compiled; a row for each module; and what was discovered.
     """
     now = current()
     if start is not None:
@@ -344,7 +344,7 @@ import sys
 before, sys.path = sys.path, search_path
 try:
     from warp_tiles.cli.run import enable_here
-    enable_here(configured, options, start_record)
+    enable_here(configured, options, start_list)
 finally:
     sys.path = before
 """
@@ -355,19 +355,19 @@ class _Enabler:
 
     def __init__(self) -> None:
         self._given: dict[str, Any] = {"configured": configured(), "options": configured(COMMAND_LINE)}
-        self._given["start_record"] = current().start_record
+        self._given["start_list"] = current().start_list
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, (_ENABLE, {"search_path": list(sys.path), **self._given})
 
 
-def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any], start_record: bool) -> None:
+def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any], start_list: bool) -> None:
     """Enable warp_tiles in a child as in its parent. If it cannot be enabled, the child runs with Warp alone."""
     try:
         configure(**configured)
         for name, value in options.items():
             configure_by_option(name, value)
-        keep_start_record(kept=start_record)
+        keep_start_list(kept=start_list)
         api.enable()
         if is_enabled():
             require_hooks("run").takes_start = False  # the parent writes the record

@@ -47,7 +47,7 @@ _ARGUMENTS: Any = [
     *(ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)),
     *(ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)),
 ]
-# sources can come from a start record that others wrote, so no pattern may take longer than its input is long
+# sources can come from a start list that others wrote, so no pattern may take longer than its input is long
 _COMMENT = re.compile(r"^[ \t\r\f\v]*//(?!.*\*/).*$", re.MULTILINE)
 _CONTINUED = re.compile(r"\\[ \t\r\f\v]*\n")  # a line that goes on, also for compilers that ignore spaces there
 _INCLUDE = re.compile(r'^#include "([\w.]+\.h)"$', re.MULTILINE)  # all of Warp's files that keys cover

@@ -31,7 +31,7 @@ from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
 from warp_tiles.util.files import host
 from warp_tiles.util.threads import (
     LAUNCH,
-    RECORD,
+    START_LIST,
     DaemonThreads,
     available_cores,
     held,
@@ -57,9 +57,9 @@ PROCESS_BYTES = 450 * 10**6
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
 _SLOT_S = 0.05  # between two looks for a free slot
-#: Limits of a request of a start record, whose sources may never end: seconds and bytes.
-RECORD_S, RECORD_BYTES = 600.0, 4 << 30
-_PATIENCE_S = 2.0  # of a launch, before it ends a request of a start record
+#: Limits of a request of a start list, whose sources may never end: seconds and bytes.
+START_LIST_S, START_LIST_BYTES = 600.0, 4 << 30
+_PATIENCE_S = 2.0  # of a launch, before it ends a request of a start list
 _CLOSED = "the compiler processes were closed during a build"
 # without the __init__ of this package, whose imports take 0.05 s that a worker does not need
 _BOOTSTRAP = """
@@ -271,7 +271,7 @@ class CompilerPool:
         self._libraries = tuple(libraries)
         self._slots = slots
         self._running = Counter[bool]()  # by whether they were submitted ahead
-        self._limited: list[_Process] = []  # those that run requests of a start record, in the order of these
+        self._limited: list[_Process] = []  # those that run requests of a start list, in the order of these
         self._needed = 0  # requests that wait, and were not submitted ahead
         self._looking = threading.Lock()
         self._looked_at_s = 0.0  # when no slot was found
@@ -286,7 +286,7 @@ class CompilerPool:
         """Start a request. If it fails, its future raises the WarpTilesError.
 
         Args:
-            ahead: PREFETCH or RECORD if no launch waits for it yet.
+            ahead: PREFETCH or START_LIST if no launch waits for it yet.
         """
         with self._lock:
             if self._threads is None:
@@ -379,10 +379,10 @@ class CompilerPool:
             if process not in self._processes:
                 self._processes.append(process)
         try:
-            if order < RECORD:
+            if order < START_LIST:
                 return process.run(request)
             with self._limit(process):
-                return process.run(worker.Limited(request, RECORD_BYTES))
+                return process.run(worker.Limited(request, START_LIST_BYTES))
         finally:
             with self._lock:
                 if self._threads is threads:  # otherwise the process was closed
@@ -391,7 +391,7 @@ class CompilerPool:
     @contextlib.contextmanager
     def _limit(self, process: _Process) -> Iterator[None]:
         """Let the time limit, or a launch, end the process in the block."""
-        timer = threading.Timer(RECORD_S, self._end_limited, (process,))
+        timer = threading.Timer(START_LIST_S, self._end_limited, (process,))
         timer.daemon = True
         with self._lock:
             self._limited.append(process)
@@ -406,7 +406,7 @@ class CompilerPool:
                     self._limited.remove(process)
 
     def _end_limited(self, process: _Process | None = None) -> None:
-        """End a request of a start record, by default the one that began last. Its module is left to its launch."""
+        """End a request of a start list, by default the one that began last. Its module is left to its launch."""
         with self._lock:
             process = process or next(reversed(self._limited), None)
             if process is not None and process in self._limited:

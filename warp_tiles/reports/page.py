@@ -191,11 +191,11 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
 
 
 def _start_facts(start: Json | None) -> Iterator[tuple[str, Content]]:
-    """What was compiled ahead because a start record named it."""
+    """What was compiled ahead because a start list named it."""
     if start is not None:
         waste = f", {start['unused']} for no launch ({start['unused_seconds']:.1f} s)" if start["unused"] else ""
         text = f": {start['compiled']} modules compiled ahead, {start['used']} used{waste}"
-        yield "start record", joined((element("code", start["file"]), text))
+        yield "start list", joined((element("code", start["file"]), text))
 
 
 def _package_facts(document: Json) -> Iterator[tuple[str, Content]]:

@@ -7,7 +7,7 @@ from warp_tiles.settings.layers import (
     current,
     from_environment,
     from_options,
-    keep_start_record,
+    keep_start_list,
     on_change,
     override,
 )
@@ -41,7 +41,7 @@ __all__ = [
     "current",
     "from_environment",
     "from_options",
-    "keep_start_record",
+    "keep_start_list",
     "on_change",
     "override",
 ]

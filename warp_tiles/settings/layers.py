@@ -50,7 +50,7 @@ ANSWERS = f"{OPTION_PREFIX}answers"  # the option of a search, which is no setti
 _configured: dict[str, tuple[Any, str]] = {}  # each value with its layer
 _overrides: list[Mapping[str, Any]] = []
 _listeners: list[Callable[[], None]] = []
-_keeps_start_record = False
+_keeps_start_list = False
 
 _MAX_BYTES = 1 << 20
 _MOST_DOTS = 200
@@ -197,7 +197,7 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
         **{name: value for name, (value, _) in layered.items()},
         answers=str((options or {}).get(ANSWERS) or ""),
         deterministic=bool((options or {}).get("deterministic")),
-        start_record=_keeps_start_record,
+        start_list=_keeps_start_list,
         layers=layers,
     )
 
@@ -213,10 +213,10 @@ def _changed() -> None:
         listener()
 
 
-def keep_start_record(*, kept: bool) -> None:
-    """Record whether the program keeps a start record."""
-    global _keeps_start_record
-    _keeps_start_record = kept
+def keep_start_list(*, kept: bool) -> None:
+    """Record whether the program keeps a start list."""
+    global _keeps_start_list
+    _keeps_start_list = kept
     _changed()
 
 

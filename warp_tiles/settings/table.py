@@ -97,7 +97,7 @@ class Settings:
             change the order of additions. It is not a setting.
         fast_by_default: True if warp_tiles itself chose the policy ``fast``. Then the next provider may replace one
             without its toolchain. It is not a setting.
-        start_record: True if the program or its parent keeps a start record. It is not a setting.
+        start_list: True if the program or its parent keeps a start list. It is not a setting.
         layers: The layer of each value that is not a default, by name. It does not count for equality.
     """
 
@@ -128,7 +128,7 @@ class Settings:
     modules: str = _setting("auto", values.choice("auto", "tiles", "all"), affects="modules")
     """Which CUDA modules are kept in the cache: `tiles`, those with products or solvers
     ([linked modules](remote.md#linked-modules)); `all`, also those that [Warp's compiler](cache.md#modules-of-warp)
-    builds; `auto`, as `all` if there is a remote store or a start record (`warm SCRIPT`, `run --start FILE`,
+    builds; `auto`, as `all` if there is a remote store or a start list (`warm SCRIPT`, `run --start FILE`,
     `enable(start=FILE)`), otherwise none, but functions."""
     remote: str = _setting("", values.store_url, affects="modules", users_own=True)
     """URL of a [remote store](remote.md) behind the cache."""
@@ -185,7 +185,7 @@ class Settings:
     answers: str = dataclasses.field(default="", repr=False)
     deterministic: bool = dataclasses.field(default=False, repr=False)
     fast_by_default: bool = dataclasses.field(default=False, repr=False)
-    start_record: bool = dataclasses.field(default=False, repr=False)
+    start_list: bool = dataclasses.field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     def layer(self, name: str) -> str:
@@ -226,7 +226,7 @@ class Settings:
     def all_modules(self) -> bool:
         """True if modules without products or solvers pass through the cache, too."""
         has_store = bool(self.remote) and self.bundle is None  # a bundle takes the place of the store
-        return self.modules == "all" or (self.modules == "auto" and (self.start_record or has_store))
+        return self.modules == "all" or (self.modules == "auto" and (self.start_list or has_store))
 
     @property
     def store_trust(self) -> str:

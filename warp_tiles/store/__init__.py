@@ -13,7 +13,7 @@ LTOIR, MODULE, RECORDS, TOOLCHAIN = "ltoir", "module", "records", "toolchain"
 ANY_TOOLCHAIN = "any"
 #: The fact of an entry that was signed elsewhere: the id of the key.
 SIGNED_BY = "signed_by"
-#: The fact of an entry that was compiled from a start record, and whose source no launch has generated yet.
+#: The fact of an entry that was compiled from a start list, and whose source no launch has generated yet.
 AHEAD = "ahead"
 LAYOUT = "v1"
 

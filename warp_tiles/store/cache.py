@@ -326,7 +326,7 @@ class Cache:
         """Remove every entry and every linked module. The folder and its locks stay.
 
         Args:
-            everything: Remove also precompiled headers, facts, transcripts and start records of scripts:
+            everything: Remove also precompiled headers, facts, transcripts and start lists of scripts:
                 all but the tuning records.
         """
         with self._command("clear", change=True):

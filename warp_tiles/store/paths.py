@@ -12,7 +12,7 @@ LAYOUT = "v1"
 #: The folders of manifests, payloads and locks below a cache, and the beginning of the locks of running compilers.
 KEYS, OBJECTS, LOCKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks"
 SLOT_PREFIX = "worker-"
-#: The folder of start records below the root.
+#: The folder of start lists below the root.
 STARTS = "starts"
 _NO_FOLDER = Path(os.devnull) / "warp_tiles"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
@@ -52,7 +52,7 @@ def cache_root(cache_dir: Path | None) -> Path:
 
 
 def start_file(root: Path, script: Path) -> Path:
-    """Where the start record of a script lies if no other file is named.
+    """Where the start list of a script lies if no other file is named.
 
     Args:
         root: The folder of all caches.

@@ -30,8 +30,8 @@ E = TypeVar("E", bound=BaseException)
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 _WAKE_UP_S = 0.2
-#: Who waits for a build: a launch, a prefetch or a start record. A lower number comes first.
-LAUNCH, PREFETCH, RECORD = range(3)
+#: Who waits for a build: a launch, a prefetch or a start list. A lower number comes first.
+LAUNCH, PREFETCH, START_LIST = range(3)
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time, and of the period
 
 

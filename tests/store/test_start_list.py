@@ -1,4 +1,4 @@
-"""Start records: what a program loads, compiled ahead at its next start, and what no record may do."""
+"""Start lists: what a program loads, compiled ahead at its next start, and what no record may do."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
 from tests.store.warp_modules import compiled, enabled, entries, records, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
-from warp_tiles.build import ahead, start_record
+from warp_tiles.build import ahead, start_list
 from warp_tiles.build.ahead import ProgramStart
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.start_record import StartModule, StartRecord, read_record
+from warp_tiles.build.start_list import StartList, StartModule, read_start_list
 from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
@@ -48,7 +48,7 @@ def _disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Callable[..., Path]:
-    """Returns a function that compiles modules under a start record with a cache of their own, and its path."""
+    """Returns a function that compiles modules under a start list with a cache of their own, and its path."""
     file = tmp_path / "start.json"
 
     def run(name: str, *modules: Any, wait: bool = False) -> Path:
@@ -70,13 +70,13 @@ def recorded(tmp_path: Path) -> Callable[..., Path]:
 
 def rewrite(file: Path, *modules: StartModule) -> None:
     """Put other modules into a record."""
-    file.write_bytes(dataclasses.replace(read_record(file), modules=modules).to_bytes())
+    file.write_bytes(dataclasses.replace(read_start_list(file), modules=modules).to_bytes())
 
 
 def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(recorded: Any, tmp_path: Path) -> None:
     module = load(text())
     file = recorded("first", module)
-    (kept,) = read_record(file).modules
+    (kept,) = read_start_list(file).modules
     assert (kept.block_dim, kept.arch, kept.output) == (64, 90, "cubin")
     before = file.read_bytes()
     recorded("second", module, wait=True)
@@ -90,7 +90,7 @@ def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(recorded: Any, tmp
 def test_a_changed_module_is_generated_and_replaces_the_stale_one(recorded: Any, tmp_path: Path) -> None:
     module = load(text())
     file = recorded("first", module)
-    stale = read_record(file)
+    stale = read_start_list(file)
     (old,) = stale.modules
     changed = dataclasses.replace(old, source=f"{old.source}// of an earlier version\n")
     rewrite(file, changed)
@@ -99,7 +99,7 @@ def test_a_changed_module_is_generated_and_replaces_the_stale_one(recorded: Any,
     assert "1 of them for no launch" in recorded.summary
     assert recorded.start.pop("unused_seconds") > 0
     assert recorded.start == {"file": str(file), "compiled": 1, "used": 0, "unused": 1}
-    assert read_record(file) == stale
+    assert read_start_list(file) == stale
 
 
 @pytest.mark.parametrize(("jobs", "order"), [(1, "abcdefgh"), (2, "abcdefgh"), (4, "fcabdegh"), (8, "fcehabdg")])
@@ -114,14 +114,14 @@ def test_what_was_not_loaded_stays_behind_and_is_bounded() -> None:
     def named(name: str) -> StartModule:
         return dataclasses.replace(MODULE, name=name)
 
-    record = StartRecord("1").after("1", map(named, "abc"), lambda _: False)
+    record = StartList("1").after("1", map(named, "abc"), lambda _: False)
     assert [module.name for module in record.modules] == ["a", "b", "c"]
     record = record.after("1", [named("d"), named("b")], lambda module: module.name == "c")
     assert [module.name for module in record.modules] == ["b", "c", "d", "a"]
     assert record.after("1", [], lambda _: False) == record
     record = record.after("1", [named("e")], lambda _: False)
     assert [module.name for module in record.modules] == ["e", "b", "c"]
-    assert StartRecord("1", (MODULE,)).after("2", [named("f")], lambda _: True) == StartRecord("2", (named("f"),))
+    assert StartList("1", (MODULE,)).after("2", [named("f")], lambda _: True) == StartList("2", (named("f"),))
 
 
 def test_modules_of_warp_are_left_to_it_with_the_setting_tiles(
@@ -136,7 +136,7 @@ def test_modules_of_warp_are_left_to_it_with_the_setting_tiles(
         assert [record["found"] for record in records()] == [True]
         compiled(plain, tmp_path / "plain")
         assert len(records()) == 1, "Warp compiles it"
-    assert [module.linked is None for module in read_record(file).modules] == [False, True]
+    assert [module.linked is None for module in read_start_list(file).modules] == [False, True]
 
 
 def test_a_module_in_warps_folder_is_not_compiled_and_stays(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,10 +163,10 @@ def test_a_module_has_another_name_in_warps_folder_if_others_are_trusted(
 def test_a_record_of_another_warp_compiles_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(text())
     file = recorded("first", module)
-    file.write_bytes(dataclasses.replace(read_record(file), warp="1.0").to_bytes())
+    file.write_bytes(dataclasses.replace(read_start_list(file), warp="1.0").to_bytes())
     monkeypatch.setattr(ProgramStart, "_queue", lambda *_: pytest.fail("its sources are stale"))
     recorded("second", module)
-    assert read_record(file).warp != "1.0"
+    assert read_start_list(file).warp != "1.0"
 
 
 @pytest.mark.parametrize("policy", ["off", "locked"])
@@ -195,7 +195,7 @@ def solve(a: wp.array2d(dtype=float), b: wp.array2d(dtype=float)):
 def test_a_module_with_functions_is_linked_ahead(source: str, recorded: Any, tmp_path: Path, toolchain: None) -> None:
     module = load(source, block_dim=128 if source == LOOP else 64)
     file = recorded("first", module)
-    (kept,) = read_record(file).modules
+    (kept,) = read_start_list(file).modules
     assert kept.linked.suffix == ("a" if source == LOOP else "")
     before = file.read_bytes()
     recorded("second", module, wait=True)
@@ -212,7 +212,7 @@ def test_a_module_with_functions_is_linked_ahead(source: str, recorded: Any, tmp
 def test_a_changed_module_with_functions_is_not_taken(recorded: Any, tmp_path: Path, toolchain: None) -> None:
     module = load(TINY)
     file = recorded("first", module)
-    record = read_record(file)
+    record = read_start_list(file)
     (kept,) = record.modules
     others = tuple(dataclasses.replace(each, m=each.m * 2) for each in kept.linked.functions)
     for change in (
@@ -223,7 +223,7 @@ def test_a_changed_module_with_functions_is_not_taken(recorded: Any, tmp_path: P
         rewrite(file, dataclasses.replace(kept, **change))
         recorded("-".join(change), module)
         assert recorded.found == [False]
-        assert read_record(file) == record
+        assert read_start_list(file) == record
         shutil.rmtree(tmp_path / "-".join(change))
 
 
@@ -257,12 +257,12 @@ def test_a_record_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.M
     with enabled(tmp_path / "cache", start="start.json"):
         compiled(module, tmp_path / "out")
         monkeypatch.chdir(tmp_path / "elsewhere")
-    assert read_record(tmp_path / "start.json").modules
+    assert read_start_list(tmp_path / "start.json").modules
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (kept,) = read_record(recorded("first", load(text()))).modules
+    (kept,) = read_start_list(recorded("first", load(text()))).modules
     pushed: list[object] = []
     monkeypatch.setattr(BuildContext, "upstream", lambda *_: lambda: Upstream(None, pushed.append))
     with enabled(tmp_path / "other"):
@@ -284,7 +284,7 @@ def test_a_start_asks_a_remote_store_once_what_it_has(
     SigningKey.generate().write(tmp_path / "key.pem")
     given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": tmp_path / "key.pem"}
     warm("--push", "--record", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
-    (kept,) = read_record(file).modules
+    (kept,) = read_start_list(file).modules
     rewrite(file, *others_of(kept), kept)
     asked: list[str] = []
     names, read = Client.names, Client.read
@@ -310,7 +310,7 @@ def test_fetches_that_miss_hold_up_no_functions(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolchain: None
 ) -> None:
     file = recorded("first", load(TINY))
-    rewrite(file, *others_of(*read_record(file).modules))
+    rewrite(file, *others_of(*read_start_list(file).modules))
     (tmp_path / "store").mkdir()
     asked: list[str] = []
     ask = RemoteStore.ask
@@ -340,11 +340,11 @@ def test_a_store_is_not_listed_if_no_key_is_trusted(
 def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: Any, tmp_path: Path) -> None:
     module = load(text())
     file = recorded("first", module)
-    (good,) = read_record(file).modules
+    (good,) = read_start_list(file).modules
     broken = dataclasses.replace(good, name="broken", source="nonsense")
     rewrite(file, broken, good)
     recorded("second", module)
-    assert [kept.name for kept in read_record(file).modules] == [good.name, "broken"]
+    assert [kept.name for kept in read_start_list(file).modules] == [good.name, "broken"]
 
 
 @pytest.mark.parametrize(
@@ -355,40 +355,40 @@ def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: An
     ],
 )  # fmt: skip
 def test_what_would_take_long_to_parse_is_refused_before(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_record, "parse_object", lambda _: pytest.fail("it is parsed"))
-    with pytest.raises(start_record.DamagedError, match="more than"):
-        StartRecord.from_bytes(text.encode())
-    with pytest.raises(start_record.DamagedError, match="not ASCII"):
-        StartRecord.from_bytes('{"∀": []}'.encode("utf-16-le"))
+    monkeypatch.setattr(start_list, "parse_object", lambda _: pytest.fail("it is parsed"))
+    with pytest.raises(start_list.DamagedError, match="more than"):
+        StartList.from_bytes(text.encode())
+    with pytest.raises(start_list.DamagedError, match="not ASCII"):
+        StartList.from_bytes('{"∀": []}'.encode("utf-16-le"))
 
 
 def test_a_large_record_is_read() -> None:
     source = 'float a[] = {1.0f, 2.0f}; printf("[%s]\\n", "{");\n' * 10_000
     modules = tuple(dataclasses.replace(MODULE, name=f"m{n}", source=source) for n in range(100))
-    data = StartRecord("1", modules).to_bytes()
+    data = StartList("1", modules).to_bytes()
     assert len(data) > 50 << 20
-    assert StartRecord.from_bytes(data).modules == modules
+    assert StartList.from_bytes(data).modules == modules
 
 
 def test_names_that_fill_a_file_name_are_used() -> None:
     named = dataclasses.replace(MODULE, program=f"wp_{'é' * 117}.cu", arch=999, suffix="a")
-    assert StartRecord.from_bytes(StartRecord("1", (named,)).to_bytes()).modules == (named,)
+    assert StartList.from_bytes(StartList("1", (named,)).to_bytes()).modules == (named,)
     assert len(Path(named.file).name.encode()) <= 255
 
 
 def test_random_changes_are_refused_or_harmless() -> None:
-    data = StartRecord("1", (MODULE,)).to_bytes()
-    assert StartRecord.from_bytes(data) == StartRecord("1", (MODULE,))
+    data = StartList("1", (MODULE,)).to_bytes()
+    assert StartList.from_bytes(data) == StartList("1", (MODULE,))
     chance = random.Random(1)
     for _ in range(2000):
         changed = bytearray(data)
         for _ in range(chance.randint(1, 4)):
             changed[chance.randrange(len(changed))] = chance.randrange(256)
         try:
-            record = StartRecord.from_bytes(
+            record = StartList.from_bytes(
                 bytes(changed[: chance.choice([len(changed), chance.randrange(len(changed))])])
             )
-        except start_record.DamagedError:
+        except start_list.DamagedError:
             continue
         assert all("/" not in module.program and module.arch > 0 for module in record.modules)
 
@@ -405,20 +405,20 @@ def test_random_changes_are_refused_or_harmless() -> None:
     ],
 )  # fmt: skip
 def test_a_field_of_another_kind_is_refused(change: dict[str, object]) -> None:
-    body = json.loads(StartRecord("1", (MODULE,)).to_bytes())
+    body = json.loads(StartList("1", (MODULE,)).to_bytes())
     body["modules"][0].update(change)
-    with pytest.raises(start_record.DamagedError):
-        StartRecord.from_bytes(json.dumps(body).encode())
-    with pytest.raises(start_record.DamagedError, match="warp is"):
-        StartRecord.from_bytes(StartRecord("\x1b[2J", (MODULE,)).to_bytes())
+    with pytest.raises(start_list.DamagedError):
+        StartList.from_bytes(json.dumps(body).encode())
+    with pytest.raises(start_list.DamagedError, match="warp is"):
+        StartList.from_bytes(StartList("\x1b[2J", (MODULE,)).to_bytes())
 
 
 def test_a_damaged_record_is_said_and_stays(tmp_path: Path, recorded: Any) -> None:
     file = tmp_path / "start.json"
     file.write_text("{")
     with pytest.raises(RecordError, match="cannot be used"):
-        read_record(file)
-    with pytest.warns(RuntimeWarning, match="start record .* cannot be used"):
+        read_start_list(file)
+    with pytest.warns(RuntimeWarning, match="start list .* cannot be used"):
         recorded("first", load(text()))
     assert file.read_text() == "{"
 
@@ -444,7 +444,7 @@ def test_enable_takes_another_record_in_place_of_the_one_before(tmp_path: Path) 
             compiled(load(text(len(name))), tmp_path / name.removesuffix(".json"))
         with pytest.raises(SettingError, match="enabled already"), ThreadPoolExecutor() as executor:
             warp_tiles.enable(executor=executor)
-    assert [len(read_record(tmp_path / "second.json").modules), (tmp_path / "first.json").exists()] == [2, False]
+    assert [len(read_start_list(tmp_path / "second.json").modules), (tmp_path / "first.json").exists()] == [2, False]
 
 
 def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:
@@ -461,20 +461,20 @@ def test_modules_of_other_architectures_are_not_compiled_here(
 ) -> None:
     module = load(text())
     file = recorded("first", module)
-    (kept,) = read_record(file).modules
+    (kept,) = read_start_list(file).modules
     ptx = dataclasses.replace(kept, name="ptx", output="ptx", arch=75)
     rewrite(file, dataclasses.replace(kept, arch=80), ptx, kept)
     monkeypatch.setattr("warp_tiles._warp.hooks.gpus_here", lambda: {90: None})
     recorded("second", module, wait=True)
     assert recorded.found == [True]
     assert ".sm_80.cubin" not in {found["target"] for found in entries(tmp_path / "second")}
-    assert [module.arch for module in read_record(file).modules] == [90, 80]
+    assert [module.arch for module in read_start_list(file).modules] == [90, 80]
 
 
 def record_of_eight(recorded: Any) -> Path:
-    """A start record of one module with eight block sizes."""
+    """A start list of one module with eight block sizes."""
     file: Path = recorded("first", load(text()))
-    (kept,) = read_record(file).modules
+    (kept,) = read_start_list(file).modules
     rewrite(file, *(dataclasses.replace(kept, block_dim=32 * n) for n in range(1, 9)))
     return file
 
@@ -520,7 +520,7 @@ def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
 
 def test_a_cache_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     root = tmp_path / ("x" * 300)  # longer than a name may be
-    said = pytest.warns(RuntimeWarning, match="start record .* cannot be used")
+    said = pytest.warns(RuntimeWarning, match="start list .* cannot be used")
     with enabled(root), said:
         installed().begin_start(start_file(root, Path("/script.py")))
 
@@ -530,11 +530,11 @@ def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
     file = start_file(root, Path("/script.py"))
     file.parent.mkdir(parents=True, mode=0o700)
     root.chmod(0o700)
-    elsewhere.write_bytes(StartRecord(wp.__version__, (MODULE,)).to_bytes())
+    elsewhere.write_bytes(StartList(wp.__version__, (MODULE,)).to_bytes())
     file.symlink_to(elsewhere)
     before = elsewhere.read_bytes()
     with enabled(root):
-        with pytest.warns(RuntimeWarning, match="start record .* cannot be used"):
+        with pytest.warns(RuntimeWarning, match="start list .* cannot be used"):
             installed().begin_start(file)
         compiled(load(text()), tmp_path / "out")
     assert file.is_symlink()
@@ -564,12 +564,12 @@ def test_what_a_reader_refuses_is_not_written(change: dict[str, Any], tmp_path: 
         request = dataclasses.replace(MODULE.request(), name=given.program, suffix=given.suffix)
         installed().program_start.note(given.name, 256, request, given.meta, "0" * 64)
         installed().program_start.note("fine", 256, MODULE.request(), {}, "1" * 64)
-    assert read_record(file).modules[-1].name == "fine"
+    assert read_start_list(file).modules[-1].name == "fine"
 
 
 def test_a_record_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "start.json"
-    monkeypatch.setattr(start_record, "_MOST_BYTES", 100)
+    monkeypatch.setattr(start_list, "_MOST_BYTES", 100)
     with pytest.warns(RuntimeWarning, match="more than 100 bytes"), enabled(tmp_path / "cache", start=file):
         installed().program_start.note("m", 256, MODULE.request(), {}, "0" * 64)
     assert not file.exists()

@@ -1,4 +1,4 @@
-"""Start records: the modules that a program loaded, with their sources, which its next start compiles ahead.
+"""Start lists: the modules that a program loaded, with their sources, which its next start compiles ahead.
 
 A record binds nothing. What it compiles is an entry under the content key of a source (:mod:`.warp_module`), and a
 launch finds that entry only if Warp generates the same source. A stale record costs the builds that nobody asks for.
@@ -143,7 +143,7 @@ class StartModule:
 
 
 @dataclass(frozen=True)
-class StartRecord:
+class StartList:
     """What a program loads.
 
     Attributes:
@@ -157,7 +157,7 @@ class StartRecord:
     modules: tuple[StartModule, ...] = ()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> StartRecord:
+    def from_bytes(cls, data: bytes) -> StartList:
         """Parse the text of a record.
 
         Raises:
@@ -166,7 +166,7 @@ class StartRecord:
         _require_bounded(data)
         found = parse_object(data)
         if found.keys() != {"warp", "modules"} or not isinstance(found["warp"], str):
-            raise DamagedError("it is no start record")
+            raise DamagedError("it is no start list")
         if not found["warp"].isprintable():
             raise DamagedError(f"warp is {shown(found['warp'])}")
         given = found["modules"]
@@ -187,7 +187,7 @@ class StartRecord:
             raise RecordError(f"it would not be read again: {error}") from error
         return data
 
-    def after(self, warp: str, built: Iterable[StartModule], loaded: Callable[[StartModule], bool]) -> StartRecord:
+    def after(self, warp: str, built: Iterable[StartModule], loaded: Callable[[StartModule], bool]) -> StartList:
         """The record after a run; this one if the run has loaded nothing.
 
         Args:
@@ -205,7 +205,7 @@ class StartRecord:
         here = {module.place for module in modules}
         others = [module for module in before if module.place not in here]
         kept = (*modules, *others[: max(len(modules), len(before) // 2)])
-        return StartRecord(warp, kept[:_MOST_MODULES])
+        return StartList(warp, kept[:_MOST_MODULES])
 
 
 def _require_bounded(data: bytes) -> None:
@@ -233,8 +233,8 @@ def _is_name(program: str) -> bool:
     )
 
 
-def read_record(file: Path, folder: TrustedFolder | None = None) -> StartRecord | None:
-    """Read a start record; None if there is none.
+def read_start_list(file: Path, folder: TrustedFolder | None = None) -> StartList | None:
+    """Read a start list; None if there is none.
 
     Args:
         folder: The cache's folder that holds it; None for a file that the user names, whose links are followed.
@@ -244,10 +244,10 @@ def read_record(file: Path, folder: TrustedFolder | None = None) -> StartRecord 
     """
     try:
         data, _ = read_whole(file, _MOST_BYTES) if folder is None else folder.read(file.name, _MOST_BYTES)
-        return StartRecord.from_bytes(data)
+        return StartList.from_bytes(data)
     except FileNotFoundError:
         return None
     except unless_signalled(OSError, DamagedError) as error:
         raise RecordError(
-            f"the start record {file} cannot be used: {error}", "remove it; a run writes it again"
+            f"the start list {file} cannot be used: {error}", "remove it; a run writes it again"
         ) from error
