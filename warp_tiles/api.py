@@ -45,7 +45,7 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             (docs/cluster.md). :func:`disable` does not shut it down.
         start: File of the program's start list (docs/cache.md). The modules that it names are compiled at once, side
             by side. :func:`disable`, or the end of the program, writes it with what was loaded. It contains the source
-            of the kernels. With it, ``modules="auto"`` means ``all``. It takes the place of a record that is kept
+            of the kernels. With it, ``modules="auto"`` means ``all``. It takes the place of a list that is kept
             already. None takes the one that ``warp-tiles warm`` has left for the running script, if there is one.
 
     Raises:
@@ -65,7 +65,7 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             hooks = require_hooks("enable()")
             if executor is not None:
                 raise SettingError("warp_tiles is enabled already, so it takes no executor", "call disable() first")
-            # a command that only plans the script keeps no record
+            # a command that only plans the script keeps no list
             keeps = hooks.program_start is not None or not is_planning()
             if file is not None and hooks.takes_start and keeps:
                 hooks.begin_start(file)
@@ -186,7 +186,7 @@ def _release_after_fork() -> None:
 def _after_fork() -> None:
     _release_after_fork()
     if (hooks := installed()) is not None:
-        hooks.program_start, hooks.takes_start = None, False  # the parent writes the record
+        hooks.program_start, hooks.takes_start = None, False  # the parent writes the list
         hooks.engine.after_fork()
         hooks.reloads.after_fork()
 

@@ -30,9 +30,9 @@ from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.find import find_toolchain
 from warp_tiles.compile.pool import result_of
 from warp_tiles.store.cache import Cache
+from warp_tiles.store.documents import SealedDocuments
 from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.remote import RemoteStore
-from warp_tiles.store.sealed import Documents
 from warp_tiles.tuning.factory import KernelFactory
 from warp_tiles.tuning.launches import Reference
 from warp_tiles.tuning.measure import Effort, Runner, race
@@ -180,13 +180,13 @@ WAITS: dict[str, Callable[[Path], object]] = {
     "a read of the cache": lambda root: in_a_read(TrustedFolder, "read", lambda: Cache(root).get(cache_key(1))),
     "a look at the cache": lambda root: in_a_read(TrustedFolder, "read", lambda: Cache(root).manifest(cache_key(1))),
     "a read of records": lambda root: in_a_read(
-        RecordFolder, "_decode", lambda: RecordStore(root, folder="tuning").load(record_key("gemm"))
+        RecordFolder, "load", lambda: RecordStore(root, folder="tuning").load(record_key("gemm"))
     ),
     "a list of records": lambda root: in_a_read(
-        RecordFolder, "files", lambda: RecordStore(root, folder="tuning").records()
+        RecordFolder, "names", lambda: RecordStore(root, folder="tuning").records()
     ),
     "a document": lambda root: in_a_read(
-        TrustedFolder, "read", lambda: Documents(root, TOOLCHAIN_FACTS).read("toolchain")
+        TrustedFolder, "read", lambda: SealedDocuments(root, TOOLCHAIN_FACTS).read("toolchain")
     ),
     "the compiler's library": lambda _: for_a_library("open_nvrtc"),
     "the linker's library": lambda _: for_a_library("open_nvjitlink"),

@@ -55,7 +55,7 @@ def test_a_script_may_name_its_record_under_run(option: tuple[str, ...], kept: s
     command = [sys.executable, "-m", "warp_tiles", "run", *option, str(script)]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120, cwd=tmp_path)
     assert [path.stem for path in tmp_path.glob("*.json")] == [kept][: bool(kept)]
-    assert not list((tmp_path / "cache").glob("starts/*"))
+    assert not list((tmp_path / "cache").glob("starts/*.json"))
 
 
 CHILDREN = """

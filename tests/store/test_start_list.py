@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,7 @@ from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
 from warp_tiles.store.cache import Upstream
 from warp_tiles.store.keys import SigningKey
+from warp_tiles.store.kinds import STARTS
 from warp_tiles.store.paths import start_file
 from warp_tiles.store.remote import Client, RemoteStore
 from warp_tiles.util.threads import DaemonThreads, wait_all
@@ -525,6 +527,26 @@ def test_a_cache_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         installed().begin_start(start_file(root, Path("/script.py")))
 
 
+def test_a_damaged_list_of_a_script_is_said_once_and_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "cache"
+    file = start_file(root, Path("/script.py"))
+    root.mkdir(mode=0o700)
+    file.parent.mkdir(mode=0o700)
+    file.write_text("{")
+    with enabled(root):
+        installed().begin_start(file)
+        compiled(load(text()), tmp_path / "out")
+    assert [record.message.count(str(file)) for record in caplog.records if "damaged" in record.message] == [1]
+    assert len(read_start_list(file).modules) == 1
+    with enabled(root):
+        installed().begin_start(file)
+        file.write_text("{")  # while the program runs
+        compiled(load(text()), tmp_path / "again")
+    assert len(read_start_list(file).modules) == 1
+
+
 def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "cache", tmp_path / "elsewhere.json"
     file = start_file(root, Path("/script.py"))
@@ -533,16 +555,18 @@ def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
     elsewhere.write_bytes(StartList(wp.__version__, (MODULE,)).to_bytes())
     file.symlink_to(elsewhere)
     before = elsewhere.read_bytes()
-    with enabled(root):
-        with pytest.warns(RuntimeWarning, match="start list .* cannot be used"):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with enabled(root):
             installed().begin_start(file)
-        compiled(load(text()), tmp_path / "out")
+            compiled(load(text()), tmp_path / "out")
+    assert [word in str(one.message) for one, word in zip(said, ["cannot be used", "not written"])] == [True, True]
     assert file.is_symlink()
     assert elsewhere.read_bytes() == before
 
 
 def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_MOST_RECORDS", 2)
+    monkeypatch.setattr(start_list, "STARTS", dataclasses.replace(STARTS, most_files=2))
     root = tmp_path / "cache"
     files = [start_file(root, Path(f"/{name}.py")) for name in "abc"]
     with warp_tiles.override(cache_dir=root, modules="all", jobs=1):
@@ -551,7 +575,7 @@ def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: p
                 installed().begin_start(file)
                 if number != 2:  # the third run only reads its record
                     compiled(load(text(number)), tmp_path / str(number))
-    assert sorted(file.parent.iterdir()) == sorted([files[0], files[2]])
+    assert sorted(file.parent.glob("*.json")) == sorted([files[0], files[2]])
 
 
 @pytest.mark.parametrize(
@@ -569,7 +593,7 @@ def test_what_a_reader_refuses_is_not_written(change: dict[str, Any], tmp_path: 
 
 def test_a_record_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "start.json"
-    monkeypatch.setattr(start_list, "_MOST_BYTES", 100)
+    monkeypatch.setattr(start_list, "STARTS", dataclasses.replace(STARTS, most_bytes=100))
     with pytest.warns(RuntimeWarning, match="more than 100 bytes"), enabled(tmp_path / "cache", start=file):
         installed().program_start.note("m", 256, MODULE.request(), {}, "0" * 64)
     assert not file.exists()
@@ -578,6 +602,6 @@ def test_a_record_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: 
 def test_ranks_that_cannot_write_say_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_LOCK_S", 0.0)
     module = load(text())
-    with TrustedFolder(recorded.folder / "first" / "cache").lock("v1/locks/starts.lock", 1.0):
+    with TrustedFolder(recorded.folder / "first" / "cache").lock("starts/.locks/store.lock", 1.0):
         file = recorded("first", module)
     assert not file.exists()

@@ -317,16 +317,16 @@ class TestBundle:
     ) -> None:
         records.merge(key(m=0), [A])
         records.export(tmp_path / "bundle.json", [Record(key(m=number), (B,)) for number in range(3)])
-        whole, written = RecordFolder.write, []
+        whole, written = RecordFolder.store, []
 
-        def write_two(folder: RecordFolder, record: Record) -> None:
+        def write_two(folder: RecordFolder, name: str, record: Record) -> None:
             if len(written) == 2:
                 raise OSError(28, "No space left on device")
             written.append(record)
-            whole(folder, record)
+            whole(folder, name, record)
 
         with monkeypatch.context() as patch:
-            patch.setattr(RecordFolder, "write", write_two)
+            patch.setattr(RecordFolder, "store", write_two)
             with pytest.raises(RecordError, match="No space left"):
                 records.import_(tmp_path / "bundle.json")
         assert len(written) == 2

@@ -124,7 +124,7 @@ class Hooks:
         gradients: See :class:`warp_tiles._warp.tapes.Tapes`.
 
     Attributes:
-        program_start: The program's start with its record; None without one.
+        program_start: The program's start with its list; None without one.
         takes_start: False if ``enable(start=)`` begins no start list, because an option or the parent has chosen.
     """
 
@@ -214,7 +214,7 @@ class Hooks:
         warp_modules.outdated.clear()
 
     def begin_start(self, file: Path) -> None:
-        """Compiles ahead what a start list names, and keeps the record in place of the one before."""
+        """Compiles ahead what a start list names, and keeps its list in place of the one before."""
         from warp_tiles.build.ahead import ProgramStart
 
         if (before := self.program_start) is None:

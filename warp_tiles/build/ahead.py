@@ -20,7 +20,7 @@ from warp_tiles.build.context import BuildContext, ahead_of_launches
 from warp_tiles.build.functions import Linked
 from warp_tiles.build.module_build import ModuleBuild, key_ahead, link_ahead
 from warp_tiles.build.records import now_s
-from warp_tiles.build.start_list import StartList, StartModule, read_start_list
+from warp_tiles.build.start_list import StartList, StartLists, StartModule
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, WarpOutput, content_key
 from warp_tiles.compile.module import ModuleSource, WarpCompileRequest, reason_without_key
 from warp_tiles.compile.pool import result_of
@@ -29,19 +29,16 @@ from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
 from warp_tiles.store import AHEAD, MODULE
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.paths import LOCKS, STARTS, absolute
+from warp_tiles.store.paths import absolute
 from warp_tiles.store.sealed import DamagedError
-from warp_tiles.util.files import write_output
 from warp_tiles.util.threads import PREFETCH, START_LIST, DaemonThreads, suppressed, unless_signalled
-from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
 
 log = logging.getLogger("warp_tiles")
-_MOST_RECORDS = 64  # of scripts, below the cache's root
-_LOCK_S = 5.0
+_LOCK_S = 5.0  # at the end of a program
 _FETCHES = 16  # side by side
 #: What a build ahead may raise. The launch meets the same error, and reports it.
 FAILURES = (WarpTilesError, TypeError, ValueError, OSError)
@@ -184,9 +181,9 @@ Generate = Callable[[Mapping[str, int], Callable[[], bool]], AheadModule | None]
 
 
 class ProgramStart:
-    """A program that starts with a record: compiles ahead, notes what is loaded, and writes the record at the end.
+    """A program that starts with a list: compiles ahead, notes what is loaded, and writes the list at the end.
 
-    Recorded sources are compiled from the start on. A launch that waits meanwhile generates recorded modules and binds
+    Listed sources are compiled from the start on. A launch that waits meanwhile generates listed modules and binds
     their start keys, so that their own launches generate nothing. A module whose source has changed is compiled, too.
 
     Args:
@@ -197,8 +194,8 @@ class ProgramStart:
         archs: The architectures of this machine's GPUs; empty without a GPU.
 
     Attributes:
-        recorded: The first block size of each module that this process compiles ahead, by name, in their order.
-            Empty if the record is not used, or if a remote store serves it.
+        listed: The first block size of each module that this process compiles ahead, by name, in their order. Empty
+            if the list is not used, or if a remote store serves it.
         is_stopped: True if no further fetch or build begins.
     """
 
@@ -218,10 +215,8 @@ class ProgramStart:
         self._generate = generate
         self._archs = archs
         self._context = replace(engine.build_context(current()), ahead=START_LIST)
-        root, shared = self._context.root, self._context.settings.cache_shared
-        self._root = TrustedFolder(root, shared=shared)
-        self._own = TrustedFolder(root, STARTS, shared=shared) if self.file.parent == root / STARTS else None
-        self.recorded: dict[str, int] = {}
+        self._lists = StartLists(self._context.root, shared=self._context.settings.cache_shared)
+        self.listed: dict[str, int] = {}
         self._builds: dict[tuple[object, ...], Future[None]] = {}  # by place
         self._before: StartList | None = None
         self._is_unusable = False
@@ -232,37 +227,34 @@ class ProgramStart:
         self.is_stopped = False
 
     def begin(self, instead_of: ProgramStart | None = None) -> None:
-        """Start compiling what the record names, on threads. A record that cannot be used is warned of, and stays.
+        """Start compiling what the list names, on threads. A user's file that cannot be used is warned of, and stays.
 
         Args:
-            instead_of: The start whose record is not written, because this one replaces it.
+            instead_of: The start whose list is not written, because this one replaces it.
         """
         context, now = self._context, self._context.settings
         if instead_of is not None:
             instead_of.stop()
             self._noted, self._asked, self._compiled = instead_of._noted, instead_of._asked, instead_of._compiled
         try:
-            record = self._before = read_start_list(self.file, self._own)
+            before = self._before = self._lists.read_file(self.file)
         except RecordError as error:
             self._is_unusable = True
             warn(f"{error.message}. Remedy: {error.remedy}")
             return
-        if record is not None and self._own is not None:
-            with suppressed(OSError):
-                self._own.touch(self.file.name)  # the least recently used one is removed first
-        if record is None or context.bundle is not None or now.policy == "off" or not now.rules.builds:
+        if before is None or context.bundle is not None or now.policy == "off" or not now.rules.builds:
             return
-        if record.warp != self._warp:
-            log.info("the start list %s is of Warp %s; this run writes it again", self.file, record.warp)
+        if before.warp != self._warp:
+            log.info("the start list %s is of Warp %s; this run writes it again", self.file, before.warp)
             return
         is_foreign = bool(self._engine.foreign_trust(now))
-        needed = [one for one in record.modules if self._may_be_needed(one, is_foreign)]
+        needed = [one for one in before.modules if self._may_be_needed(one, is_foreign)]
         modules = build_order(needed, context.pool.jobs)
         if context.remote is None:
-            recorded: dict[str, int] = {}
+            listed: dict[str, int] = {}
             for module in needed:
-                recorded.setdefault(module.name, module.block_dim)
-            self.recorded = recorded
+                listed.setdefault(module.name, module.block_dim)
+            self.listed = listed  # other threads read it
             for module in modules:
                 self._queue(self._compile, module)
         else:
@@ -273,7 +265,7 @@ class ProgramStart:
 
         Args:
             is_foreign: True if others may choose the code. Warp's folder then has a module without functions under a
-                name that covers them, which the record does not know.
+                name that covers them, which the list does not know.
         """
         is_kept = module.linked is not None or self._context.settings.all_modules
         is_for_here = not self._archs or module.output == "ptx" or module.arch in self._archs
@@ -333,7 +325,7 @@ class ProgramStart:
         return progress.module(module.name, module.arch, module.block_dim, choice, awaited=False)
 
     def after_build(self, module: StartModule, call: Callable[[], None]) -> None:
-        """Run ``call`` on a thread, once the record's build of a module has ended. A stopped start runs none."""
+        """Run ``call`` on a thread, once the list's build of a module has ended. A stopped start runs none."""
 
         def run(build: Future[None] | None = None) -> None:
             if self.is_stopped or (build is not None and build.cancelled()):
@@ -353,7 +345,7 @@ class ProgramStart:
             return not self.is_stopped and is_waiting()
 
         # the time of a generation is saved at the module's launch
-        while goes_on() and (one := self._generate(self.recorded, goes_on)) is not None:
+        while goes_on() and (one := self._generate(self.listed, goes_on)) is not None:
             self.after_build(one.module, functools.partial(self._bind, one))
 
     def _bind(self, one: AheadModule) -> None:
@@ -395,7 +387,7 @@ class ProgramStart:
         self._asked.add(digest)
         try:
             StartModule.from_json(json.loads(json.dumps(asdict(module))))
-        except DamagedError as error:  # the next start would refuse the whole record
+        except DamagedError as error:  # the next start would refuse the whole list
             log.info("module %s is not in the start list: %s", module.name, error)
             return
         self._noted[module.place] = module
@@ -417,10 +409,10 @@ class ProgramStart:
         return f"compiled ahead: {count}{waste}" if count else ""
 
     def close(self, loaded: Callable[[StartModule], bool]) -> None:
-        """End the builds, and write the record if it has changed.
+        """End the builds, and write the list if it has changed.
 
         Args:
-            loaded: True for a module of the record that this process has loaded from Warp's own folder.
+            loaded: True for a module of the list that this process has loaded from Warp's own folder.
         """
         self.stop()
         if text := self.summary():
@@ -428,26 +420,13 @@ class ProgramStart:
         if self._is_unusable or self._next(self._before, loaded) is None:
             return
         try:
-            with self._root.lock(f"{LOCKS}/{STARTS}.lock", _LOCK_S):
-                before = read_start_list(self.file, self._own)  # another process may have written it meanwhile
-                if (record := self._next(before, loaded)) is not None:
-                    self._write(record)
+            self._lists.update(self.file, functools.partial(self._next, loaded=loaded), _LOCK_S)
         except unless_signalled(TimeoutError) as error:
             log.info("the start list %s was not written, because others write theirs: %s", self.file, error)
         except unless_signalled(WarpTilesError, OSError) as error:
             warn(f"the start list {self.file} was not written: {error}")
 
     def _next(self, before: StartList | None, loaded: Callable[[StartModule], bool]) -> StartList | None:
-        """The record to write; None if nothing was loaded, or if the file has it already."""
+        """The list to write; None if nothing was loaded, or if the file has it already."""
         after = (before or StartList(self._warp)).after(self._warp, self._noted.values(), loaded)
         return after if after.modules and after != before else None
-
-    def _write(self, record: StartList) -> None:
-        data = record.to_bytes()
-        if self._own is None:
-            write_output(self.file, data)
-            return
-        self._own.write(self.file.name, data)
-        kept = sorted((status.st_mtime_ns, name) for name, status in self._own.files())
-        for _, name in kept[:-_MOST_RECORDS]:
-            self._own.remove(name)

@@ -164,7 +164,7 @@ class BuildContext:
 
         def packaged(key: CacheKey) -> Packaged | None:
             packages = self.packages  # of the search path as it is then
-            return None if packages is None else packages.find(LTOIR if kind is FUNCTIONS else MODULE, key)
+            return None if packages is None else packages.find(kind.object, key)
 
         def make() -> Cache:
             return Cache(root, kind, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, packaged=packaged)

@@ -114,7 +114,7 @@ class Engine:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock, self._running = threading.RLock(), {}
-        self.program_start = None  # the parent writes the record
+        self.program_start = None  # the parent writes the list
         self.progress = BuildProgress()  # a thread of the parent may hold its lock
         self.resources.after_fork()
 

@@ -1,7 +1,8 @@
 """Start lists: the modules that a program loaded, with their sources, which its next start compiles ahead.
 
-A record binds nothing. What it compiles is an entry under the content key of a source (:mod:`.warp_module`), and a
-launch finds that entry only if Warp generates the same source. A stale record costs the builds that nobody asks for.
+A list binds nothing. What it compiles is an entry under the content key of a source (:mod:`.warp_module`), and a
+launch finds that entry only if Warp generates the same source. A stale list costs the builds that nobody asks for.
+Lists of scripts lie in the store. A list that the user names is a file of the user, with the same content.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from warp_tiles.compile.module import (
     warp_headers_folder,
 )
 from warp_tiles.errors import RecordError
+from warp_tiles.store.documents import Documents
+from warp_tiles.store.kinds import STARTS
 from warp_tiles.store.sealed import DamagedError, parse_object
-from warp_tiles.util.files import read_whole
+from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.threads import unless_signalled
-from warp_tiles.util.trusted_folder import TrustedFolder
-from warp_tiles.util.warn import shown
+from warp_tiles.util.warn import shown, warn
 
 log = logging.getLogger("warp_tiles")
-_MOST_BYTES, _MOST_MODULES = 64 << 20, 4096
+_MOST_MODULES = 4096
 _MOST_VALUES = 500_000  # a thousand bytes of memory each, at most
 _MOST_NAME = 240  # bytes; the name of the binary is longer
 _SUFFIXES = {"a": 90, "f": 100}  # the first architecture with each suffix
@@ -149,8 +151,8 @@ class StartList:
     Attributes:
         warp: Version of Warp that generated the sources.
         modules: What the last run loaded, in the order in which runs have met them, then what only earlier runs loaded.
-            Each run keeps at most as many of these as it has loaded itself, or half of the record, so that one short
-            run loses little and stale modules go.
+            Each run keeps at most as many of these as it has loaded itself, or half of the list, so that one short run
+            loses little and stale modules go.
     """
 
     warp: str
@@ -158,7 +160,7 @@ class StartList:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StartList:
-        """Parse the text of a record.
+        """Parse the text of a list.
 
         Raises:
             DamagedError: It is none.
@@ -188,12 +190,12 @@ class StartList:
         return data
 
     def after(self, warp: str, built: Iterable[StartModule], loaded: Callable[[StartModule], bool]) -> StartList:
-        """The record after a run; this one if the run has loaded nothing.
+        """The list after a run; this one if the run has loaded nothing.
 
         Args:
             warp: Version of Warp in the run.
             built: What was built or taken from the cache, in order.
-            loaded: True for a module of this record that the run has loaded from Warp's own folder.
+            loaded: True for a module of this list that the run has loaded from Warp's own folder.
         """
         before = self.modules if self.warp == warp else ()
         known = {module.place: module for module in before}
@@ -218,8 +220,8 @@ def _require_bounded(data: bytes) -> None:
         raise DamagedError("it is not ASCII")
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # every quote left begins or ends a text
     structure = b"".join(plain.split(b'"')[::2]) if plain.count(b'"') <= 4 * _MOST_VALUES else plain
-    if len(data) > _MOST_BYTES or sum(map(structure.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        raise DamagedError(f"it has more than {_MOST_BYTES} bytes or {_MOST_VALUES} values")
+    if len(data) > STARTS.most_bytes or sum(map(structure.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise DamagedError(f"it has more than {STARTS.most_bytes} bytes or {_MOST_VALUES} values")
 
 
 def _is_name(program: str) -> bool:
@@ -233,18 +235,58 @@ def _is_name(program: str) -> bool:
     )
 
 
-def read_start_list(file: Path, folder: TrustedFolder | None = None) -> StartList | None:
-    """Read a start list; None if there is none.
+class StartLists(Documents[StartList]):
+    """The start lists of scripts, in the store, and those in files that the user names, whose links are followed."""
 
-    Args:
-        folder: The cache's folder that holds it; None for a file that the user names, whose links are followed.
+    def __init__(self, root: Path, *, shared: bool = False) -> None:
+        super().__init__(root, STARTS, shared=shared)
+
+    def decode(self, data: bytes, name: str) -> StartList:
+        """See :class:`Documents`."""
+        return StartList.from_bytes(data)
+
+    def encode(self, document: StartList) -> bytes:
+        """See :class:`Documents`."""
+        return document.to_bytes()
+
+    def _unusable(self, name: str, error: Exception) -> None:
+        warn(f"the start list {self.path(name)} cannot be used: {error}")
+
+    def holds(self, file: Path) -> bool:
+        """True if a file lies in the store, and not where the user says."""
+        return file == self.path(file.stem)
+
+    def read_file(self, file: Path) -> StartList | None:
+        """The list of a file. See :func:`read_start_list`; of the store, :meth:`read`."""
+        return self.read(file.stem) if self.holds(file) else read_start_list(file)
+
+    def update(self, file: Path, change: Callable[[StartList | None], StartList | None], wait_s: float) -> None:
+        """Replace the list of a file, which others may have written meanwhile.
+
+        Args:
+            change: Returns what takes its place; None to leave it.
+
+        Raises:
+            RecordError: The user's file cannot be used, or the new list would not be read again.
+            OSError: It cannot be written, or another process changes lists for ``wait_s``.
+        """
+        with self.changing(wait_s):
+            is_here = self.holds(file)
+            listed = change(self.load_for_change(file.stem) if is_here else read_start_list(file))
+            if listed is not None and is_here:
+                self.store(file.stem, listed)
+            elif listed is not None:
+                write_output(file, listed.to_bytes())
+
+
+def read_start_list(file: Path) -> StartList | None:
+    """The start list of a file that the user names; None if there is none.
 
     Raises:
         RecordError: The file cannot be read, or is damaged.
     """
     try:
-        data, _ = read_whole(file, _MOST_BYTES) if folder is None else folder.read(file.name, _MOST_BYTES)
-        return StartList.from_bytes(data)
+        return StartList.from_bytes(read_whole(file, STARTS.most_bytes)[0])
     except FileNotFoundError:
         return None
     except unless_signalled(OSError, DamagedError) as error:

@@ -25,7 +25,7 @@ from warp_tiles.errors import PlanError, ScriptError
 from warp_tiles.launch.script import Script, Target
 from warp_tiles.reports.descriptions import compiled_again
 from warp_tiles.settings import ENVIRONMENT, current, override
-from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS, TOOLCHAIN
+from warp_tiles.store import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.keys import SigningKey, signer_of
 from warp_tiles.store.kinds import FUNCTIONS, MODULES
@@ -204,12 +204,12 @@ def _warmed(script: Script, wanted: Wanted, scratch: Path) -> list[Row]:
 
 def _entries(root: Path, kept: Mapping[str, Row]) -> Iterator[tuple[str, Entry]]:
     """The entries of some modules under all of their keys, and of all functions, with the kinds of their objects."""
-    for kind, name in ((MODULES, MODULE), (FUNCTIONS, LTOIR)):
+    for kind in (MODULES, FUNCTIONS):
         cache = Cache(root, kind)
         for item in cache.entries():
             content = str(item.manifest.info.get("content_key", item.key))
             if (kind is FUNCTIONS or content in kept) and (entry := cache.read_verified(item.key)) is not None:
-                yield name, entry
+                yield kind.object, entry
 
 
 def _made_with() -> tuple[str, str]:

@@ -163,7 +163,7 @@ def warm(
             start, rows, discovery = _of_script(script, archs, start)
         else:
             assert record is not None
-            rows = _of_record(record, archs)
+            rows = _of_list(record, archs)
     counts = Counter(row["state"] for row in rows)
     for row in rows:
         if row["reason"]:
@@ -184,7 +184,7 @@ def warm(
     sys.exit(1 if counts["failed"] or any(transfer.failed for transfer in pushed.values()) else 0)
 
 
-def _of_record(file: Path, archs: Sequence[int]) -> list[Row]:
+def _of_list(file: Path, archs: Sequence[int]) -> list[Row]:
     """Compile the modules of a start list, for these architectures or for their own."""
     import warp
 
@@ -263,14 +263,14 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
     try:
         discovery = discover(script, at_launch=modules.at_launch)
         modules.finish()
-        record = hooks.program_start
-        assert record is not None
+        started = hooks.program_start
+        assert started is not None
         for generated, row in zip(modules.generated, modules.rows):
             if generated is not None and row["key"]:
-                record.add(generated.module, generated.key.digest)
+                started.add(generated.module, generated.key.digest)
     finally:
-        api.disable()  # writes the record
-    return record.file if record.file.exists() else None, modules.rows, discovery
+        api.disable()  # writes the list
+    return started.file if started.file.exists() else None, modules.rows, discovery
 
 
 class LaunchedModules:
@@ -370,7 +370,7 @@ def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any], start
         keep_start_list(kept=start_list)
         api.enable()
         if is_enabled():
-            require_hooks("run").takes_start = False  # the parent writes the record
+            require_hooks("run").takes_start = False  # the parent writes the list
         _enable_children()
     except Exception as error:  # a child must not fail because of this
         warn(f"a child process runs with Warp alone: {error}")

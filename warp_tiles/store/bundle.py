@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from warp_tiles.errors import BundleError
-from warp_tiles.store import LAYOUT, LTOIR, MODULE, RECORDS, TOOLCHAIN, object_name
+from warp_tiles.store import LAYOUT, TOOLCHAIN, object_name
 from warp_tiles.store.envelope import RefusedError, UntrustedError, Wanted, unpack
 from warp_tiles.store.keys import PublicKey
-from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
+from warp_tiles.store.kinds import KINDS, MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import Entry
+from warp_tiles.store.report import reason_of
 from warp_tiles.util.files import open_input, open_output
 from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import WarnedTexts
@@ -39,7 +40,8 @@ log = logging.getLogger("warp_tiles")
 #: The largest number of objects. Each has at most 138 bytes in the directory of the file.
 MOST_OBJECTS = 50_000
 _CHUNK_BYTES = 1 << 16
-_NAME = re.compile(rf"{LAYOUT}/({LTOIR}|{MODULE}|{RECORDS}|{TOOLCHAIN})/([0-9a-f]{{2}})/(\2[0-9a-f]{{62}})")
+_OBJECTS = "|".join(kind.object for kind in KINDS if kind.object)
+_NAME = re.compile(rf"{LAYOUT}/({_OBJECTS})/([0-9a-f]{{2}})/(\2[0-9a-f]{{62}})")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _RECORD = struct.Struct("<4s6H3L5H2L")
 _OFFSET = struct.Struct("<2HQ")
@@ -105,7 +107,7 @@ def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
             stream.write(_directory(members))
     except unless_signalled(OSError) as error:
         raise BundleError(
-            f"the bundle {path} cannot be written: {error.strerror or error}",
+            f"the bundle {path} cannot be written: {reason_of(error)}",
             remedy="name a file in an existing folder that you may write, on a disk with space",
         ) from error
 
@@ -236,7 +238,7 @@ class Bundle:
         try:
             yield
         except unless_signalled(OSError, RefusedError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
+            reason = reason_of(error)
             remedy = "make it again (`warp-tiles cache export`, `tune export` or `bundle`), and copy it unchanged"
             if isinstance(error, OSError):
                 remedy = "name a bundle that you may read"

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from warp_tiles.store.documents import SealedDocuments
 from warp_tiles.store.key import CacheKey, KeyField
 from warp_tiles.store.kinds import MISSED_KEYS
 from warp_tiles.store.paths import is_digest
-from warp_tiles.store.sealed import Documents
+from warp_tiles.util.threads import suppressed
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class MissedKeys:
     """Transcripts of missed keys, one file per key. If their folder cannot be used, a miss has no explanation."""
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
-        self._documents = Documents(root, MISSED_KEYS, shared=shared)
+        self._documents = SealedDocuments(root, MISSED_KEYS, shared=shared)
 
     def add(self, key: CacheKey) -> None:
         """Store a missed key."""
@@ -94,7 +95,9 @@ class MissedKeys:
 
     def find(self, prefix: str) -> CacheKey | None:
         """The one stored key whose digest has this prefix; None if none or several have it, or its file is damaged."""
-        found = [name for name in self._documents.names() if is_digest(name) and name.startswith(prefix)]
+        found: list[str] = []
+        with suppressed(OSError):
+            found = [name for name in self._documents.names() if is_digest(name) and name.startswith(prefix)]
         document = self._documents.read(found[0]) if len(found) == 1 else None
         if document is None:
             return None

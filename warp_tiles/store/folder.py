@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,19 +63,17 @@ class Folder:
         """Hold a lock across processes, see :meth:`TrustedFolder.lock`."""
         return self.files.lock(f"{LOCKS}/{name}.lock", timeout_s, waiting=waiting)
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
+    def changing(self) -> AbstractContextManager[None]:
         """Keep other processes from changing the store. Without the lock, a change at worst causes a later miss.
 
         Raises:
             OSError: The folder cannot be used.
         """
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock"))
-            except unless_signalled(TimeoutError, NoLocksError) as error:
-                self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
-            yield
+
+        def unlocked(error: OSError) -> None:
+            self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
+
+        return store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock", unlocked)
 
     def find_manifest(self, digest: str) -> Manifest | None:
         """A key's manifest; None if it is not stored. A damaged one is removed and reported."""

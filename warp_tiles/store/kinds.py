@@ -1,8 +1,10 @@
-"""The kinds of what is stored below one root, each in a folder of its own. docs/design.md has the rules of each."""
+"""The kinds of what is stored below one root, each in a folder of its own, with the rules of each (docs/design.md)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from warp_tiles.store import LTOIR, MODULE, RECORDS, TOOLCHAIN
 
 JSON = ".json"
 MAX_PAYLOAD_BYTES = 256 << 20
@@ -10,15 +12,18 @@ MAX_PAYLOAD_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind.
+    """One kind. What is damaged is removed and reported once, unless it is set aside.
 
     Attributes:
         part: What it counts as in ``cache info``.
         folder: By name below the root of all caches; empty for the root itself.
         suffix: Of its files, or of the payloads of its entries.
-        most_bytes: The largest file or payload that is read.
-        most_files: The oldest files above this number are removed; 0 for no such limit.
+        most_bytes: The largest file or payload that is written and read.
+        most_files: Above this number, the files that were used least recently are removed; 0 for no such limit.
         private: Its files are for this user alone, also below a shared root.
+        merged: A writer adds to what others wrote, under a lock, and durably. Otherwise what is lost can be made again.
+        aside: Suffix with which a damaged file is set aside; empty if it is removed.
+        object: As what it leaves the machine, in bundles and remote stores; empty if it stays.
     """
 
     part: str
@@ -27,20 +32,24 @@ class Kind:
     most_bytes: int = 4 << 20
     most_files: int = 0
     private: bool = True
+    merged: bool = False
+    aside: str = ""
+    object: str = ""
 
 
 #: Entries, in caches of their own.
-FUNCTIONS = Kind("functions", "", ".ltoir", MAX_PAYLOAD_BYTES, private=False)
-MODULES = Kind("linked_modules", "modules", ".cubin", MAX_PAYLOAD_BYTES, private=False)
+FUNCTIONS = Kind("functions", "", ".ltoir", MAX_PAYLOAD_BYTES, private=False, object=LTOIR)
+MODULES = Kind("linked_modules", "modules", ".cubin", MAX_PAYLOAD_BYTES, private=False, object=MODULE)
 HEADERS = Kind("precompiled_headers", "cuda_headers", ".pch", MAX_PAYLOAD_BYTES)
 #: Tuning records. One with a thousand timings has 0.4 MB.
-MEASUREMENTS = Kind("tuning_records", "tuning", private=False)
+MEASUREMENTS = Kind("tuning_records", "tuning", private=False, merged=True, aside=".damaged", object=RECORDS)
+#: What scripts loaded, see :mod:`warp_tiles.build.start_list`. A file that a user names is exchanged.
+STARTS = Kind("facts", "starts", most_bytes=64 << 20, most_files=64, private=False, merged=True)
 #: Sealed files, which are made again if they are lost.
 SEALED = (
-    TOOLCHAIN_FACTS := Kind("facts", "toolchain"),
+    TOOLCHAIN_FACTS := Kind("facts", "toolchain", object=TOOLCHAIN),
     MISSED_KEYS := Kind("facts", "asked", most_files=256),
     ASKED_HEADERS := Kind("facts", "asked_headers", most_files=64),
 )
 REJECTED_SOURCES = Kind("facts", "failed", ".cu")
-STARTS = Kind("facts", "starts")
-KINDS = (FUNCTIONS, MODULES, HEADERS, MEASUREMENTS, *SEALED, REJECTED_SOURCES, STARTS, Kind("facts", "stats"))
+KINDS = (FUNCTIONS, MODULES, HEADERS, MEASUREMENTS, STARTS, *SEALED, REJECTED_SOURCES, Kind("facts", "stats"))

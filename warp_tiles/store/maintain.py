@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from warp_tiles.store.documents import SealedDocuments
 from warp_tiles.store.folder import Folder
 from warp_tiles.store.kinds import HEADERS, KINDS, MODULES, SEALED, Kind
 from warp_tiles.store.manifest import Manifest
 from warp_tiles.store.paths import KEYS, LAYOUT
-from warp_tiles.store.sealed import DamagedError, Documents
+from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import DAY_S, TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import suppressed, unless_signalled
 
@@ -253,7 +254,7 @@ def _others_of_shared(folder: Folder) -> Iterator[None]:
 def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
     """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed."""
     for kind in () if folder.kind.folder else SEALED:
-        documents = Documents(folder.root, kind, shared=folder.files.shared)
+        documents = SealedDocuments(folder.root, kind, shared=folder.files.shared)
         with _others_of_shared(folder):
             for path, reason in documents.damage():
                 if remove:
@@ -301,5 +302,6 @@ def remove_facts(folder: Folder, report: GcReport) -> None:
     """Remove all facts."""
     for kind in KINDS:
         for name, status in list(below(folder, kind.folder)) if kind.part == "facts" else ():
-            folder.files.remove(name)
-            report.freed_bytes += status.st_size
+            if not name.endswith((".lock", ".holder")):  # another process may hold it
+                folder.files.remove(name)
+                report.freed_bytes += status.st_size

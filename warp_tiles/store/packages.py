@@ -24,6 +24,7 @@ from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import is_digest
+from warp_tiles.store.report import reason_of
 from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, read_bounded, seal, sealed_body
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -147,7 +148,7 @@ class KernelPackage:
         except FileNotFoundError:  # a folder that pip has left
             return ""
         except unless_signalled(OSError, DamagedError) as error:
-            return _text(error)
+            return reason_of(error)
 
     @cached_property
     def loaded(self) -> KernelIndex | str:
@@ -218,7 +219,7 @@ class KernelPackage:
             manifest.check_payload(payload, full=True)
             return payload
         except unless_signalled(OSError, DamagedError) as error:
-            self.say(f"{name[:12]}: {_text(error)}")
+            self.say(f"{name[:12]}: {reason_of(error)}")
             return None
 
     def reason_missed(self, module: str, arch: int, block_dim: int, toolchain: str) -> str:
@@ -264,10 +265,6 @@ class Packaged:
 def package_of(entry: Entry | None) -> str:
     """The package that an entry came from; empty for another place."""
     return "" if entry is None else str(entry.manifest.info.get(PACKAGE, ""))
-
-
-def _text(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)
 
 
 def pack(payload: bytes) -> bytes:

@@ -6,14 +6,13 @@ import os
 import re
 from pathlib import Path
 
+from warp_tiles.store.kinds import STARTS
 from warp_tiles.util.threads import unless_signalled
 
 LAYOUT = "v1"
 #: The folders of manifests, payloads and locks below a cache, and the beginning of the locks of running compilers.
 KEYS, OBJECTS, LOCKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks"
 SLOT_PREFIX = "worker-"
-#: The folder of start lists below the root.
-STARTS = "starts"
 _NO_FOLDER = Path(os.devnull) / "warp_tiles"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
@@ -52,16 +51,12 @@ def cache_root(cache_dir: Path | None) -> Path:
 
 
 def start_file(root: Path, script: Path) -> Path:
-    """Where the start list of a script lies if no other file is named.
-
-    Args:
-        root: The folder of all caches.
-    """
+    """Where the start list of a script lies if no other file is named; ``root`` is the folder of all caches."""
     import hashlib
 
     identity = hashlib.sha256(os.fsencode(script.resolve())).hexdigest()
     name = "".join(char if char.isalnum() or char in ".-" else "_" for char in script.name)[:80]
-    return root / STARTS / f"{name}-{identity[:12]}.json"
+    return root / STARTS.folder / f"{name}-{identity[:12]}{STARTS.suffix}"
 
 
 def absolute(path: Path) -> Path:

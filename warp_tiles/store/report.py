@@ -14,6 +14,11 @@ logger = logging.getLogger("warp_tiles.cache")
 _logged = WarnedTexts()
 
 
+def reason_of(error: Exception) -> str:
+    """The message of the operating system, without path and number; of another error, its text."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 @dataclass(frozen=True)
 class Problem:
     """A problem that prevented caching, but not the build.
@@ -53,11 +58,10 @@ class Problems:
 
     def folder(self, root: Path, error: OSError) -> None:
         """Add the problem that the folder cannot be used."""
-        reason = error.strerror or str(error) or type(error).__name__
         self.add(
             "folder",
             root,
-            f"the cache folder cannot be used ({reason}), so nothing is cached there",
+            f"the cache folder cannot be used ({reason_of(error)}), so nothing is cached there",
             "free space, fix the permissions, or choose another cache folder",
         )
 
@@ -66,7 +70,7 @@ class Problems:
         self.add(
             "lock",
             root,
-            f"builds are not coordinated between processes ({error.strerror or error})",
+            f"builds are not coordinated between processes ({reason_of(error)})",
             "check whether another process hangs, or choose a cache folder on a local file system",
         )
 

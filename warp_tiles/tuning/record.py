@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NoReturn
 
-from warp_tiles.store.sealed import dump_json
+from warp_tiles.store.sealed import FutureSchemaError, dump_json
 from warp_tiles.tuning.tuning_key import TuningKey
 from warp_tiles.util.warn import shown
 
@@ -30,10 +30,6 @@ _MOST_DIGITS = 19  # of an integer of 64 bits, with its sign
 _NUMBERS = ("median_us", "low_us", "high_us")  # NaN in a timing and null in JSON without a measurement
 GAIN = 0.99  # of the default's time; a winner needs less
 _as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
-
-
-class FutureSchemaError(ValueError):
-    """A later release wrote the data, and this release cannot read it."""
 
 
 def require_schema(data: Any, what: str) -> None:

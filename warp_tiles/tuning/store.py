@@ -27,8 +27,9 @@ from warp_tiles.store import ANY_TOOLCHAIN, RECORDS, SIGNED_BY
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root
-from warp_tiles.tuning.record import Record, Timing, decode_records, encode_record, encode_records
-from warp_tiles.tuning.record_folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
+from warp_tiles.store.report import reason_of
+from warp_tiles.tuning.record import Record, Timing, decode_records, encode_records
+from warp_tiles.tuning.record_folder import RecordFolder, ShippedFolder, name_of, warn_once
 from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey
 from warp_tiles.util.threads import suppressed, unless_signalled
 
@@ -79,10 +80,9 @@ class RecordStore:
     """
 
     def __init__(self, root: Path, read_only: Sequence[Path] = (), *, folder: str = "", shared: bool = False) -> None:
-        self._own = RecordFolder(absolute(root), folder, read_only=False, shared=shared)
+        self._own = RecordFolder(absolute(root), folder, shared=shared)
         self.root = self._own.root
-        shipped = (RecordFolder(absolute(path), read_only=True) for path in read_only)
-        self._folders = (*shipped, self._own)
+        self._folders = (*(ShippedFolder(absolute(path)) for path in read_only), self._own)
 
     def load(self, key: TuningKey) -> Record | None:
         """Returns the record of a key, united over all folders; None if there is none.
@@ -90,14 +90,10 @@ class RecordStore:
         If several folders have a timing of one configuration, timings with the key's driver and Warp patch release
         count before others. Of those, finished ones count before unfinished ones. Of those, the first folder's counts.
         """
-        found = []
-        for folder in self._folders:
-            path = folder.path(key)
-            if folder is self._own and path in _unwritten:
-                found.append(_unwritten[path])
-            record = folder.read(path)
-            if record is not None:
-                found.append(record)
+        name = name_of(key)
+        stored = [folder.read(name) for folder in self._folders]
+        stored.insert(-1, _unwritten.get(self._own.path(name)))
+        found = [record for record in stored if record is not None]
         return _united(key, found, key.environment.soft()) if found else None
 
     def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
@@ -111,13 +107,14 @@ class RecordStore:
         Raises:
             TypeError, ValueError: A configuration has no JSON form; nothing is changed.
         """
-        path = self._own.path(key)
-        encode_record(Record(key, tuple(timings)))
+        name = name_of(key)
+        path = self._own.path(name)
+        self._own.encode(Record(key, tuple(timings)))
         try:
             with self._own.changing():
-                known = self._own.read_for_change(path) or Record(key)
+                known = self._own.load_for_change(name) or Record(key)
                 early = _unwritten[path].timings if path in _unwritten else ()
-                self._own.write(replace(known, key=key).merged((*early, *timings)))
+                self._own.store(name, replace(known, key=key).merged((*early, *timings)))
                 _unwritten.pop(path, None)
         except unless_signalled(OSError) as error:
             with _unwritten_lock:
@@ -142,7 +139,7 @@ class RecordStore:
             hold a lock. False if another search has ended meanwhile or still runs, or if this thread is searching for
             the key.
         """
-        files, name = self._own.trusted, lock_name(key.digest)
+        files, name = self._own.files, _lock_of(key)
         lock = files.path(name)
         with ExitStack() as held:
             may_search = lock not in _searching.locks
@@ -164,7 +161,7 @@ class RecordStore:
 
     def searches(self, key: TuningKey) -> bool:
         """Returns True if this thread is in the block of :meth:`single_flight` for a key."""
-        return self._own.trusted.path(lock_name(key.digest)) in _searching.locks
+        return self._own.files.path(_lock_of(key)) in _searching.locks
 
     def records(self, subject_prefix: str = "") -> list[StoredRecord]:
         """The record of each file whose subject begins with a prefix, folder by folder in lookup order."""
@@ -175,12 +172,11 @@ class RecordStore:
                     if path.is_relative_to(self.root):
                         found.append(StoredRecord(path, record, read_only=False))
             try:
-                for path in folder.files(subject_prefix):
-                    record_there = folder.read(path)
-                    if record_there is not None:
-                        found.append(StoredRecord(path, record_there, folder.read_only))
+                for name in folder.names(subject_prefix):
+                    if (record_there := folder.read(name)) is not None:
+                        found.append(StoredRecord(folder.path(name), record_there, folder.read_only))
             except unless_signalled(OSError) as error:
-                folder.warn_of(error)
+                folder.unusable(error)
         return [stored for stored in found if stored.record.key.subject.startswith(subject_prefix)]
 
     def united(self, subject_prefix: str = "", present: Environment | None = None) -> list[Record]:
@@ -237,10 +233,12 @@ class RecordStore:
             return len(removed)
         try:
             with own.changing():
-                stored = [path for path in own.files() if wanted is None or path.stem in wanted]
-                removed.update(stored)
-                for path in (*stored, *(own.files(suffix=DAMAGED_SUFFIX) if wanted is None else ())):
-                    own.trusted.remove(own.name(path))
+                for name in own.names():
+                    if wanted is None or Path(name).name in wanted:
+                        own.files.remove(own.file(name))
+                        removed.add(own.path(name))
+                for name in own.names(suffix=own.kind.aside) if wanted is None else ():
+                    own.files.remove(f"{name}{own.kind.aside}")
         except unless_signalled(OSError) as error:
             raise RecordError(
                 f"tuning records in {self.root} cannot be removed: {reason_of(error)}",
@@ -321,15 +319,15 @@ class RecordStore:
         except ValueError as error:
             remedy = "give a file that `warp-tiles tune export` of this release or of an earlier one wrote"
             raise RecordError(f"{path} is not imported: {error}", remedy) from error
-        records: dict[Path, Record] = {}
+        records: dict[str, Record] = {}
         try:
             with self._own.changing():
                 for record in incoming:
-                    place = self._own.path(record.key)
-                    known = records.get(place) or self._own.read_for_change(place)
-                    records[place] = record.merged(() if known is None else known.timings)
-                for record in records.values():
-                    self._own.write(record)
+                    name = name_of(record.key)
+                    known = records.get(name) or self._own.load_for_change(name)
+                    records[name] = record.merged(() if known is None else known.timings)
+                for name, record in records.items():
+                    self._own.store(name, record)
         except unless_signalled(OSError) as error:
             raise RecordError(
                 f"{path} is not imported, {self.root} cannot be changed: {reason_of(error)}",
@@ -462,6 +460,11 @@ def records_key(data: bytes, signer: str) -> CacheKey:
 def count_of(entry: Entry) -> int:
     """The number of records in an entry of :meth:`RecordStore.entry`."""
     return int(str(entry.manifest.info["records"]))
+
+
+def _lock_of(key: TuningKey) -> str:
+    """The lock of a search for a key."""
+    return f".locks/{key.digest}.lock"
 
 
 def _united(key: TuningKey, records: Sequence[Record], present: Mapping[str, Scalar]) -> Record:

@@ -377,18 +377,25 @@ def _sync(descriptor: int) -> None:
 
 
 @contextmanager
-def store_lock(files: TrustedFolder, name: str) -> Iterator[None]:
+def store_lock(
+    files: TrustedFolder, name: str, unlocked: Callable[[OSError], None], wait_s: float | None = None
+) -> Iterator[None]:
     """Hold the lock for changes of a folder. A log message names the process that is waited for.
 
     After one timeout, later calls in this process wait only briefly, until the lock is obtained again.
 
+    Args:
+        unlocked: Called with the TimeoutError if another process holds it for too long, or with the NoLocksError of a
+            file system without locks. If it raises nothing, the block runs without the lock. Repeated timeouts have
+            the same text.
+        wait_s: Seconds until then; None for :data:`WAIT_S`.
+
     Raises:
-        TimeoutError: Another process holds it for too long. Repeated errors have the same text.
-        NoLocksError: The file system has no locks.
         OSError: The lock cannot be created.
     """
     path = files.path(name)
-    wait_s = min(WAIT_S, WAIT_AGAIN_S) if path in _timeouts else WAIT_S
+    wait_s = WAIT_S if wait_s is None else wait_s
+    wait_s = min(wait_s, WAIT_AGAIN_S) if path in _timeouts else wait_s
 
     def waiting(holder: str) -> None:
         place = printable(str(files.root))
@@ -397,7 +404,9 @@ def store_lock(files: TrustedFolder, name: str) -> Iterator[None]:
     with ExitStack() as held:
         try:
             held.enter_context(files.lock(name, wait_s, waiting=waiting))
+            _timeouts.pop(path, None)
         except unless_signalled(TimeoutError) as error:
-            raise TimeoutError(_timeouts.setdefault(path, str(error))) from None
-        _timeouts.pop(path, None)
+            unlocked(TimeoutError(_timeouts.setdefault(path, str(error))))
+        except NoLocksError as error:
+            unlocked(error)
         yield

@@ -1,0 +1,196 @@
+"""Documents: files of JSON of one kind, which are read, written, listed, bounded and repaired by the kind's rules."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from warp_tiles.store.kinds import Kind
+from warp_tiles.store.report import Problems
+from warp_tiles.store.sealed import DamagedError, FutureSchemaError, read_bounded, seal, unseal
+from warp_tiles.util.threads import suppressed, unless_signalled
+from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder, store_lock
+
+T = TypeVar("T")
+_LOCK = ".locks/store.lock"
+
+
+class Documents(Generic[T]):
+    """The documents of one kind, each with a name. A subclass says how one is written and read.
+
+    Args:
+        shared: Accept a root that others can write.
+    """
+
+    def __init__(self, root: Path, kind: Kind, *, shared: bool = False) -> None:
+        self.files = TrustedFolder(root, kind.folder, shared=shared, private=kind.private)
+        self.kind = kind
+        self.problems = Problems()
+
+    def decode(self, data: bytes, name: str) -> T:
+        """A document from untrusted bytes.
+
+        Raises:
+            FutureSchemaError: A later release wrote it.
+            ValueError: It is damaged.
+        """
+        raise NotImplementedError
+
+    def encode(self, document: T) -> bytes:
+        """What :meth:`decode` reads."""
+        raise NotImplementedError
+
+    def file(self, name: str) -> str:
+        """The name of a document's file in the folder."""
+        return f"{name}{self.kind.suffix}"
+
+    def path(self, name: str) -> Path:
+        """The path of a document's file."""
+        return self.files.path(self.file(name))
+
+    def read(self, name: str) -> T | None:
+        """Returns a document, and notes its use; None if it is missing, damaged or unreadable."""
+        try:
+            document = self.load(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except FutureSchemaError as error:
+            self._unusable(name, error)
+        except unless_signalled(ValueError) as error:
+            return self._repaired(name, error)
+        except unless_signalled(OSError) as error:
+            self._unusable(name, error)
+        else:
+            if self.kind.most_files:
+                with suppressed(OSError):
+                    self.files.touch(self.file(name), time.time_ns())
+            return document
+        return None
+
+    def load(self, name: str) -> T:
+        """Returns a document, and changes nothing.
+
+        Raises:
+            ValueError: It is damaged, or of a later release.
+            OSError: It is missing or unreadable, or the folder is refused.
+        """
+        return self.decode(read_bounded(self.files, self.file(name), self.kind.most_bytes)[0], name)
+
+    def load_for_change(self, name: str) -> T | None:
+        """Returns a document; None if there is none. A damaged one is put away, so the caller must hold the lock.
+
+        Raises:
+            OSError: A later release wrote it, or it cannot be read or put away.
+        """
+        try:
+            return self.load(name)
+        except FileNotFoundError:
+            return None
+        except FutureSchemaError as error:
+            raise OSError(errno.EPERM, f"{self.path(name)} is left alone: {error}") from error
+        except unless_signalled(ValueError) as error:
+            if self.kind.aside:
+                self.files.move(self.file(name), f"{name}{self.kind.aside}")
+            else:
+                self.files.remove(self.file(name))
+            self._damaged(name, error)
+            return None
+
+    def write(self, name: str, document: T) -> None:
+        """Store a document as :meth:`store` does. Does nothing if the folder cannot be used."""
+        try:
+            self.store(name, document)
+        except unless_signalled(OSError) as error:
+            self._unusable(name, error)
+
+    def store(self, name: str, document: T) -> None:
+        """Store a document, and remove the least recently used ones above the limit. Nothing is written twice.
+
+        Raises:
+            OSError: It cannot be written, or is larger than what is read.
+        """
+        data, file = self.encode(document), self.file(name)
+        if len(data) > self.kind.most_bytes:
+            raise OSError(errno.EFBIG, f"it has {len(data)} bytes, and at most {self.kind.most_bytes} are read")
+        if self.kind.merged:
+            with suppressed(OSError):
+                if self.files.read(file, len(data))[0] == data:  # a new file would change fingerprints
+                    return
+        self.files.write(file, data, durable=self.kind.merged)  # elsewhere a seal shows a partial file
+        if self.kind.most_files:
+            stored = ((status.st_mtime_ns, name) for name, status in self.files.files())
+            kept = sorted(item for item in stored if item[1].endswith(self.kind.suffix))
+            for _, oldest in kept[: -self.kind.most_files]:
+                self.files.remove(oldest)
+
+    def changing(self, wait_s: float | None = None) -> AbstractContextManager[None]:
+        """Hold the lock of a kind that is merged. If the file system has no locks, the change is made without one.
+
+        Raises:
+            OSError: The folder cannot be used, or another process holds the lock for ``wait_s``, by default a minute.
+        """
+        return store_lock(self.files, _LOCK, self._unlocked, wait_s) if self.kind.merged else nullcontext()
+
+    def names(self) -> list[str]:
+        """The names of the stored documents, in order. Raises OSError if the folder cannot be used, or is refused."""
+        suffix = self.kind.suffix
+        return sorted(file.removesuffix(suffix) for file, _ in self.files.files() if file.endswith(suffix))
+
+    def damage(self) -> list[tuple[Path, str]]:
+        """The damaged files, each with the fault. Nothing is changed.
+
+        Raises:
+            OSError: The folder cannot be used, or is refused.
+        """
+        found = []
+        for name in self.names():
+            try:
+                self.load(name)
+            except DamagedError as error:
+                found.append((self.path(name), str(error)))
+            except FileNotFoundError:
+                pass  # removed meanwhile
+        return found
+
+    # ---- what is reported
+
+    def _repaired(self, name: str, error: ValueError) -> T | None:
+        """Put a damaged document away. Returns what another process has written in its place meanwhile."""
+        try:
+            with self.changing():
+                return self.load_for_change(name)
+        except unless_signalled(OSError) as problem:
+            self._damaged(name, error, problem)
+            return None
+
+    def _damaged(self, name: str, error: ValueError, problem: OSError | None = None) -> None:
+        """Report a damaged document that was put away, or why it could not be."""
+        self.problems.damage(self.path(name), str(error))
+
+    def _unusable(self, name: str, error: Exception) -> None:
+        """Report a document that stays and is not used. Of a folder that cannot be used, the cache itself tells."""
+        # in a shared cache, these folders belong to the first user
+        if isinstance(error, RefusedFolderError) and not self.files.shared:
+            self.problems.folder(self.files.root, error)
+
+    def _unlocked(self, error: OSError) -> None:
+        """Report that there are no locks. Raises the error of one that others hold."""
+        if isinstance(error, TimeoutError):
+            raise error
+        self.problems.lock(self.files.root, error)
+
+
+class SealedDocuments(Documents[Mapping[str, object]]):
+    """Documents that save time and can be made again, such as facts about the toolchain. If one is lost, time is."""
+
+    def decode(self, data: bytes, name: str) -> Mapping[str, object]:
+        """See :class:`Documents`."""
+        return unseal(data)
+
+    def encode(self, document: Mapping[str, object]) -> bytes:
+        """See :class:`Documents`."""
+        return seal(document)
