@@ -31,29 +31,30 @@ if __name__ == "__main__":
 """
 
 
+def run(folder: Path, script: str, *options: str, **environment: str) -> str:
+    """Run a script under ``warp-tiles run``, with a cache in its folder. Returns what it prints."""
+    (folder / "script.py").write_text(script)
+    given = {**os.environ, "WARP_TILES_CACHE_DIR": str(folder / "cache"), **environment}
+    words = [sys.executable, "-m", "warp_tiles", "run", *options, str(folder / "script.py")]
+    done = subprocess.run(words, env=given, check=True, capture_output=True, text=True, timeout=120, cwd=folder)
+    return done.stdout
+
+
 @pytest.mark.parametrize("by", ["a setting", "a store"])
-def test_run_keeps_a_record_for_each_script(by: str, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
+def test_run_keeps_a_list_for_each_script(by: str, tmp_path: Path) -> None:
     asks = {"WARP_TILES_MODULES": "all"} if by == "a setting" else {"WARP_TILES_REMOTE": (tmp_path / "store").as_uri()}
-    environment = {**os.environ, **asks, "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
     (tmp_path / "store").mkdir()
-    command = [sys.executable, "-m", "warp_tiles", "run", str(script)]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
-    kept = start_file(tmp_path / "cache", script)
+    run(tmp_path, SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")), **asks)
+    kept = start_file(tmp_path / "cache", tmp_path / "script.py")
     assert [module.name for module in read_start_list(kept).modules] == ["__main__"]
 
 
 @pytest.mark.parametrize(
     ("option", "kept"), [((), "script"), (("--start", "given.json"), "given"), (("--no-start",), "")]
 )
-def test_a_script_may_name_its_record_under_run(option: tuple[str, ...], kept: str, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
+def test_a_script_may_name_its_list_under_run(option: tuple[str, ...], kept: str, tmp_path: Path) -> None:
     enable = "\nimport warp_tiles\nwarp_tiles.enable(start='script.json')\n"
-    script.write_text(enable + SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
-    environment = {**os.environ, "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "warp_tiles", "run", *option, str(script)]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120, cwd=tmp_path)
+    run(tmp_path, enable + SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")), *option)
     assert [path.stem for path in tmp_path.glob("*.json")] == [kept][: bool(kept)]
     assert not list((tmp_path / "cache").glob("starts/*.json"))
 
@@ -74,14 +75,8 @@ if __name__ == "__main__":
 
 
 def test_children_know_of_the_start_list(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(CHILDREN)
-    command = [sys.executable, "-m", "warp_tiles", "run", "--start", "start.json", str(script)]
-    environment = {**os.environ, "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(
-        command, env=environment, check=True, capture_output=True, text=True, timeout=120, cwd=tmp_path
-    )
-    assert [line for line in done.stdout.splitlines() if line.endswith("True")] == ["fork True", "spawn True"]
+    shown = run(tmp_path, CHILDREN, "--start", "start.json")
+    assert [line for line in shown.splitlines() if line.endswith("True")] == ["fork True", "spawn True"]
 
 
 def test_a_record_that_no_gpu_fills_is_said(tmp_path: Path) -> None:
@@ -97,6 +92,12 @@ def test_a_record_that_no_gpu_fills_is_said(tmp_path: Path) -> None:
 # ---- warp-tiles warm
 
 
+def rows_of(*arguments: object, **given: Any) -> list[dict[str, Any]]:
+    """What ``warp-tiles warm`` says about each module."""
+    found: list[dict[str, Any]] = json.loads(warm("--json", *arguments, **given))["modules"]
+    return found
+
+
 def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
     file = recorded("first", load(text()))
     record = read_start_list(file)
@@ -105,9 +106,7 @@ def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_pat
     broken = dataclasses.replace(kept, name="broken", source="nonsense")
     rewrite(file, broken, kept, clustered)
     cache = tmp_path / "other" / "cache"
-    rows = json.loads(warm("--json", "--arch", "80,90", "--record", file, status=1, WARP_TILES_CACHE_DIR=cache))[
-        "modules"
-    ]
+    rows = rows_of("--arch", "80,90", "--record", file, status=1, WARP_TILES_CACHE_DIR=cache)
     states = {(row["module"], row["arch"]): row["state"] for row in rows}
     assert states == {
         ("broken", 80): "failed", ("broken", 90): "failed", (kept.name, 80): "compiled", (kept.name, 90): "compiled",
@@ -128,7 +127,7 @@ def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path) -> None:
     warm("--record", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
     assert not list(store.rglob("*"))
     assert "1 pushed" in warm("--push", "--record", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
-    (module,) = json.loads(warm("--json", "--record", file, WARP_TILES_CACHE_DIR=tmp_path / "b", **given))["modules"]
+    (module,) = rows_of("--record", file, WARP_TILES_CACHE_DIR=tmp_path / "b", **given)
     assert module["state"] == "present"
     assert [path.name for path in store.rglob("*") if path.is_file()] == [module["key"]]
 
@@ -159,9 +158,7 @@ def test_warm_prints_what_it_compiled_if_the_push_fails(
     file = recorded("first", load(text()))
     monkeypatch.setattr("warp_tiles.cli.run.require_push", lambda: None)
     monkeypatch.setattr("warp_tiles.cli.run.sign_and_write", fail)
-    (row,) = json.loads(warm("--json", "--push", "--record", file, status=1, WARP_TILES_CACHE_DIR=tmp_path / "a"))[
-        "modules"
-    ]
+    (row,) = rows_of("--push", "--record", file, status=1, WARP_TILES_CACHE_DIR=tmp_path / "a")
     assert row["state"] == "compiled"
 
 
