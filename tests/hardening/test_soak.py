@@ -41,7 +41,7 @@ def test_gc_also_collects_the_caches_beside_the_store(tmp_path: Path, number: in
     cache = inner_caches(root)[number]
     for name in ("kept", "payload without a key"):
         cache.put(key(name), payload(name), {})
-    (cache.root / cache._folder.key_name(key("payload without a key").digest)).unlink()
+    (cache.root / cache._folder.file(key("payload without a key").digest)).unlink()
     files = TrustedFolder(cache.root)
     for name in (key("killed").digest, "starts"):
         files.write(f"v1/locks/{name}.holder", b"1 elsewhere")

@@ -159,7 +159,7 @@ def test_gc_keeps_payloads_when_a_manifest_cannot_be_read(
 ) -> None:
     (entry,) = fill(cache, "a")
     with monkeypatch.context() as patch:
-        patch.setattr(cache._folder, "read_manifest", lambda digest: os.listdir("/dev/null/x"))
+        patch.setattr(cache._folder, "load", lambda digest: os.listdir("/dev/null/x"))
         assert cache.gc().payloads == 0
     assert cache.get(key("a")) == entry
     report = cache.clear()

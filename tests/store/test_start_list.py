@@ -586,9 +586,8 @@ def test_what_a_reader_refuses_is_not_written(change: dict[str, Any], tmp_path: 
     given = dataclasses.replace(MODULE, **change)
     file = tmp_path / "start.json"
     with enabled(tmp_path / "cache", start=file):
-        request = dataclasses.replace(MODULE.request(), name=given.program, suffix=given.suffix)
-        installed().program_start.note(given.name, 256, request, given.meta, "0" * 64)
-        installed().program_start.note("fine", 256, MODULE.request(), {}, "1" * 64)
+        installed().program_start.note(given, "0" * 64)
+        installed().program_start.note(dataclasses.replace(MODULE, name="fine"), "1" * 64)
     assert read_start_list(file).modules[-1].name == "fine"
 
 
@@ -596,7 +595,7 @@ def test_a_list_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: py
     file = tmp_path / "start.json"
     monkeypatch.setattr(start_list, "STARTS", dataclasses.replace(STARTS, most_bytes=100))
     with pytest.warns(RuntimeWarning, match="more than 100 bytes"), enabled(tmp_path / "cache", start=file):
-        installed().program_start.note("m", 256, MODULE.request(), {}, "0" * 64)
+        installed().program_start.note(MODULE, "0" * 64)
     assert not file.exists()
 
 

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext, ahead_of_launches
-from warp_tiles.build.functions import Linked
 from warp_tiles.build.module_build import ModuleBuild, key_ahead, link_ahead
 from warp_tiles.build.records import now_s
 from warp_tiles.build.start_list import StartList, StartLists, StartModule
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, WarpOutput, content_key
-from warp_tiles.compile.module import ModuleSource, WarpCompileRequest, reason_without_key
+from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
@@ -65,11 +64,9 @@ def generated(
 ) -> AheadModule | None:
     """A module that Warp has generated ahead. None if only its launch may build it."""
     if isinstance(build, ModuleBuild):
-        parts = build.ahead(source, module)
-        if parts is None:
+        if (one := build.ahead(source, module)) is None:
             return None
         context = engine.build_context(build.plan.settings)
-        one = StartModule.of(build.plan.name, build.plan.block_dim, parts[0], {}, parts[1])
         key, _ = keys_of(engine, context, one)
         return None if key is None else AheadModule(one, key, None, context)
     if module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
@@ -370,19 +367,7 @@ class ProgramStart:
         except unless_signalled(*FAILURES) as error:  # the launch meets it again, and reports it
             log.debug("module %s was not compiled ahead: %s", module.name, error)
 
-    def note(
-        self,
-        name: str,
-        block_dim: int,
-        request: WarpCompileRequest,
-        meta: Mapping[str, Any],
-        digest: str,
-        linked: Linked | None = None,
-    ) -> None:
-        """Note a module that is loaded, from the request of Warp's compiler and its key in the cache."""
-        self.add(StartModule.of(name, block_dim, request, meta, linked), digest)
-
-    def add(self, module: StartModule, digest: str) -> None:
+    def note(self, module: StartModule, digest: str) -> None:
         """Note a module that a launch needs, with its key in the cache."""
         self._asked.add(digest)
         try:

@@ -6,13 +6,13 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.build.functions import Chain, Linked, variant_text
+from warp_tiles.build.functions import Chain, variant_text
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder, now_s
 from warp_tiles.compile.find import Version, dotted
@@ -31,7 +31,7 @@ from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
-    from warp_tiles.compile.module import WarpCompileRequest
+    from warp_tiles.build.start_list import StartModule
     from warp_tiles.compile.pool import CompilerPool
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.plan.planner import Choose
@@ -61,11 +61,8 @@ class Measurements(Protocol):
 class LaunchListener(Protocol):
     """Learns of the modules of launches: the start of a program (:class:`warp_tiles.build.ahead.ProgramStart`)."""
 
-    def note(
-        self, name: str, block_dim: int, request: WarpCompileRequest, meta: Mapping[str, Any], digest: str,
-        linked: Linked | None = None,
-    ) -> None:  # fmt: skip
-        """Note a module that is loaded, from the request of Warp's compiler and its key in the cache."""
+    def note(self, module: StartModule, digest: str) -> None:
+        """Notes a module that a launch needs, with its key in the cache."""
 
     def generate_while(self, is_waiting: Callable[[], bool]) -> None:
         """Use the time of a launch that waits."""

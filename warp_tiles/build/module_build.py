@@ -21,6 +21,7 @@ from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
 from warp_tiles.build.records import Artifact, ModuleRecord, Phases, now_s
+from warp_tiles.build.start_list import StartModule
 from warp_tiles.codegen.prelude import finished_source, prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, module_flags, reason_without_key
@@ -117,9 +118,9 @@ class ModuleBuild:
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=lease.keep(call.output.read_bytes(), info).key)
-        start = self._engine.program_start
-        if start is not None and record.module_key and (parts := self._parts(module, text)) is not None:
-            start.note(self.plan.name, self.plan.block_dim, parts[0], {}, record.module_key, parts[1])
+        listener = self._engine.program_start
+        if listener is not None and record.module_key and (start := self._start_module(module, text)) is not None:
+            listener.note(start, record.module_key)
         self._engine.recorder.add_record(record, planned=plan)
         if not record.found:
             self._engine.note_missed(plan)
@@ -135,30 +136,30 @@ class ModuleBuild:
             )
         return record
 
-    def ahead(self, source_path: Path, module: ModuleSource) -> tuple[WarpCompileRequest, Linked] | None:
-        """What :func:`link_ahead` links the module from, before anything is built; None if only its launch may."""
+    def ahead(self, source_path: Path, module: ModuleSource) -> StartModule | None:
+        """What :func:`link_ahead` links, before anything is built; None if only the module's launch may."""
         module, keywords = self._with_suffix(module), module.keywords
         may_build = self._settings.rules.builds and self._settings.bundle is None
         if not (may_build and self.plan.has_own_code):
             return None
         if self._warp_link_reason(module, foreign_inputs(keywords.get("ltoirs", ()), keywords)):
             return None
-        return self._parts(module, source_path.read_text("utf-8"))
+        return self._start_module(module, source_path.read_text("utf-8"))
 
     def _with_suffix(self, module: ModuleSource) -> ModuleSource:
         is_cubin = module.output == "cubin"  # whose loops may need the suffix
         return replace(module, suffix=self.plan.arch_suffix) if is_cubin else module
 
-    def _parts(self, module: ModuleSource, text: str) -> tuple[WarpCompileRequest, Linked] | None:
-        """What the module is linked from. None if no key covers it, or if its settings are not those of the process."""
+    def _start_module(self, module: ModuleSource, text: str) -> StartModule | None:
+        """The module as a start list names it. None if no key covers it, or if it has settings of its own."""
         plan, now = self.plan, current()
         own = self._settings.affecting_code(), self._settings.providers
         if reason_without_key(module, text) or own != (now.affecting_code(), now.providers):
             return None
         functions = tuple(dict.fromkeys(v.variant for v in plan.needed if v.variant and v.provider != "scalar"))
         linked = Linked(functions, plan.arch_suffix, plan.register_limit, self._prefix)
-        plain = replace(module, suffix="")
-        return WarpCompileRequest.of(plain, text.encode("utf-8")), linked
+        request = WarpCompileRequest.of(replace(module, suffix=""), text.encode("utf-8"))
+        return StartModule.of(plan.name, plan.block_dim, request, {}, linked)
 
     @contextmanager
     def _lease(self, module: ModuleSource, text: str, *, looks: bool, keeps: bool) -> Iterator[BuildLease | None]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.records import COMPILE, WARP_LINK, WRITE, ModuleRecord, Phases, now_s
+from warp_tiles.build.start_list import StartModule
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, names_in_code, reason_without_key
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import LinkError, WorkerError
@@ -186,7 +187,8 @@ class WarpModuleBuild:
                         # a module that is found without generation has no link inputs
                         self._keep(output.pack(), key, lease, now_s() - started, binds=not call.inputs)
         if (program_start := self._engine.program_start) is not None and not (call.inputs or request.fatbins):
-            program_start.note(self.plan.name, self.plan.block_dim, request, self.meta, key.digest)
+            start = StartModule.of(self.plan.name, self.plan.block_dim, request, self.meta, None)
+            program_start.note(start, key.digest)
         self._engine.recorder.add_record(
             ModuleRecord(
                 self.plan, (), "warp", "it calls no function of warp_tiles", call.output.name,

@@ -267,7 +267,7 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
         assert started is not None
         for generated, row in zip(modules.generated, modules.rows):
             if generated is not None and row["key"]:
-                started.add(generated.module, generated.key.digest)
+                started.note(generated.module, generated.key.digest)
     finally:
         api.disable()  # writes the list
     return started.file if started.file.exists() else None, modules.rows, discovery

@@ -142,7 +142,7 @@ class Cache:
         """
         manifest = None
         with self._usable():
-            manifest = self._folder.find_manifest(_digest_of(key))
+            manifest = self._folder.read(_digest_of(key))
         if manifest is None and (found := self._in_package(key)) is not None:
             manifest = found.manifest
         return manifest
@@ -179,7 +179,7 @@ class Cache:
             self._problems.add("size", self.root, reason, "raise the bound: WARP_TILES_CACHE_MAX_BYTES")
             return entry
         with self._usable(), self._folder.changing():
-            entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload, written))
+            entry = replace(entry, manifest=self._folder.store_entry(entry.manifest, entry.payload, written))
             self._keep_bound(size, entry.key)
         return entry
 
@@ -239,7 +239,7 @@ class Cache:
         """Note that a launch has generated the source of an entry, if the folder can be written."""
         info = {name: value for name, value in entry.manifest.info.items() if name != AHEAD}
         with suppressed(OSError):
-            self._folder.files.write(self._folder.key_name(entry.key), replace(entry.manifest, info=info).encode())
+            self._folder.files.write(self._folder.file(entry.key), replace(entry.manifest, info=info).encode())
 
     def is_locked(self, key: CacheKey) -> bool:
         """True if another thread or process holds the lease of a key at this moment."""
@@ -302,7 +302,7 @@ class Cache:
         with self._command("listing"):
             for digest, status in self._folder.each_key():
                 with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
-                    items.append(maintain.EntryInfo(self._folder.read_manifest(digest), status.st_mtime_ns))
+                    items.append(maintain.EntryInfo(self._folder.load(digest), status.st_mtime_ns))
         return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
 
     def verify(self, *, remove: bool = False) -> maintain.VerifyReport:

@@ -11,12 +11,11 @@ from typing import Generic, TypeVar
 
 from warp_tiles.store.kinds import Kind
 from warp_tiles.store.report import Problems
-from warp_tiles.store.sealed import DamagedError, FutureSchemaError, read_bounded, seal, unseal
+from warp_tiles.store.sealed import FutureSchemaError, read_bounded, seal, unseal
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder, store_lock
 
 T = TypeVar("T")
-_LOCK = ".locks/store.lock"
 
 
 class Documents(Generic[T]):
@@ -26,9 +25,13 @@ class Documents(Generic[T]):
         shared: Accept a root that others can write.
     """
 
+    #: Of changes, by name below the folder.
+    lock_name = ".locks/store.lock"
+
     def __init__(self, root: Path, kind: Kind, *, shared: bool = False) -> None:
         self.files = TrustedFolder(root, kind.folder, shared=shared, private=kind.private)
         self.kind = kind
+        self.most_bytes = kind.most_bytes
         self.problems = Problems()
 
     def decode(self, data: bytes, name: str) -> T:
@@ -56,7 +59,7 @@ class Documents(Generic[T]):
         """Returns a document, and notes its use; None if it is missing, damaged or unreadable."""
         try:
             document = self.load(name)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return None
         except FutureSchemaError as error:
             self._unusable(name, error)
@@ -66,8 +69,7 @@ class Documents(Generic[T]):
             self._unusable(name, error)
         else:
             if self.kind.most_files:
-                with suppressed(OSError):
-                    self.files.touch(self.file(name), time.time_ns())
+                self.touch(name)
             return document
         return None
 
@@ -78,7 +80,7 @@ class Documents(Generic[T]):
             ValueError: It is damaged, or of a later release.
             OSError: It is missing or unreadable, or the folder is refused.
         """
-        return self.decode(read_bounded(self.files, self.file(name), self.kind.most_bytes)[0], name)
+        return self.decode(read_bounded(self.files, self.file(name), self.most_bytes)[0], name)
 
     def load_for_change(self, name: str) -> T | None:
         """Returns a document; None if there is none. A damaged one is put away, so the caller must hold the lock.
@@ -100,6 +102,16 @@ class Documents(Generic[T]):
             self._damaged(name, error)
             return None
 
+    def touch(self, name: str) -> None:
+        """Note a use, for the order of eviction, as far as permissions allow."""
+        try:
+            self.files.touch(self.file(name), time.time_ns())  # finer than the kernel's own clock tick
+        except PermissionError:  # another user's file in a shared cache: only "now" may be set
+            with suppressed(OSError):
+                self.files.touch(self.file(name))
+        except unless_signalled(OSError):
+            pass
+
     def write(self, name: str, document: T) -> None:
         """Store a document as :meth:`store` does. Does nothing if the folder cannot be used."""
         try:
@@ -114,8 +126,8 @@ class Documents(Generic[T]):
             OSError: It cannot be written, or is larger than what is read.
         """
         data, file = self.encode(document), self.file(name)
-        if len(data) > self.kind.most_bytes:
-            raise OSError(errno.EFBIG, f"it has {len(data)} bytes, and at most {self.kind.most_bytes} are read")
+        if len(data) > self.most_bytes:
+            raise OSError(errno.EFBIG, f"it has {len(data)} bytes, and at most {self.most_bytes} are read")
         if self.kind.merged:
             with suppressed(OSError):
                 if self.files.read(file, len(data))[0] == data:  # a new file would change fingerprints
@@ -128,40 +140,24 @@ class Documents(Generic[T]):
                 self.files.remove(oldest)
 
     def changing(self, wait_s: float | None = None) -> AbstractContextManager[None]:
-        """Hold the lock of a kind that is merged. If the file system has no locks, the change is made without one.
+        """Hold the lock of changes. If the file system has no locks, the change is made without one.
 
         Raises:
             OSError: The folder cannot be used, or another process holds the lock for ``wait_s``, by default a minute.
         """
-        return store_lock(self.files, _LOCK, self._unlocked, wait_s) if self.kind.merged else nullcontext()
+        return store_lock(self.files, self.lock_name, self._unlocked, wait_s)
 
     def names(self) -> list[str]:
         """The names of the stored documents, in order. Raises OSError if the folder cannot be used, or is refused."""
         suffix = self.kind.suffix
         return sorted(file.removesuffix(suffix) for file, _ in self.files.files() if file.endswith(suffix))
 
-    def damage(self) -> list[tuple[Path, str]]:
-        """The damaged files, each with the fault. Nothing is changed.
-
-        Raises:
-            OSError: The folder cannot be used, or is refused.
-        """
-        found = []
-        for name in self.names():
-            try:
-                self.load(name)
-            except DamagedError as error:
-                found.append((self.path(name), str(error)))
-            except FileNotFoundError:
-                pass  # removed meanwhile
-        return found
-
     # ---- what is reported
 
     def _repaired(self, name: str, error: ValueError) -> T | None:
         """Put a damaged document away. Returns what another process has written in its place meanwhile."""
         try:
-            with self.changing():
+            with self.changing() if self.kind.merged else nullcontext():
                 return self.load_for_change(name)
         except unless_signalled(OSError) as problem:
             self._damaged(name, error, problem)

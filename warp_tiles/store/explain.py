@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.store.documents import SealedDocuments
+from warp_tiles.store.documents import Documents
 from warp_tiles.store.key import CacheKey, KeyField
 from warp_tiles.store.kinds import MISSED_KEYS
-from warp_tiles.store.paths import is_digest
+from warp_tiles.store.sealed import DamagedError, seal, unseal
 from warp_tiles.util.threads import suppressed
 
 
@@ -82,27 +82,31 @@ def explain_among(key: CacheKey, stored: Iterable[CacheKey]) -> Explanation:
     return Explanation(key, found, nearest, differences[nearest] if nearest else ())
 
 
-class MissedKeys:
+class MissedKeys(Documents[CacheKey]):
     """Transcripts of missed keys, one file per key. If their folder cannot be used, a miss has no explanation."""
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
-        self._documents = SealedDocuments(root, MISSED_KEYS, shared=shared)
+        super().__init__(root, MISSED_KEYS, shared=shared)
+
+    def decode(self, data: bytes, name: str) -> CacheKey:
+        """See :class:`Documents`."""
+        key = CacheKey.from_transcript(unseal(data).get("transcript"))
+        if key.digest != name:
+            raise DamagedError(f"it is the transcript of {key.digest}")
+        return key
+
+    def encode(self, document: CacheKey) -> bytes:
+        """See :class:`Documents`."""
+        return seal({"transcript": document.transcript})
 
     def add(self, key: CacheKey) -> None:
         """Store a missed key."""
-        if self._documents.read(key.digest) is None:
-            self._documents.write(key.digest, {"transcript": key.transcript})
+        if self.read(key.digest) is None:
+            self.write(key.digest, key)
 
     def find(self, prefix: str) -> CacheKey | None:
         """The one stored key whose digest has this prefix; None if none or several have it, or its file is damaged."""
         found: list[str] = []
         with suppressed(OSError):
-            found = [name for name in self._documents.names() if is_digest(name) and name.startswith(prefix)]
-        document = self._documents.read(found[0]) if len(found) == 1 else None
-        if document is None:
-            return None
-        try:
-            key = CacheKey.from_transcript(document.get("transcript"))
-        except ValueError:
-            return None
-        return key if key.digest == found[0] else None
+            found = [name for name in self.names() if name.startswith(prefix)]
+        return self.read(found[0]) if len(found) == 1 else None

@@ -8,39 +8,48 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
+from warp_tiles.store.documents import Documents
 from warp_tiles.store.kinds import JSON, Kind
 from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.store.paths import KEYS, LOCKS, OBJECTS, is_digest
 from warp_tiles.store.report import Problems
 from warp_tiles.store.sealed import DamagedError, read_bounded
-from warp_tiles.util.threads import suppressed, unless_signalled
-from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
-
-STORE_LOCK = "store"
+from warp_tiles.util.threads import suppressed
+from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError
 
 
-class Folder:
-    """Files of one cache. Methods raise ``OSError`` if the folder cannot be used or is refused.
+class Folder(Documents[Manifest]):
+    """Files of one cache: manifests, which are documents named after their keys, and payloads.
 
-    See :class:`warp_tiles.store.cache.Cache` for the arguments. ``problems`` receives reports of damage.
+    Methods raise ``OSError`` if the folder cannot be used or is refused. See :class:`warp_tiles.store.cache.Cache` for
+    the arguments. ``problems`` receives reports of damage.
     """
 
-    def __init__(self, root: Path, kind: Kind, allow_shared: bool, problems: Problems) -> None:
-        self.root = root / kind.folder
-        self.files = TrustedFolder(root, kind.folder, shared=allow_shared, private=kind.private)
-        self.problems = problems
-        self.kind = kind
+    lock_name = f"{LOCKS}/store.lock"
 
-    def key_name(self, digest: str) -> str:
+    def __init__(self, root: Path, kind: Kind, allow_shared: bool, problems: Problems) -> None:
+        super().__init__(root, kind, shared=allow_shared)
+        self.root = self.files.path("")
+        self.problems = problems
+        self.most_bytes = MAX_MANIFEST_BYTES
+
+    def decode(self, data: bytes, name: str) -> Manifest:
+        """See :class:`Documents`."""
+        return Manifest.decode(data, name)
+
+    def encode(self, document: Manifest) -> bytes:
+        """See :class:`Documents`."""
+        return document.encode()
+
+    def file(self, name: str) -> str:
         """Name of a key's manifest below the root."""
-        return f"{KEYS}/{digest[:2]}/{digest}.json"
+        return f"{KEYS}/{name[:2]}/{name}{JSON}"
 
     def object_name(self, sha256: str) -> str:
         """Name of a payload below the root."""
@@ -63,37 +72,12 @@ class Folder:
         """Hold a lock across processes, see :meth:`TrustedFolder.lock`."""
         return self.files.lock(f"{LOCKS}/{name}.lock", timeout_s, waiting=waiting)
 
-    def changing(self) -> AbstractContextManager[None]:
-        """Keep other processes from changing the store. Without the lock, a change at worst causes a later miss.
+    def _unusable(self, name: str, error: Exception) -> None:
+        raise error
 
-        Raises:
-            OSError: The folder cannot be used.
-        """
-
-        def unlocked(error: OSError) -> None:
-            self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
-
-        return store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock", unlocked)
-
-    def find_manifest(self, digest: str) -> Manifest | None:
-        """A key's manifest; None if it is not stored. A damaged one is removed and reported."""
-        try:
-            return self.read_manifest(digest)
-        except FileNotFoundError:
-            return None
-        except DamagedError as error:
-            self.remove_damaged(self.key_name(digest), str(error))
-            return None
-
-    def read_manifest(self, digest: str) -> Manifest:
-        """Read a key's manifest.
-
-        Raises:
-            DamagedError: It is damaged.
-            FileNotFoundError: The key is not stored.
-        """
-        data, _ = read_bounded(self.files, self.key_name(digest), MAX_MANIFEST_BYTES)
-        return Manifest.decode(data, digest)
+    def _unlocked(self, error: OSError) -> None:
+        """Report that a change is made without the lock, which at worst causes a later miss."""
+        self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
 
     def read_object(self, sha256: str) -> tuple[bytes, os.stat_result]:
         """Read a payload without verifying it, and return it with its file's status.
@@ -110,7 +94,7 @@ class Folder:
         Length and CRC-32 of the payload are always checked. Its SHA-256 is checked too if ``full`` is set, or if the
         file's modification time is not the one of the manifest. None if it is missing or incomplete.
         """
-        manifest = self.find_manifest(digest)
+        manifest = self.read(digest)
         if manifest is None:
             return None
         try:
@@ -121,7 +105,7 @@ class Folder:
         except DamagedError as error:
             self.remove_damaged(self.object_name(manifest.payload_sha256), str(error))
             with suppressed(OSError):
-                self.files.remove(self.key_name(digest))
+                self.files.remove(self.file(digest))
             return None
         return Entry(payload, manifest)
 
@@ -131,17 +115,7 @@ class Folder:
         with suppressed(OSError):
             self.files.remove(name)
 
-    def touch(self, digest: str) -> None:
-        """Record a use of a key for the order of eviction, as far as permissions allow."""
-        try:
-            self.files.touch(self.key_name(digest), time.time_ns())  # finer than the kernel's own clock tick
-        except PermissionError:  # another user's file in a shared cache: only "now" may be set
-            with suppressed(OSError):
-                self.files.touch(self.key_name(digest))
-        except unless_signalled(OSError):
-            pass
-
-    def store(self, manifest: Manifest, payload: bytes, written: str = "") -> Manifest:
+    def store_entry(self, manifest: Manifest, payload: bytes, written: str = "") -> Manifest:
         """Store an entry durably, the payload first, and return the stored manifest. The caller holds the store lock.
 
         See :meth:`warp_tiles.store.cache.Cache.add` for ``written``.
@@ -156,7 +130,7 @@ class Folder:
         if status is None:
             status = self.files.adopt(written, name) if written else self.files.write(name, payload)
         stored = replace(manifest, payload_mtime_ns=status.st_mtime_ns)
-        self.files.write(self.key_name(manifest.key.digest), stored.encode())
+        self.files.write(self.file(manifest.key.digest), stored.encode())
         self.touch(manifest.key.digest)
         return stored
 

@@ -147,12 +147,12 @@ def verify(folder: Folder, *, remove: bool) -> VerifyReport:
             state[digest] = _payload_damage(folder, digest)
     for digest, _ in folder.each_key():
         try:
-            payload = folder.read_manifest(digest).payload_sha256
+            payload = folder.load(digest).payload_sha256
         except FileNotFoundError:
             continue  # removed meanwhile
         except DamagedError as error:
             checked += 1
-            damaged[folder.key_name(digest)] = str(error)
+            damaged[folder.file(digest)] = str(error)
             continue
         checked += 1
         referenced.add(payload)
@@ -161,7 +161,7 @@ def verify(folder: Folder, *, remove: bool) -> VerifyReport:
                 state[payload] = _payload_damage(folder, payload)
             sound += state[payload] is None
         except FileNotFoundError:
-            place = folder.files.path(folder.key_name(digest))
+            place = folder.files.path(folder.file(digest))
             missing.append(Finding(place, f"its payload {payload} is not stored"))
     damaged |= {folder.object_name(payload): reason for payload, reason in state.items() if reason}
     if remove:
@@ -205,7 +205,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
     for digest, status in folder.each_key():
         payload = ""
         try:
-            if (manifest := folder.find_manifest(digest)) is None:
+            if (manifest := folder.read(digest)) is None:
                 continue
             payload = manifest.payload_sha256
         except unless_signalled(OSError):
@@ -224,7 +224,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
         if report.size_bytes <= max_bytes:
             break
         if digest != keep:
-            drop(folder.key_name(digest), size)
+            drop(folder.file(digest), size)
             folder.files.sync(f"{KEYS}/{digest[:2]}")  # never a durable key without its payload
             report.removed.append(digest)
             references[payload] -= 1
@@ -256,10 +256,15 @@ def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
     for kind in () if folder.kind.folder else SEALED:
         documents = SealedDocuments(folder.root, kind, shared=folder.files.shared)
         with _others_of_shared(folder):
-            for path, reason in documents.damage():
-                if remove:
-                    documents.read(path.stem)
-                yield Finding(path, reason)
+            for name in documents.names():
+                try:
+                    documents.load(name)
+                except DamagedError as error:
+                    yield Finding(documents.path(name), str(error))
+                    if remove:
+                        documents.read(name)
+                except FileNotFoundError:
+                    pass  # removed meanwhile
     for cache in _beside(folder):
         yield from verify(cache, remove=remove).damaged
 

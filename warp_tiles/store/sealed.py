@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from typing import NoReturn
 
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -62,7 +63,7 @@ def sealed_body(data: bytes) -> bytes:
 def parse_object(data: bytes) -> dict[str, object]:
     """Parse a JSON object from untrusted bytes. Raises DamagedError if the bytes are not a JSON object."""
     try:
-        value = json.loads(data, parse_constant=_refuse_constant)
+        value = json.loads(data, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -70,7 +71,8 @@ def parse_object(data: bytes) -> dict[str, object]:
     return value
 
 
-def _refuse_constant(name: str) -> object:
+def refuse_constant(name: str) -> NoReturn:
+    """For ``parse_constant`` of ``json.loads()``. Raises ValueError for Infinity and NaN."""
     raise ValueError(f"{name} is not JSON")
 
 

@@ -216,9 +216,9 @@ def _require(holds: bool, what: str, value: object) -> None:
         raise ValueError(f"{what} is {shown(value)}")
 
 
-def _text(what: str, value: object, most: int = _MOST_TEXT) -> None:
-    is_valid = isinstance(value, str) and len(value) <= most and value.isprintable()
-    _require(is_valid, f"{what}, a printable text of at most {most} characters,", value)
+def _text(what: str, value: object) -> None:
+    is_valid = isinstance(value, str) and len(value) <= _MOST_TEXT and value.isprintable()
+    _require(is_valid, f"{what}, a printable text of at most {_MOST_TEXT} characters,", value)
 
 
 def _check_environment(found: Environment) -> None:

@@ -11,9 +11,9 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
-from warp_tiles.store.sealed import FutureSchemaError, dump_json
+from warp_tiles.store.sealed import FutureSchemaError, dump_json, refuse_constant
 from warp_tiles.tuning.tuning_key import TuningKey
 from warp_tiles.util.warn import shown
 
@@ -309,15 +309,9 @@ def _encode(data: Any) -> bytes:
 def _decode(data: bytes) -> Any:
     """Parse JSON. Raises ValueError also for numbers that no use of them can bear."""
     try:
-        return json.loads(
-            data.decode("utf-8"), parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number
-        )
+        return json.loads(data.decode("utf-8"), parse_constant=refuse_constant, parse_int=_integer, parse_float=_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _integer(text: str) -> int:

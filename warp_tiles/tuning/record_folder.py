@@ -88,6 +88,8 @@ class RecordFolder(Documents[Record]):
         warn_once(f"the tuning records in {self.root} are not used: {reason}")
 
     def _unusable(self, name: str, error: Exception) -> None:
+        if isinstance(error, NotADirectoryError):  # there are no records, and the first write says so
+            return
         if isinstance(error, RefusedFolderError):
             self.unusable(error)
         elif isinstance(error, FutureSchemaError):

@@ -225,8 +225,8 @@ class RecordStore:
             RecordError: The folder cannot be changed.
         """
         own, wanted = self._own, None if digests is None else set(digests)
-        removed = {path for path in _unwritten if path.is_relative_to(self.root)}
-        removed = {path for path in removed if wanted is None or path.stem in wanted}
+        here = (path for path in _unwritten if path.is_relative_to(self.root))
+        removed = {path for path in here if wanted is None or path.stem in wanted}
         for path in removed:
             del _unwritten[path]
         if not os.path.isdir(self.root):
@@ -253,13 +253,7 @@ class RecordStore:
         signer: SigningKey | None = None,
         facts: Mapping[str, object] | None = None,
     ) -> int:
-        """Write records into a bundle, whole or not at all, and return their number.
-
-        Args:
-            path: The file; replaced if it exists.
-            records: The records; None for all, united over folders as in :meth:`load`.
-            signer: Signs them; None to leave them unsigned.
-            facts: JSON values about the measurements, by name.
+        """Write an :meth:`entry` into a bundle, whole or not at all, and return the number of its records.
 
         Raises:
             RecordError: The file cannot be written.
@@ -280,7 +274,12 @@ class RecordStore:
         signer: SigningKey | None = None,
         facts: Mapping[str, object] | None = None,
     ) -> Entry:
-        """Records as the entry of a signer, for a bundle or a remote store. See :meth:`export`.
+        """Records as the entry of a signer, for a bundle or a remote store.
+
+        Args:
+            records: The records; None for all, united over folders as in :meth:`load`.
+            signer: Signs them; None to leave them unsigned.
+            facts: JSON values about the measurements, by name.
 
         Raises:
             RecordError: They are more than an import reads.
