@@ -30,7 +30,7 @@ from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.find import find_toolchain
 from warp_tiles.compile.pool import result_of
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.documents import SealedDocuments
+from warp_tiles.store.documents import sealed_documents
 from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.remote import RemoteStore
 from warp_tiles.tuning.factory import KernelFactory
@@ -186,7 +186,7 @@ WAITS: dict[str, Callable[[Path], object]] = {
         RecordFolder, "names", lambda: RecordStore(root, folder="tuning").records()
     ),
     "a document": lambda root: in_a_read(
-        TrustedFolder, "read", lambda: SealedDocuments(root, TOOLCHAIN_FACTS).read("toolchain")
+        TrustedFolder, "read", lambda: sealed_documents(root, TOOLCHAIN_FACTS).read("toolchain")
     ),
     "the compiler's library": lambda _: for_a_library("open_nvrtc"),
     "the linker's library": lambda _: for_a_library("open_nvjitlink"),

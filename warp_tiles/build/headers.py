@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest, HeaderFile
 from warp_tiles.errors import CacheError, ToolchainError
 from warp_tiles.store.cache import FileCache
-from warp_tiles.store.documents import SealedDocuments
+from warp_tiles.store.documents import sealed_documents
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import ASKED_HEADERS, HEADERS
 from warp_tiles.util.threads import suppressed, unless_signalled
@@ -42,7 +42,7 @@ class ModuleHeaders:
 
     def __init__(self, root: Path, store: ToolchainStore, later: Callable[[Callable[[], None]], object]) -> None:
         self._cache = FileCache(root, HEADERS, max_bytes=MAX_BYTES)
-        self._asked = SealedDocuments(root, ASKED_HEADERS)
+        self._asked = sealed_documents(root, ASKED_HEADERS)
         self._store = store
         self._later = later
         self._writing: set[str] = set()

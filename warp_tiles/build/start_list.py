@@ -239,15 +239,7 @@ class StartLists(Documents[StartList]):
     """The start lists of scripts, in the store, and those in files that the user names, whose links are followed."""
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
-        super().__init__(root, STARTS, shared=shared)
-
-    def decode(self, data: bytes, name: str) -> StartList:
-        """See :class:`Documents`."""
-        return StartList.from_bytes(data)
-
-    def encode(self, document: StartList) -> bytes:
-        """See :class:`Documents`."""
-        return document.to_bytes()
+        super().__init__(root, STARTS, lambda data, name: StartList.from_bytes(data), StartList.to_bytes, shared=shared)
 
     def _unusable(self, name: str, error: Exception) -> None:
         warn(f"the start list {self.path(name)} cannot be used: {error}")

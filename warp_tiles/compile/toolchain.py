@@ -22,7 +22,7 @@ from typing import Any
 from warp_tiles.compile.find import Toolchain, Version, find_toolchain, search_path
 from warp_tiles.compile.sources import DeviceSource, include_closure
 from warp_tiles.errors import ToolchainError
-from warp_tiles.store.documents import SealedDocuments
+from warp_tiles.store.documents import sealed_documents
 from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.paths import absolute, is_digest
 from warp_tiles.util.files import sha256_of as _hash_file
@@ -45,7 +45,7 @@ class FileDigests:
     """
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
-        self._documents = SealedDocuments(absolute(root), TOOLCHAIN_FACTS, shared=shared)
+        self._documents = sealed_documents(absolute(root), TOOLCHAIN_FACTS, shared=shared)
         self._records: dict[str, str] | None = None
         self._lock = threading.Lock()
 
@@ -179,7 +179,7 @@ class ToolchainStore:
 
     def __init__(self, root: Path, *, shared: bool = False, warp_toolkit: Version | None = None) -> None:
         self.warp_toolkit = warp_toolkit
-        self._documents = SealedDocuments(absolute(root), TOOLCHAIN_FACTS, shared=shared)
+        self._documents = sealed_documents(absolute(root), TOOLCHAIN_FACTS, shared=shared)
         self.digests = FileDigests(root, shared=shared)
         self._toolchain: Toolchain | None = None
         self._closures: dict[DeviceSource, dict[str, str]] = {}

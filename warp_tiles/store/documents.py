@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -19,33 +19,32 @@ T = TypeVar("T")
 
 
 class Documents(Generic[T]):
-    """The documents of one kind, each with a name. A subclass says how one is written and read.
+    """The documents of one kind, each with a name.
 
     Args:
+        decode: Reads a document from untrusted bytes and its name. Raises FutureSchemaError if a later release wrote
+            it, and another ValueError if it is damaged.
+        encode: Writes what ``decode`` reads.
         shared: Accept a root that others can write.
     """
 
     #: Of changes, by name below the folder.
     lock_name = ".locks/store.lock"
 
-    def __init__(self, root: Path, kind: Kind, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        kind: Kind,
+        decode: Callable[[bytes, str], T],
+        encode: Callable[[T], bytes],
+        *,
+        shared: bool = False,
+    ) -> None:
         self.files = TrustedFolder(root, kind.folder, shared=shared, private=kind.private)
         self.kind = kind
+        self.decode, self.encode = decode, encode
         self.most_bytes = kind.most_bytes
         self.problems = Problems()
-
-    def decode(self, data: bytes, name: str) -> T:
-        """A document from untrusted bytes.
-
-        Raises:
-            FutureSchemaError: A later release wrote it.
-            ValueError: It is damaged.
-        """
-        raise NotImplementedError
-
-    def encode(self, document: T) -> bytes:
-        """What :meth:`decode` reads."""
-        raise NotImplementedError
 
     def file(self, name: str) -> str:
         """The name of a document's file in the folder."""
@@ -180,13 +179,6 @@ class Documents(Generic[T]):
         self.problems.lock(self.files.root, error)
 
 
-class SealedDocuments(Documents[Mapping[str, object]]):
+def sealed_documents(root: Path, kind: Kind, *, shared: bool = False) -> Documents[Mapping[str, object]]:
     """Documents that save time and can be made again, such as facts about the toolchain. If one is lost, time is."""
-
-    def decode(self, data: bytes, name: str) -> Mapping[str, object]:
-        """See :class:`Documents`."""
-        return unseal(data)
-
-    def encode(self, document: Mapping[str, object]) -> bytes:
-        """See :class:`Documents`."""
-        return seal(document)
+    return Documents(root, kind, lambda data, name: unseal(data), seal, shared=shared)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warp_tiles.store.documents import Documents
-from warp_tiles.store.key import CacheKey, KeyField
+from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import MISSED_KEYS
 from warp_tiles.store.sealed import DamagedError, seal, unseal
 from warp_tiles.util.threads import suppressed
@@ -57,21 +57,14 @@ class Explanation:
 
 def explain(old: CacheKey, new: CacheKey) -> tuple[Difference, ...]:
     """List the labels on which two keys differ. The schema version comes first, then the labels in order."""
-    differences = []
-    if old.schema != new.schema:
-        differences.append(Difference("<schema>", str(old.schema), str(new.schema)))
-    before = {field.label: field for field in old.fields}
-    after = {field.label: field for field in new.fields}
-    for label in sorted(before.keys() | after.keys()):
-        if before.get(label) != after.get(label):
-            differences.append(Difference(label, _value(before.get(label)), _value(after.get(label))))
-    return tuple(differences)
+    before, after = _values(old), _values(new)
+    labels = sorted(label for label in before.keys() | after.keys() if before.get(label) != after.get(label))
+    return tuple(Difference(label, before.get(label), after.get(label)) for label in labels)
 
 
-def _value(field: KeyField | None) -> str | None:
-    if field is None:
-        return None
-    return field.shown if field.kind == "text" else f"{field.kind} {field.shown}".rstrip()
+def _values(key: CacheKey) -> dict[str, str]:
+    shown = {item.label: item.shown if item.kind == "text" else f"{item.kind} {item.shown}" for item in key.fields}
+    return {"<schema>": str(key.schema), **shown}
 
 
 def explain_among(key: CacheKey, stored: Iterable[CacheKey]) -> Explanation:
@@ -82,22 +75,18 @@ def explain_among(key: CacheKey, stored: Iterable[CacheKey]) -> Explanation:
     return Explanation(key, found, nearest, differences[nearest] if nearest else ())
 
 
+def _missed(data: bytes, name: str) -> CacheKey:
+    key = CacheKey.from_transcript(unseal(data).get("transcript"))
+    if key.digest != name:
+        raise DamagedError(f"it is the transcript of {key.digest}")
+    return key
+
+
 class MissedKeys(Documents[CacheKey]):
     """Transcripts of missed keys, one file per key. If their folder cannot be used, a miss has no explanation."""
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
-        super().__init__(root, MISSED_KEYS, shared=shared)
-
-    def decode(self, data: bytes, name: str) -> CacheKey:
-        """See :class:`Documents`."""
-        key = CacheKey.from_transcript(unseal(data).get("transcript"))
-        if key.digest != name:
-            raise DamagedError(f"it is the transcript of {key.digest}")
-        return key
-
-    def encode(self, document: CacheKey) -> bytes:
-        """See :class:`Documents`."""
-        return seal({"transcript": document.transcript})
+        super().__init__(root, MISSED_KEYS, _missed, lambda key: seal({"transcript": key.transcript}), shared=shared)
 
     def add(self, key: CacheKey) -> None:
         """Store a missed key."""

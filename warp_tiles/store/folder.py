@@ -34,18 +34,10 @@ class Folder(Documents[Manifest]):
     lock_name = f"{LOCKS}/store.lock"
 
     def __init__(self, root: Path, kind: Kind, allow_shared: bool, problems: Problems) -> None:
-        super().__init__(root, kind, shared=allow_shared)
+        super().__init__(root, kind, Manifest.decode, Manifest.encode, shared=allow_shared)
         self.root = self.files.path("")
         self.problems = problems
         self.most_bytes = MAX_MANIFEST_BYTES
-
-    def decode(self, data: bytes, name: str) -> Manifest:
-        """See :class:`Documents`."""
-        return Manifest.decode(data, name)
-
-    def encode(self, document: Manifest) -> bytes:
-        """See :class:`Documents`."""
-        return document.encode()
 
     def file(self, name: str) -> str:
         """Name of a key's manifest below the root."""

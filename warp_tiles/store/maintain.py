@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warp_tiles.store.documents import SealedDocuments
+from warp_tiles.store.documents import sealed_documents
 from warp_tiles.store.folder import Folder
 from warp_tiles.store.kinds import HEADERS, KINDS, MODULES, SEALED, Kind
 from warp_tiles.store.manifest import Manifest
@@ -254,7 +254,7 @@ def _others_of_shared(folder: Folder) -> Iterator[None]:
 def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
     """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed."""
     for kind in () if folder.kind.folder else SEALED:
-        documents = SealedDocuments(folder.root, kind, shared=folder.files.shared)
+        documents = sealed_documents(folder.root, kind, shared=folder.files.shared)
         with _others_of_shared(folder):
             for name in documents.names():
                 try:

@@ -242,15 +242,15 @@ def encode_record(record: Record) -> bytes:
     return _encode(_with_digest(record))
 
 
-def decode_record(data: bytes, digest: str) -> Record:
-    """Returns the record of a file that is named after the digest of a key.
+def decode_record(data: bytes, name: str) -> Record:
+    """Returns the record of a file that is named after the digest of a key, without or with its folder.
 
     Raises:
         FutureSchemaError: The file has a later schema.
         ValueError: It is damaged, or holds the record of another key.
     """
     record = _checked(_decode(data))
-    if record.key.digest != digest:
+    if record.key.digest != name.rpartition("/")[2]:
         raise ValueError(f"it holds the record of key {record.key.digest[:12]}")
     return record
 

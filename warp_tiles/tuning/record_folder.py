@@ -53,16 +53,8 @@ class RecordFolder(Documents[Record]):
     read_only = False
 
     def __init__(self, root: Path, folder: str = "", *, shared: bool = False) -> None:
-        super().__init__(root, replace(MEASUREMENTS, folder=folder), shared=shared)
+        super().__init__(root, replace(MEASUREMENTS, folder=folder), decode_record, encode_record, shared=shared)
         self.root = self.files.path("")
-
-    def decode(self, data: bytes, name: str) -> Record:
-        """See :class:`Documents`."""
-        return decode_record(data, name.rpartition("/")[2])
-
-    def encode(self, document: Record) -> bytes:
-        """See :class:`Documents`."""
-        return encode_record(document)
 
     def names(self, subject_prefix: str = "", suffix: str = MEASUREMENTS.suffix) -> list[str]:
         """The records of subjects that begin with a prefix, in order. Similar subjects may be among them.
@@ -92,10 +84,9 @@ class RecordFolder(Documents[Record]):
             return
         if isinstance(error, RefusedFolderError):
             self.unusable(error)
-        elif isinstance(error, FutureSchemaError):
-            warn_once(f"the tuning record {self.path(name)} is left alone: {error}")
         else:
-            warn_once(f"the tuning record {self.path(name)} is not used: {reason_of(error)}")
+            what = "left alone" if isinstance(error, FutureSchemaError) else "not used"
+            warn_once(f"the tuning record {self.path(name)} is {what}: {reason_of(error)}")
 
     def _damaged(self, name: str, error: ValueError, problem: OSError | None = None) -> None:
         what = f"the tuning record {self.path(name)} is damaged ({error})"

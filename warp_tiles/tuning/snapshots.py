@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.providers.base import Tuned
+from warp_tiles.store.kinds import MEASUREMENTS
 from warp_tiles.store.paths import cache_root
 from warp_tiles.util.threads import unless_signalled
 
@@ -41,7 +42,7 @@ class TunedSnapshots:
         identity = (root, now.cache_shared, now.record_paths, now.target_gpu, now.record_driver_mismatch, now.answers)
         with self._lock:
             if identity not in self._known:
-                stored = _has_records(root / "tuning") or _has_records(SHIPPED_RECORDS)
+                stored = _has_records(root / MEASUREMENTS.folder) or _has_records(SHIPPED_RECORDS)
                 may_have_records = now.record_paths or now.answers or stored
                 self._known[identity] = _read(now, store) if may_have_records else None
             return self._known[identity]

@@ -25,6 +25,7 @@ from warp_tiles.errors import BundleError, RecordError, RemoteError
 from warp_tiles.settings import Settings, current
 from warp_tiles.store import ANY_TOOLCHAIN, RECORDS, SIGNED_BY
 from warp_tiles.store.key import CacheKey
+from warp_tiles.store.kinds import MEASUREMENTS
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root
 from warp_tiles.store.report import reason_of
@@ -205,15 +206,9 @@ class RecordStore:
         found = {one.record.key.digest: one for one in reversed(fitting)}
         if len(found) == 1:
             return fitting[0]
-        if found:
-            raise RecordError(
-                f"{len(found)} tuning records begin with {digest_prefix!r}: {_named(found.values())}",
-                remedy="give more digits",
-            )
-        raise RecordError(
-            f"no tuning record begins with {digest_prefix!r}; there are {_named(everything) or 'none'}",
-            remedy="warp-tiles tune list shows every key",
-        )
+        several = f"{len(found)} tuning records begin with {digest_prefix!r}: {_named(found.values())}"
+        none = f"no tuning record begins with {digest_prefix!r}; there are {_named(everything) or 'none'}"
+        raise RecordError(*((several, "give more digits") if found else (none, "warp-tiles tune list shows every key")))
 
     def remove(self, digests: Iterable[str] | None = None) -> int:
         """Remove records from the user's folder, and return the number of their keys.
@@ -432,7 +427,7 @@ def open_store(now: Settings | None = None) -> RecordStore:
     for path in now.record_paths:
         if not os.path.isdir(path):
             warn_once(f"there is no folder {path} of tuning records, although the setting record_paths names it")
-    return RecordStore(cache_root(now.cache_dir), now.record_paths, folder="tuning", shared=now.cache_shared)
+    return RecordStore(cache_root(now.cache_dir), now.record_paths, folder=MEASUREMENTS.folder, shared=now.cache_shared)
 
 
 @cache
