@@ -11,7 +11,7 @@ replayed as a graph. Sides alternate, and medians are compared.
 Rows "speed" have cold runs, which start with empty caches, and warm runs of Warp, of warp_tiles, and of `own`, which
 sets `mathdx_opt_out=own`. The first run of each side is not counted, because it also reads the machine's libraries from
 disk; warm runs use its caches. Rows "starts" have cold runs alone, with `modules=all`: `all` is a first start, which
-writes a start list; `record` a start with the record of `all`; `store` a start with a store, a folder behind Python's
+writes a start list; `record` a start with the list of `all`; `store` a start with a store, a folder behind Python's
 HTTP server, which a run that is not counted has filled.
 """
 

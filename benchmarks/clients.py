@@ -9,7 +9,7 @@ takes the branches that it takes on Warp's CPU device. CPU seconds include compi
 the building of models, which are recorded apart.
 
 `--starts` measures whole starts with the setting modules="all", in which launches load their modules for a fake GPU, as
-rows "starts CLIENT": Warp; a first start, which writes a start list; a start with that record; a start with a store,
+rows "starts CLIENT": Warp; a first start, which writes a start list; a start with that list; a start with a store,
 which a run that does not count has filled, behind Python's HTTP server; and a start with the default settings and an
 installed wheel of the step's kernels for sm_90, whose size is recorded. All caches are empty. Compilations ahead of a
 launch also run while the client is imported and its model is built, so if that phase takes longer than with Warp, the

@@ -75,12 +75,12 @@ def test_prefetches_come_before_a_start_list(device: StandIn) -> None:
     queue, done, end = installed().engine.build_context(current()).queue, list[str](), threading.Event()
     running = [queue.submit(end.wait, 30) for _ in range(2)]
     waiting = [
-        queue.submit(done.append, text, order=order) for order, text in ((START_LIST, "record"), (PREFETCH, "first"))
+        queue.submit(done.append, text, order=order) for order, text in ((START_LIST, "list"), (PREFETCH, "first"))
     ]
     waiting.append(queue.submit(done.append, "second", order=PREFETCH))
     end.set()
     wait_all([*running, *waiting])
-    assert done == ["first", "second", "record"]
+    assert done == ["first", "second", "list"]
 
 
 # ---- one module

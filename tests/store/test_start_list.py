@@ -1,4 +1,4 @@
-"""Start lists: what a program loads, compiled ahead at its next start, and what no record may do."""
+"""Start lists: what a program loads, compiled ahead at its next start, and what no list may do."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
 
 
 def rewrite(file: Path, *modules: StartModule) -> None:
-    """Put other modules into a record."""
+    """Put other modules into a start list."""
     file.write_bytes(dataclasses.replace(read_start_list(file), modules=modules).to_bytes())
 
 
@@ -219,7 +219,7 @@ def test_a_module_with_other_settings_is_not_recorded(recorded: Any, toolchain: 
     assert not file.exists()
 
 
-# ---- hostile and damaged records
+# ---- hostile and damaged lists
 
 
 @pytest.mark.parametrize(
@@ -554,7 +554,7 @@ def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: p
         for number, file in enumerate([*files[:2], files[0], files[2]]):
             with warp_tiles.enabled():
                 installed().begin_start(file)
-                if number != 2:  # the third run only reads its record
+                if number != 2:  # the third run only reads its list
                     compiled(load(text(number)), tmp_path / str(number))
     assert sorted(file.parent.glob("*.json")) == sorted([files[0], files[2]])
 

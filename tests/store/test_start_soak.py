@@ -1,4 +1,4 @@
-"""Many starts with a record, while modules, the record and the cache change at random: no launch gets a wrong module.
+"""Many starts with a list, while modules, the list and the cache change at random: no launch gets a wrong module.
 
 The compilers are replaced by a digest of all that they would read, so that equal binaries mean equal inputs.
 """
@@ -57,7 +57,7 @@ def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) 
 
 
 def changes(chance: random.Random) -> dict[str, Callable[[tuple[StartModule, ...]], tuple[StartModule, ...]]]:
-    """What may have happened to the modules of a record since it was written."""
+    """What may have happened to the modules of a list since it was written."""
 
     def one(**change: Callable[[StartModule], Any]) -> Callable[[tuple[StartModule, ...]], tuple[StartModule, ...]]:
         def changed(modules: tuple[StartModule, ...]) -> tuple[StartModule, ...]:
@@ -150,7 +150,7 @@ def test_no_launch_gets_a_wrong_module(seed: int, digesting: None, tmp_path: Pat
     assert wasted > 0
 
 
-# ---- without a record
+# ---- without a list
 
 
 @pytest.mark.parametrize("seed", some(range(20), 1))
