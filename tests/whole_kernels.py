@@ -116,6 +116,7 @@ OTHERS = {
     "alpha": (kernel(product="wp.tile_matmul(a, b, c, alpha=2.0)"), "has_factors"),
     "a branch": (kernel(store=f"if n > 3:\n    {STORE}"), "has_branches"),
     "a jump": (kernel(product=f"{PRODUCT}\nif k > n:\n    break"), "has_branches"),
+    "a jump in each iteration": (kernel(product=f"{PRODUCT}\nbreak"), "not_part_of_product"),
     "two loops": (kernel(store=f"for unused in range(n):\n    {STORE}"), "other_loops"),
     "a while loop": (
         kernel(start=f"{START}\nk = int(0)", head="while k < n:", product=f"{PRODUCT}\nk += 8"),
@@ -158,6 +159,9 @@ OTHERS = {
         "loads_and_products",
     ),
     "another order of K": (kernel(loads=(LOAD_A, LOAD_B.replace("(k", "(n - k"))), "several_offsets"),
+    "the same tiles in each iteration": (
+        kernel(loads=(LOAD_A.replace(", k)", ", i)"), LOAD_B.replace("(k", "(i"))), "several_offsets",
+    ),
     "other rows": (kernel(loads=(LOAD_A.replace("i *", "j *"), LOAD_B)), "other_rows_loaded"),
     "reversed tiles": (
         kernel(

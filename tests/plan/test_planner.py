@@ -207,10 +207,12 @@ def test_with_a_missing_adjoint_warp_keeps_the_loop() -> None:
 STAGED = forms(64, 64, 32)
 
 
-def module_with_stages(*, called: bool = False) -> GeneratedModule:
+def module_with_stages(*, called: bool = False, repeated: bool = False) -> GeneratedModule:
     a, b, c = t.tile("a", 64, 32), t.tile("b", 32, 64), t.tile("c", 64, 64)
-    body = t.loop(t.load(a), t.load(b), t.product(a, b, c))
-    trace = t.module(t.function(t.zeros(c), body), kernels_of={"k": ("k",)})
+    nodes: tuple[Any, ...] = (t.zeros(c), t.loop(t.load(a), t.load(b), t.product(a, b, c)))
+    if repeated:  # the reverse pass reads C in each iteration of the loop around
+        nodes = (t.loop(*nodes, t.operation("tile_sum", c)),)
+    trace = t.module(t.function(*nodes), kernels_of={"k": ("k",)})
     return generated(session(("k", STAGED)), called={0} if called else (), trace=trace)
 
 
@@ -241,6 +243,12 @@ def test_an_adjoint_without_stages_needs_its_functions_alone() -> None:
     without = written(module, functions(STAGED[A]))
     assert names_of(without, 0) == SCALAR, "the adjoints take the scalar path"
     assert "wt_staged_" in without, "and the loop keeps its stages"
+
+
+def test_a_product_that_the_reverse_pass_repeats_needs_its_function_too() -> None:
+    module = module_with_stages(called=True, repeated=True)
+    providers = {each.role: each.provider for each in planned(module, functions(*STAGED.values())).variants}
+    assert providers == {C: "own", A: "own", B: "own"}
 
 
 def test_a_provider_that_forbids_stages_names_their_cost() -> None:

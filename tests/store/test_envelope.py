@@ -102,6 +102,11 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "no text": (lambda: with_envelope(b'{"payload":1,"signatures":[{}]}'), "malformed"),
     "no base64": (lambda: with_envelope(b'{"payload":"?","signatures":[{}]}'), "malformed"),
     "signatures of no kind": (lambda: with_envelope(b'{"payload":"","signatures":["x"]}'), "malformed"),
+    "a signed statement that is no JSON": (lambda: with_envelope(sign(b"{", SIGNER)), "statement is malformed"),
+    "a signed manifest without a key": (
+        lambda: with_envelope(sign(dump_json({**statement(), "manifest": {}}), SIGNER)),
+        "statement is malformed",
+    ),
     "a thousand signatures": (
         lambda: with_envelope(dump_json({"payload": "", "signatures": [{}] * 1000})),
         "no signature",
