@@ -225,7 +225,9 @@ class NoFunctions(dict[GemmProblem, DeviceFunction]):
 
 def test_a_loop_with_stages_asks_for_no_function() -> None:
     module = module_with_stages()
-    assert {each.provider for each in planned(module, NoFunctions()).variants if each.needed} == {STAGES}
+    plan = planned(module, NoFunctions())
+    assert {each.provider for each in plan.variants if each.needed} == {STAGES}
+    assert [loop.reverse for loop in plan.loops] == [""], "nothing runs backwards"
     text = written(module, NoFunctions())
     assert names_of(text, 0) == SCALAR, "nothing expands the names"
     assert declared(text) == []

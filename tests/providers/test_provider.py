@@ -24,6 +24,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers import own
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider, promised
+from warp_tiles.providers.fallbacks import ScalarProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import OwnProvider, SolverProvider
 from warp_tiles.solver.variant import OPERANDS, Config, Function, SolverConfig, SolverVariant, Variant
@@ -319,3 +320,13 @@ def test_the_source_of_solvers_includes_every_solver_header(tmp_path: Path) -> N
     }
     assert {path.relative_to(folder) for path in (folder / "solver").glob("*.cuh")} <= found
     assert {path.parts[0] for path in found} == {"solver", "arch"}
+
+
+def test_the_scalar_path_serves_all_but_results_of_bfloat16() -> None:
+    scalar = ScalarProvider()
+    for variant in (BASE, solver.BASE):
+        (recipe,) = scalar.recipes(variant)
+        built = scalar.build(recipe, None)  # type: ignore[arg-type]
+        assert (recipe.variant, built.payload, built.hit) == (variant, b"", False)
+    with pytest.raises(UnsupportedVariant, match="would accumulate in bfloat16"):
+        scalar.recipes(replace(BASE, c=replace(BASE.c, dtype="bfloat16")))
