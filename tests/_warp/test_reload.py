@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import warp_tiles
-from warp_tiles._warp import hooks as hooks_module
 from warp_tiles._warp import reload as reload_module
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.hooks import Hooks
@@ -92,7 +91,7 @@ def test_settings_that_keep_changing_are_an_error(hooks: Hooks, monkeypatch: pyt
 @pytest.fixture
 def discarded(enabled: None, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     calls: list[None] = []
-    monkeypatch.setattr(hooks_module, "hash_all_again", lambda: calls.append(None))
+    monkeypatch.setattr("warp_tiles._warp.modules.hash_all_again", lambda: calls.append(None))
     return calls
 
 

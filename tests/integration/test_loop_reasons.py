@@ -26,7 +26,8 @@ def planned(case: Case, arch: int, threads: int, main_loop: str = "auto") -> Pla
     [
         ((128, 128, 64), 90, 128, 3, ("next_stage_leaves_fewer_blocks",)),
         ((128, 128, 64), 86, 256, 3, ("next_stage_does_not_fit",)),
-        ((128, 256, 64), 90, 256, 4, ()),
+        ((128, 256, 64), 90, 256, 4, ("next_stage_does_not_fit",)),
+        ((128, 256, 16), 90, 256, 6, ()),
     ],
 )
 def test_why_there_are_no_more_stages(

@@ -119,7 +119,12 @@ def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_pat
     assert "1 present" in warm("--arch", "80", "--record", file, WARP_TILES_CACHE_DIR=cache)
 
 
-def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_warm_pushes_what_it_is_asked_to(
+    recorded: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("warp_tiles.store.remote.SLOW_S", 20.0)  # a loaded machine may answer late
     file, store, key = recorded("first", load(text())), tmp_path / "store", tmp_path / "key.pem"
     store.mkdir()
     assert CliRunner().invoke(commands, ["keys", "new", "-o", str(key)]).exit_code == 0
