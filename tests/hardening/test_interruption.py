@@ -266,6 +266,7 @@ def test_a_suspended_change_is_named_and_costs_one_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     root = tmp_path / "cache"
+    monkeypatch.setattr(trusted_folder, "_timeouts", {})  # other tests may have waited for locks
     monkeypatch.setattr(trusted_folder, "PATIENCE_S", 0.1)
     monkeypatch.setattr(trusted_folder, "WAIT_S", 1.0)
     monkeypatch.setattr(trusted_folder, "WAIT_AGAIN_S", 0.02)
