@@ -352,7 +352,7 @@ def _ordinal(number: int) -> str:
 def _useful_stages(product: MmaPlan, blocks: int) -> int:
     """Stages beyond which a loop gains nothing. With ``wgmma``, one or two resident blocks gain from more.
 
-    On an H200, a fifth stage made loops of two blocks 1.04 to 1.06 times as fast, and those of one block 1.09 to 1.26
+    On an H200, a fifth stage made loops of two blocks 0.97 to 1.06 times as fast, and those of one block 1.09 to 1.26
     times; a sixth made the latter up to 1.10 times as fast again (docs/experiments.md).
     """
     return _USEFUL_STAGES + max(0, 3 - blocks) if product.instruction == "wgmma" else _USEFUL_STAGES
