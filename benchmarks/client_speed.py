@@ -1,18 +1,25 @@
 """Runs MuJoCo Warp and Newton on a GPU: unmodified Warp beside warp_tiles, in one run.
 
     python benchmarks/client_speed.py --json benchmarks/results/client_speed.json --only speed
-    python benchmarks/client_speed.py --json benchmarks/results/client_speed.json --only "starts humanoid"
+    python benchmarks/client_speed.py --json benchmarks/results/client_speed.json --only "starts humanoid" --repeats 1
 
 `humanoid`, `n_humanoid` and `aloha_pot` are models of `mujoco_warp/testspeed.py`, MuJoCo Warp's own benchmark.
 `featherstone`, `ik` and `kamino` are the solvers of client_scripts/newton_speed.py. Each run is a fresh process.
 `jit_s` is the time until the first step was made or captured, for which all modules of the step are loaded. Steps are
 replayed as a graph. Sides alternate, and medians are compared.
 
-Rows "speed" have cold runs, which start with empty caches, and warm runs of Warp, of warp_tiles, and of `own`, which
-sets `mathdx_opt_out=own`. The first run of each side is not counted, because it also reads the machine's libraries from
-disk; warm runs use its caches. Rows "starts" have cold runs alone, with `modules=all`: `all` is a first start, which
-writes a start list; `record` a start with the list of `all`; `store` a start with a store, a folder behind Python's
-HTTP server, which a run that is not counted has filled.
+Rows "speed" have warm runs of Warp, of warp_tiles, and of `own`, which sets `mathdx_opt_out=own`. The first run of each
+side fills its caches, and is not counted.
+
+Rows "starts" have cold runs, which begin with empty caches. All sides but `all` have the default settings:
+
+    warp     unmodified Warp
+    tiles    warp_tiles, for the first time
+    all      the same with `modules=all`, which writes a start list
+    list     with the list of `all`
+    warm     after `warp-tiles warm`, whose seconds are `warm_s`
+    store    with a store behind Python's HTTP server, which a run that is not counted has filled
+    wheel    with an installed wheel of kernels; the row has its bytes, and the seconds of `warp-tiles bundle --wheel`
 """
 
 from __future__ import annotations
@@ -20,11 +27,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,15 +53,19 @@ MODELS = {  # of the package's test data, with the number of worlds and the opti
     "aloha_pot": ("aloha_pot/scene.xml", 1024, ("--nconmax=24", "--njmax=128")),
 }
 NEWTON, NEWTON_WORLDS = ("featherstone", "ik", "kamino"), 4096
-ALL = {"WARP_TILES_MODULES": "all"}
 SETTINGS: dict[str, dict[str, str] | None] = {
-    "warp": None, "tiles": {}, "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"}, "all": ALL, "record": ALL, "store": ALL,
+    "warp": None, "tiles": {}, "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"}, "all": {"WARP_TILES_MODULES": "all"},
+    "list": {}, "warm": {}, "store": {}, "wheel": {},
 }  # fmt: skip
 FIELDS = ("steps_per_second", "converged_worlds", "ncon_mean", "nefc_mean", "solver_niter_mean")  # of testspeed.py
 OF_WARM_RUNS = ("steps_per_second", "rounds", "kernels_us", "tile_kernel_us")  # too few steps in a cold run
 SHOWN = 4000  # characters of a failed program's output
-SIDES = {"speed": ("warp", "tiles", "own"), "starts": ("warp", "all", "record", "store")}
+SIDES = {
+    "speed": ("warp", "tiles", "own"),
+    "starts": ("warp", "tiles", "all", "list", "warm", "store", "wheel"),
+}
 PEER = "warp"
+TILES = (sys.executable, "-m", "warp_tiles")
 
 
 @dataclass(frozen=True)
@@ -156,6 +170,7 @@ def compared(runs: Sequence[Row]) -> Row:
     cold = [run for run in runs if run["phase"] == "cold"]
     found = {
         "jit_to_warp": ratios(medians(cold, "jit_s"), 3),
+        "warm_to_warp": ratios(medians(cold, "warm_s") | {PEER: medians(cold, "jit_s").get(PEER, 0.0)}, 3),
         "cubins_to_warp": ratios(medians(cold, "cubin_bytes"), 3),
         "steps_to_warp": ratios(medians(warm, "steps_per_second"), 4),
         "tile_kernel_to_warp": ratios(medians(warm, "tile_kernel_us"), 3),
@@ -168,13 +183,15 @@ def compared(runs: Sequence[Row]) -> Row:
 # ---- runs
 
 
-def start(options: argparse.Namespace, side: str, phase: str) -> tuple[list[str], dict[str, str]]:
+def start(options: argparse.Namespace, side: str, phase: str) -> tuple[list[str], dict[str, str | Path]]:
     """The options of ``warp-tiles run`` and the environment by which a program starts."""
-    if side in ("all", "record"):
+    if side in ("all", "list"):
         file = options.scratch / "start.json"
         if side == "all":
             file.unlink(missing_ok=True)
         return ["--start", str(file)], {}
+    if side == "wheel":
+        return [], {"PYTHONPATH": os.pathsep.join((str(options.site), os.environ.get("PYTHONPATH", "")))}
     if side != "store":
         return [], {}
     trust, push = trust_and_push(options.scratch)
@@ -183,52 +200,87 @@ def start(options: argparse.Namespace, side: str, phase: str) -> tuple[list[str]
     return [], {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": options.url}
 
 
+def ended(command: Sequence[str], environ: Mapping[str, str], limit_s: float) -> tuple[int, str, float]:
+    """The exit status of a process, or -9 at its limit, what it wrote, and its seconds."""
+    began = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as output:
+        try:
+            status = subprocess.run(
+                command, env=environ, stdout=output, stderr=subprocess.STDOUT, timeout=limit_s
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = -9
+        output.seek(0)
+        return status, output.read(), round(time.perf_counter() - began, 2)
+
+
+def emptied(caches: Path, **more: str | Path) -> dict[str, str]:
+    """The environment of a process whose caches lie in a folder."""
+    paths = {"WARP_CACHE_PATH": "warp", "WARP_TILES_CACHE_DIR": "tiles", "CUDA_CACHE_PATH": "driver"}
+    return environment(**{name: caches / folder for name, folder in paths.items()}, **more)
+
+
 def run(case: Case, options: argparse.Namespace, side: str, phase: str) -> Row:
     """Run a program in a fresh process. Returns what it prints, or its error. A cold run has empty caches."""
     made, given = program(case.client, options), SETTINGS[side]
+    words, variables = start(options, side, phase)
+    program_words = [*made.words, *(made.warm if phase == "warm" else made.cold)]
+    found: Row = {"side": side, "phase": phase}
     with tempfile.TemporaryDirectory(dir=options.scratch) as empty:
         caches = Path(empty) if phase == "cold" else options.scratch / case.name / side
         caches.mkdir(parents=True, exist_ok=True)
-        words, variables = start(options, side, phase)
-        prefix = [sys.executable] if given is None else [sys.executable, "-m", "warp_tiles", "run", *words]
-        paths = {"WARP_CACHE_PATH": "warp", "WARP_TILES_CACHE_DIR": "tiles", "CUDA_CACHE_PATH": "driver"}
-        folders = {name: caches / folder for name, folder in paths.items()}
-        found: Row = {"side": side, "phase": phase}
-        began = time.perf_counter()
-        with (caches / "output").open("w+") as output:
-            command = [*prefix, *made.words, *(made.warm if phase == "warm" else made.cold)]
-            environ = environment(**folders, **variables, **(given or {}))
-            try:
-                status = subprocess.run(
-                    command, env=environ, stdout=output, stderr=subprocess.STDOUT, timeout=options.limit
-                ).returncode
-            except subprocess.TimeoutExpired:
-                status = -9
-            output.seek(0)
-            text = output.read()
+        environ, failed = emptied(caches, **variables, **(given or {})), ""
+        if side == "warm":
+            warm = [*TILES, "warm", "--allow-incomplete", *program_words]
+            status, text, found["warm_s"] = ended(warm, environ, options.limit)
+            failed = f"warm: exit status {status}: {text[-SHOWN:]}" if status else ""
+        prefix = [sys.executable] if given is None else [*TILES, "run", *words]
+        status, text, found["process_s"] = ended([*prefix, *program_words], environ, options.limit)
         for line in text.splitlines():
             found.update(printed(line))
         if phase != "warm":
             found = {name: value for name, value in found.items() if name not in OF_WARM_RUNS}
             found["cubin_bytes"] = sum(path.stat().st_size for path in (caches / "warp").rglob("*.cubin"))
-    found["process_s"] = round(time.perf_counter() - began, 2)
     if status or "jit_s" not in found:
-        found["error"] = f"exit status {status}: {text[-SHOWN:]}"
+        failed = f"exit status {status}: {text[-SHOWN:]}"
+    if failed:
+        found["error"] = failed
     print(f"{case.name}, {side}, {phase}: {json.dumps(found)}", file=sys.stderr, flush=True)
+    return found
+
+
+def install_wheel(case: Case, options: argparse.Namespace) -> Row:
+    """Make a wheel of what a program launches, and install it. Returns its bytes and the seconds that it took."""
+    made, folder = program(case.client, options), options.scratch / case.name / "wheel"
+    options.site = folder / "site"
+    words = ["bundle", "--wheel", "kernels==1", "--client", made.packages[0], "--arch", options.archs]
+    words += ["--allow-incomplete", "-o", str(folder), shlex.join((*made.words, *made.cold))]
+    status, text, seconds = ended([*TILES, *words], emptied(folder), options.limit)
+    wheels = list(folder.glob("*.whl"))
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(options.site)
+    found: Row = {"archs": options.archs, "bundle_s": seconds, "wheel_bytes": sum(one.stat().st_size for one in wheels)}
+    if status:
+        found["error"] = text[-SHOWN:]
+    print(f"{case.name}, wheel: {json.dumps(found)}", file=sys.stderr, flush=True)
     return found
 
 
 def measure(case: Case, options: argparse.Namespace) -> Row:
     sides = options.sides or SIDES[case.kind]
-    first = sides if case.kind == "speed" else [side for side in sides if side == "store"]
+    if case.kind == "speed":
+        first, counted = sides, "warm"
+    else:
+        first, counted = [side for side in sides if side == "store"], "cold"
+    row = {"wheel": install_wheel(case, options)} if "wheel" in sides else {}
     runs = [run(case, options, side, "first") for side in first]
-    for phase in ("cold", "warm") if case.kind == "speed" else ("cold",):
 
-        def one(side: str, phase: str = phase) -> None:
-            runs.append(run(case, options, side, phase))
+    def again(side: str) -> None:
+        runs.append(run(case, options, side, counted))
 
-        runner.alternately({side: partial(one, side) for side in sides}, options.repeats)
-    return {**program(case.client, options).conditions(), "compared": compared(runs), "runs": runs}
+    runner.alternately({side: partial(again, side) for side in sides}, options.repeats)
+    return {**program(case.client, options).conditions(), **row, "compared": compared(runs), "runs": runs}
 
 
 def conditions(options: argparse.Namespace) -> Row:
@@ -246,6 +298,7 @@ main = runner.command(
     conditions,
     options={
         "--sides": {"nargs": "+", "choices": SETTINGS, "help": "the usual ones of each row if omitted"},
+        "--archs": {"default": "90", "help": "architectures of the wheels"},
         "--device": {"default": "cuda:0", "help": "cpu is for trying the script, with few worlds"},
         "--worlds": {"type": int, "help": "worlds or problems instead of the usual number"},
         "--steps": {"type": int, "default": 1000, "help": "steps or solves of a warm run"},
