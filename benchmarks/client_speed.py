@@ -20,6 +20,9 @@ Rows "starts" have cold runs, which begin with empty caches. All sides but `all`
     warm     after `warp-tiles warm`, whose seconds are `warm_s`
     store    with a store behind Python's HTTP server, which a run that is not counted has filled
     wheel    with an installed wheel of kernels; the row has its bytes, and the seconds of `warp-tiles bundle --wheel`
+
+The solver of `kamino` counts limits and contacts by launches, so no script without launches shows what it loads. Its
+`warm` and `wheel` are made from a start list, which a run that is not counted has written.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ MODELS = {  # of the package's test data, with the number of worlds and the opti
     "aloha_pot": ("aloha_pot/scene.xml", 1024, ("--nconmax=24", "--njmax=128")),
 }
 NEWTON, NEWTON_WORLDS = ("featherstone", "ik", "kamino"), 4096
+NEEDS_LAUNCHES = ("kamino",)
 SETTINGS: dict[str, dict[str, str] | None] = {
     "warp": None, "tiles": {}, "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"}, "all": {"WARP_TILES_MODULES": "all"},
     "list": {}, "warm": {}, "store": {}, "wheel": {},
@@ -186,10 +190,9 @@ def compared(runs: Sequence[Row]) -> Row:
 def start(options: argparse.Namespace, side: str, phase: str) -> tuple[list[str], dict[str, str | Path]]:
     """The options of ``warp-tiles run`` and the environment by which a program starts."""
     if side in ("all", "list"):
-        file = options.scratch / "start.json"
         if side == "all":
-            file.unlink(missing_ok=True)
-        return ["--start", str(file)], {}
+            options.list.unlink(missing_ok=True)
+        return ["--start", str(options.list)], {}
     if side == "wheel":
         return [], {"PYTHONPATH": os.pathsep.join((str(options.site), os.environ.get("PYTHONPATH", "")))}
     if side != "store":
@@ -231,8 +234,9 @@ def run(case: Case, options: argparse.Namespace, side: str, phase: str) -> Row:
         caches.mkdir(parents=True, exist_ok=True)
         environ, failed = emptied(caches, **variables, **(given or {})), ""
         if side == "warm":
-            warm = [*TILES, "warm", "--allow-incomplete", *program_words]
-            status, text, found["warm_s"] = ended(warm, environ, options.limit)
+            given_list = case.client in NEEDS_LAUNCHES
+            source = ["--record", str(options.list)] if given_list else ["--allow-incomplete", *program_words]
+            status, text, found["warm_s"] = ended([*TILES, "warm", *source], environ, options.limit)
             failed = f"warm: exit status {status}: {text[-SHOWN:]}" if status else ""
         prefix = [sys.executable] if given is None else [*TILES, "run", *words]
         status, text, found["process_s"] = ended([*prefix, *program_words], environ, options.limit)
@@ -254,7 +258,8 @@ def install_wheel(case: Case, options: argparse.Namespace) -> Row:
     made, folder = program(case.client, options), options.scratch / case.name / "wheel"
     options.site = folder / "site"
     words = ["bundle", "--wheel", "kernels==1", "--client", made.packages[0], "--arch", options.archs]
-    words += ["--allow-incomplete", "-o", str(folder), shlex.join((*made.words, *made.cold))]
+    script = str(options.list) if case.client in NEEDS_LAUNCHES else shlex.join((*made.words, *made.cold))
+    words += ["--allow-incomplete", "-o", str(folder), script]
     status, text, seconds = ended([*TILES, *words], emptied(folder), options.limit)
     wheels = list(folder.glob("*.whl"))
     for wheel in wheels:
@@ -273,8 +278,10 @@ def measure(case: Case, options: argparse.Namespace) -> Row:
         first, counted = sides, "warm"
     else:
         first, counted = [side for side in sides if side == "store"], "cold"
-    row = {"wheel": install_wheel(case, options)} if "wheel" in sides else {}
+    if case.client in NEEDS_LAUNCHES and {"warm", "wheel"} & {*sides}:
+        first = ["all", *first]
     runs = [run(case, options, side, "first") for side in first]
+    row = {"wheel": install_wheel(case, options)} if "wheel" in sides else {}
 
     def again(side: str) -> None:
         runs.append(run(case, options, side, counted))
@@ -285,6 +292,7 @@ def measure(case: Case, options: argparse.Namespace) -> Row:
 
 def conditions(options: argparse.Namespace) -> Row:
     options.scratch = Path(options.stack.enter_context(tempfile.TemporaryDirectory()))
+    options.list = options.scratch / "start.json"
     options.remote = options.scratch / "store"
     options.remote.mkdir()
     options.url = options.stack.enter_context(served(options.remote))

@@ -2,18 +2,22 @@
 
     python benchmarks/clients.py --install DIR --json benchmarks/results/clients.json
     python benchmarks/clients.py --python DIR/bin/python --only newton_ik tile_cholesky
+    python benchmarks/clients.py --python DIR/bin/python --kind wheels --json benchmarks/results/clients.json
 
 One step of each client runs in a fresh process with empty caches, once with Warp alone and once with warp_tiles. Its
 launches are noted and not executed, and each module that it launches is compiled for sm_90, one after another. A client
 takes the branches that it takes on Warp's CPU device. CPU seconds include compiler processes, and exclude imports and
 the building of models, which are recorded apart.
 
-`--starts` measures whole starts with the setting modules="all", in which launches load their modules for a fake GPU, as
-rows "starts CLIENT": Warp; a first start, which writes a start list; a start with that list; a start with a store,
-which a run that does not count has filled, behind Python's HTTP server; and a start with the default settings and an
-installed wheel of the step's kernels for sm_90, whose size is recorded. All caches are empty. Compilations ahead of a
-launch also run while the client is imported and its model is built, so if that phase takes longer than with Warp, the
-difference is added to the seconds of the side.
+`--kind starts` measures whole starts, in which launches load their modules for a fake GPU, as rows "starts CLIENT":
+Warp; a first start with the default settings; one with modules="all", which writes a start list; a start with that
+list; a start with a store, which a run that does not count has filled, behind Python's HTTP server; and a start with an
+installed wheel of the step's kernels for sm_90. All caches are empty. Compilations ahead of a launch also run while the
+client is imported and its model is built, so if that phase takes longer than with Warp, the difference is added to the
+seconds of the side.
+
+`--kind wheels` makes a wheel of the kernels of all clients of a package for six architectures, as rows "wheels
+PACKAGE", and records its size. With MuJoCo Warp 3.17 installed, the row "wheels mujoco-warp 3.17.0" is of that version.
 
 The clients' packages are pinned and unmodified. `--install` puts them into a virtual environment, with this project.
 Without it nothing is installed, and a client whose packages `--python` lacks is left out, with the reason.
@@ -22,12 +26,14 @@ Without it nothing is installed, and a client whose packages `--python` lacks is
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +46,9 @@ from benchmarks.processes import ProcessError, environment, run_json, served, tr
 from benchmarks.runner import Row
 
 SIDES = ("warp", "tiles")
+KINDS = ("steps", "starts", "wheels")
+WHEELS = ("mujoco-warp", "mujoco-warp 3.17.0", "newton")
+ARCHS = "80,86,89,90,100,120"
 
 
 class LeftOut(Exception):  # noqa: N818
@@ -78,22 +87,33 @@ def run_side(python: Path, name: str, side: str, limit_s: float, *record: Path, 
     return found
 
 
-def installed_wheel(python: Path, name: str, folder: Path, limit_s: float) -> tuple[Path, int]:
-    """Make a wheel of the kernels of a client's step, and install it. Returns its place on the path, and its bytes.
+def make_wheel(python: Path, names: Iterable[str], archs: str, folder: Path, limit_s: float) -> dict[str, Any]:
+    """Make a wheel of the kernels of clients' steps. Returns what the command prints, and its seconds.
 
     Raises:
         LeftOut: It could not be made.
     """
-    distribution = (*CLIENTS[name].packages, "warp-lang")[0]
-    words = ["bundle", "--wheel", "kernels==1", "--client", distribution, "--arch", str(ARCH), "-o", str(folder), "-m"]
-    command = [str(python), "-m", "warp_tiles", *words, f"benchmarks.client_scripts.steps {name}"]
-    run = subprocess.run(command, env=environment(), cwd=folder, capture_output=True, text=True, timeout=limit_s)
-    if run.returncode:
-        raise LeftOut(f"wheel: {run.stderr.strip().splitlines()[-1]}")
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    scripts = [f"benchmarks.client_scripts.steps {name}" for name in names]
+    distribution = (*CLIENTS[next(iter(names))].packages, "warp-lang")[0]
+    words = ["bundle", "--json", "--wheel", "kernels==1", "--client", distribution, "--arch", archs, "-o", str(folder)]
+    command, began = [str(python), "-m", "warp_tiles", *words, "-m", *scripts], time.perf_counter()
+    try:
+        made: dict[str, Any] = json.loads(
+            subprocess.run(
+                command, env=environment(), cwd=folder, capture_output=True, text=True, timeout=limit_s, check=True
+            ).stdout
+        )
+    except subprocess.CalledProcessError as error:
+        raise LeftOut(f"wheel: {error.stderr.strip().splitlines()[-1]}") from None
+    return made | {"seconds": round(time.perf_counter() - began, 1)}
+
+
+def installed_wheel(python: Path, name: str, folder: Path, limit_s: float) -> tuple[Path, int]:
+    """Make a wheel of a client's step, and install it. Returns its place on the path, and its bytes."""
+    made = make_wheel(python, [name], str(ARCH), folder, limit_s)
+    with zipfile.ZipFile(made["wheel"]) as archive:
         archive.extractall(folder / "site")
-    return folder / "site", wheel.stat().st_size
+    return folder / "site", made["bytes"]
 
 
 def compared(sides: Mapping[str, dict[str, Any]]) -> Row:
@@ -144,13 +164,14 @@ def measured_starts(name: str, python: Path, limit_s: float) -> Row:
         runs = {"warp": run_side(python, name, "warp_start", limit_s)}
         to_store = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
         run_side(python, name, "start", limit_s, folder / "other.json", **to_store)  # signing takes time
-        runs["first"] = run_side(python, name, "start", limit_s, record)
+        runs["first"] = run_side(python, name, "default_start", limit_s)
+        runs["all"] = run_side(python, name, "start", limit_s, record)
         runs["record"] = run_side(python, name, "start", limit_s, record)
         with served(store) as url:
             from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}
             runs["store"] = run_side(python, name, "start", limit_s, folder / "new.json", **from_store)
         site, wheel_bytes = installed_wheel(python, name, folder, limit_s)
-        runs["wheel"] = run_side(python, name, "wheel", limit_s, PYTHONPATH=str(site))
+        runs["wheel"] = run_side(python, name, "default_start", limit_s, PYTHONPATH=str(site))
     if len({run["modules"] for run in runs.values()}) > 1:
         raise LeftOut("the sides launched different modules")
     later = {title: max(0.0, run["setup_wall_s"] - runs["warp"]["setup_wall_s"]) for title, run in runs.items()}
@@ -167,35 +188,61 @@ def measured_starts(name: str, python: Path, limit_s: float) -> Row:
     }
 
 
+def measured_wheel(package: str, python: Path, limit_s: float) -> Row:
+    """The size of a wheel of the kernels of all clients of a package, for :data:`ARCHS`.
+
+    Raises:
+        LeftOut: It could not be made.
+    """
+    names = [name for name, client in CLIENTS.items() if client.packages == (package,) and name != "newton_kernels"]
+    with tempfile.TemporaryDirectory() as folder:
+        made = make_wheel(python, names, ARCHS, Path(folder), limit_s)
+    modules = {row["key"] for row in made["modules"] if row["key"]}
+    return {
+        "clients": names,
+        "archs": ARCHS,
+        "modules": len(modules),
+        "bytes": made["bytes"],
+        "seconds": made["seconds"],
+    }
+
+
 @dataclass(frozen=True)
 class Case:
-    """A client's step, or its whole starts."""
+    """A client's step or its whole starts, or a wheel of a package's kernels."""
 
+    kind: str
     client: str
-    starts: bool
 
     @property
     def name(self) -> str:
-        return f"starts {self.client}" if self.starts else self.client
+        return self.client if self.kind == "steps" else f"{self.kind} {self.client}"
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    if options.starts:
-        options.only = [f"starts {name}" for name in options.only]
-    return [Case(name, options.starts) for name in CLIENTS]
+    kind = options.kind
+    if kind != "steps":
+        options.only = [f"{kind} {name}" for name in options.only]
+    return [Case(kind, name) for name in (WHEELS if kind == "wheels" else CLIENTS)]
 
 
 def measure(case: Case, options: argparse.Namespace) -> Row:
     """All sides, or the reason why the client was left out."""
-    python, row = options.python, {"title": CLIENTS[case.client].title}
+    python = options.python
     try:
+        if case.kind == "wheels":
+            package, _, version = case.client.partition(" ")
+            if (found := options.versions.get(package)) != (version or PINNED[package]):
+                raise LeftOut(f"{package} is {found}")
+            return {**measured_wheel(package, python, options.limit), "versions": options.versions}
+        row = {"title": CLIENTS[case.client].title}
         if reason := missing(CLIENTS[case.client], options.versions):
-            raise LeftOut(reason)
-        if case.starts:
+            return row | {"left_out": reason}
+        if case.kind == "starts":
             return row | measured_starts(case.client, python, options.limit)
         return row | compared({side: run_side(python, case.client, side, options.limit) for side in reversed(SIDES)})
     except LeftOut as reason:
-        return row | {"left_out": str(reason)}
+        return {"title": case.name, "left_out": str(reason)}
 
 
 def conditions(options: argparse.Namespace) -> Row:
@@ -209,6 +256,8 @@ def line_of(row: Row) -> str:
     """One line for the terminal: CPU seconds of all modules and of those that link functions, or ratios of starts."""
     if "left_out" in row:
         return f"left out: {row['left_out']}"
+    if "bytes" in row:
+        return f"{row['modules']} modules, {row['bytes'] / 1e6:.1f} MB, {row['seconds']} s"
     if "ratios" in row:
         return f"{row['seconds']['warp']} s with Warp, {row['ratios']}"
     seconds = [(row[side]["cpu_s"], row["tile_modules"]["cpu_s"][side]) for side in SIDES]
@@ -223,7 +272,7 @@ main = runner.command(
     options={
         "--python": {"type": Path, "default": Path(sys.executable), "help": "interpreter with the clients"},
         "--install": {"type": Path, "metavar": "DIR", "help": "create a virtual environment there and use it"},
-        "--starts": {"action": "store_true", "help": "measure whole starts"},
+        "--kind": {"choices": KINDS, "default": "steps", "help": "what to measure"},
         "--limit": {"type": float, "default": 1200.0, "help": "seconds for one side of a client"},
     },
     described=line_of,

@@ -2,11 +2,11 @@
 
     python -m benchmarks.client_scripts.child CLIENT SIDE FOLDER [RECORD]
 
-The sides are `warp`, `tiles`, `warp_start`, `start` and `wheel`. The folder receives the cubins. The environment names
-the caches. All but `warp` and `warp_start` enable warp_tiles before the client is imported, as users do. `start` sets
-modules="all", so that workers compile, and loads modules at their launches, for a fake GPU. It begins with the start
-record RECORD, if it exists, and writes it. `warp_start` loads modules in the same way with Warp alone, `wheel` with the
-default settings.
+The sides are `warp`, `tiles`, `warp_start`, `start` and `default_start`. The folder receives the cubins. The
+environment names the caches. All but `warp` and `warp_start` enable warp_tiles before the client is imported, as users
+do. `start` sets modules="all", so that workers compile, and loads modules at their launches, for a fake GPU. It begins
+with the start list RECORD, if it exists, and writes it. `warp_start` loads modules in the same way with Warp alone,
+`default_start` with the default settings.
 """
 
 from __future__ import annotations

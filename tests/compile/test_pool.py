@@ -137,6 +137,36 @@ def test_a_process_that_dies_during_or_between_requests_is_replaced(own: Compile
     assert own.submit(GOOD).result(60).payload
 
 
+def test_a_process_compiles_at_one_optimization_level(own: CompilerPool) -> None:
+    """After level 0, the compiler of CUDA 13.1 to 13.4 makes wrong code for sm_120 (NVIDIA/warp#1944)."""
+    quick = replace(GOOD, optimization_level=0)
+
+    def process_after(request: CompileRequest | LinkRequest) -> int:
+        own.submit(request).result(60)
+        return process_of(own).pid
+
+    link = LinkRequest("m", (own.submit(GOOD).result(60).payload,), "sm_90", "ptx")
+    first = process_after(GOOD)
+    assert [process_after(request) for request in (link, GOOD)] == [first, first]
+    second = process_after(quick)
+    assert [process_after(request) for request in (link, quick)] == [second, second]
+    assert len({first, second, process_after(GOOD)}) == 3
+
+
+def test_of_two_processes_the_one_of_the_same_level_is_used() -> None:
+    def processes() -> set[int]:
+        return {holder._process.pid for holder in pool._processes if holder._process is not None}
+
+    with CompilerPool(2) as pool:
+        for level in (0, 3):
+            pool.submit(replace(GOOD, optimization_level=level)).result(60)
+        before = processes()
+        for level in (0, 3, 3, 0):
+            pool.submit(replace(GOOD, optimization_level=level)).result(60)
+        assert processes() == before
+        assert len(before) == 2
+
+
 def test_a_process_that_cannot_start_is_a_toolchain_error(
     own: CompilerPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -215,6 +215,19 @@ def test_a_script_that_stops_early_makes_no_wheel_unless_that_is_allowed(made: M
     assert len(json_of(made.bundle("--allow-incomplete", *words))["modules"]) == 1
 
 
+def test_a_start_list_takes_the_place_of_a_script(made: Made, tmp_path: Path) -> None:
+    start, path = tmp_path / "start.json", os.pathsep.join([str(made.client), os.environ["PYTHONPATH"]])
+    words = "--arch", "90", "--start", start, made.client / "script.py", "all of it"
+    warmed = json_of(command("warm", *words, PYTHONPATH=path, WARP_TILES_CACHE_DIR=str(tmp_path / "cache")))
+    words = "--wheel", "a", "--arch", "90", "-o", tmp_path, start
+    assert "of the scripts' kernels" in made.bundle(*words).stderr
+    answer = json_of(made.bundle("--client", "wheel-client-dist", *words))
+    assert {row["key"] for row in answer["modules"]} == {row["key"] for row in warmed["modules"]}
+    with zipfile.ZipFile(answer["wheel"]) as archive:
+        keys = json.loads(archive.read("warp_tiles_kernels/a/index.json"))["body"]["keys"]["module"]
+    assert {row["key"] for row in answer["modules"]} <= keys.keys()
+
+
 def test_the_client_is_found_from_the_kernels() -> None:
     rows = [{"packages": ["__main__", "warp", "numpy"]}, {"packages": ["pytest", "warp_tiles"]}]
     versions = {name: metadata.version(name) for name in ("numpy", "pytest")}

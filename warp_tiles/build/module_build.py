@@ -435,7 +435,8 @@ def foreign_inputs(inputs: Sequence[bytes], keywords: Mapping[str, Any]) -> list
 
 def _request(context: BuildContext, module: ModuleSource, text: str, name: str, prefix: int) -> CompileRequest:
     flags = module_flags(module, context.toolchain().nvrtc_version)
-    return CompileRequest(module.name, text, flags, module.include_dirs, f"module {name}", prefix=prefix)
+    level = int(module.keywords.get("optimization_level", 3))
+    return CompileRequest(module.name, text, flags, module.include_dirs, f"module {name}", None, prefix, level)
 
 
 def key_ahead(

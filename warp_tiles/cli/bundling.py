@@ -49,7 +49,8 @@ def bundle(wanted: Wanted, output: Path | None, wheel: str | None, client: str |
     records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
 
     With --wheel, every argument is a script, with its own arguments in quotes: "train.py --size 4". Each runs as under
-    "warm", and the wheel holds what all launch. Installed, it is found without an option.
+    "warm", and the wheel holds what all launch. Installed, it is found without an option. An argument that ends with
+    .json is a start list, of a program whose launches depend on results of others.
     """
     if wheel is not None:
         if wanted.block_dim is not None:
@@ -132,6 +133,7 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
 # ---- a wheel of kernels
 
 _NAME = re.compile(r"([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9])(==([0-9][A-Za-z0-9.!+]*))?")
+_START_LIST = ".json"
 _NO_CLIENTS = {"__main__", "warp", "warp_tiles"}
 Row = dict[str, Any]
 
@@ -185,9 +187,13 @@ def _warmed(script: Script, wanted: Wanted, scratch: Path) -> list[Row]:
     """What ``warp-tiles warm`` says about a script, which it runs in an empty process, as a start does."""
     start = scratch / "start.json"
     start.unlink(missing_ok=True)  # another script's modules are not this one's
-    words = ["warm", "--json", "--arch", ",".join(map(str, wanted.archs)), "--start", str(start)]
-    words += ["--allow-incomplete"] * wanted.allow_incomplete + ["-m"] * script.is_module
-    command = [sys.executable, "-m", "warp_tiles", *words, script.name, *script.arguments]
+    words = ["warm", "--json", "--arch", ",".join(map(str, wanted.archs))]
+    if script.name.endswith(_START_LIST):
+        words += ["--record", script.name]
+    else:
+        words += ["--start", str(start), *["--allow-incomplete"] * wanted.allow_incomplete, *["-m"] * script.is_module]
+        words += [script.name, *script.arguments]
+    command = [sys.executable, "-m", "warp_tiles", *words]
     own = {"cache_dir": scratch, "cache_shared": 0, "modules": "all"}
     own |= {"remote": "", "bundle": "", "kernel_packages": "none"}
     environment = {ENVIRONMENT[name]: str(value) for name, value in own.items()}

@@ -51,6 +51,7 @@ class CompileRequest:
         subject: Name of the compiled function or module, for messages.
         prefix: Number of characters at the beginning of a module's source, up to its first declaration, that other
             modules share, so that its headers may be precompiled; 0 to precompile none.
+        optimization_level: That of Warp's module, by which the flags were made.
     """
 
     name: str
@@ -60,6 +61,7 @@ class CompileRequest:
     subject: str
     header: HeaderFile | None = None
     prefix: int = 0
+    optimization_level: int = 3
 
     @property
     def all_flags(self) -> tuple[str, ...]:

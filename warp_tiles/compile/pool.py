@@ -83,6 +83,15 @@ class _Process:
         self._lock = threading.Lock()  # start() and close() exclude each other
         self._closed = False
         self._requests = 0
+        self._level: int | None = None  # the optimization level of its compilations
+
+    def takes(self, request: Request) -> bool:
+        """True if the process compiles only at the level of a request.
+
+        The compiler of CUDA 13.1 to 13.4 makes wrong code for sm_120 after a module of level 0 (NVIDIA/warp#1944).
+        """
+        level = getattr(request, "optimization_level", None)  # a link has none
+        return self._process is None or level is None or self._level in (None, level)
 
     def start(self) -> None:
         """Start the process unless it runs. Raises a WorkerError if it cannot be started, or if the pool was closed."""
@@ -122,7 +131,11 @@ class _Process:
             return True
 
     def run(self, request: Request | worker.Limited) -> Compiled:
+        asked = request.request if isinstance(request, worker.Limited) else request
+        if not self.takes(asked):
+            self._end_process()
         self.start()
+        self._level = getattr(asked, "optimization_level", self._level)
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -149,7 +162,7 @@ class _Process:
     def _end_process(self, *, kill: bool = False) -> None:
         """Close the pipes, wait 5 s for the process to end, then kill it (``kill``: at once), and remove its files."""
         with self._lock:
-            process, self._process = self._process, None
+            process, self._process, self._level = self._process, None, None
             folder, self._folder = self._folder, None
         if process is not None:
             if kill:
@@ -375,7 +388,12 @@ class CompilerPool:
         with self._lock:
             if self._threads is not threads:
                 raise WorkerError(_CLOSED)
-            process = self._idle.pop() if self._idle else _Process(self._libraries)
+            fitting = [process for process in self._idle if process.takes(request)]
+            if not fitting and len(self._processes) >= self.jobs:
+                fitting = self._idle
+            process = fitting[-1] if fitting else _Process(self._libraries)
+            if fitting:
+                self._idle.remove(process)
             if process not in self._processes:
                 self._processes.append(process)
         try:
