@@ -432,6 +432,34 @@ MORE: dict[str, Form] = {
         reason="double buffers of 4096 bytes",
         differentiable=False,
     ),
+    "the return form, reshaped and added to a flat tile": Form(
+        kernel(
+            START.replace("c =", "flat =").replace("(32, 32)", "1024"),
+            ranged(product="flat += wp.tile_reshape(wp.tile_matmul(a, b), shape=(1024,))"),
+            "c = wp.tile_reshape(flat, shape=(32, 32))",
+            STORE,
+        ),
+        reason="double buffers of 4096 bytes lie in C's memory",
+        has_half=False,
+    ),
+    "the return form, reshaped and subtracted from a tile in registers, first in no iteration": Form(
+        kernel(
+            "for part in range(0, A.shape[1], 160):",
+            "    c = wp.tile_ones(shape=(1, 32, 32), dtype=wp.float32)",
+            indented(
+                loop(
+                    "for k in range(0, part, 16):",
+                    "k",
+                    product="c = c - wp.tile_reshape(wp.tile_matmul(a, b), shape=(1, 32, 32))",
+                )
+            ),
+            "    wp.tile_store(C, wp.tile_squeeze(c), offset=(i * 32, j * 32))",
+        ),
+        reason="double buffers of 4096 bytes lie in C's memory",
+        expected=lambda a, b: 1 - a[:, :160] @ b[:160],
+        differentiable=False,
+        has_half=False,
+    ),
     "the return form, subtracted with a factor that is computed before the loop": Form(
         kernel(ONES, "x = 1.0 + float(A.shape[1] - 319)", ranged(product="c -= wp.tile_matmul(a, b, alpha=x)"), STORE),
         reason="double buffers of 4096 bytes",

@@ -52,6 +52,17 @@ def factors(**fields: Any) -> Node:
     return t.loop(FIRST, SECOND, t.product(A, B, C, **fields))
 
 
+# a reshape of C, added to a tile of its shape
+V = t.view("v", C, shape=(256,))
+FLAT = t.tile("e", shape=(256,))
+RESHAPED = t.alias(V, C, "tile_reshape", line=9)
+
+
+def flat(*nodes: Node) -> Node:
+    """A loop of ``v = wp.tile_reshape(wp.tile_matmul(a, b), shape=(256,))`` and more nodes."""
+    return t.loop(FIRST, SECOND, FRESH, RESHAPED, *nodes)
+
+
 NEW_TILES: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "a fresh product": ((t.loop(FIRST, SECOND, FRESH),), NOT_ADDED),
     "it is added under a condition": ((t.loop(FIRST, SECOND, FRESH, t.branch(t.addition(D, C))),), ADDED),
@@ -61,6 +72,17 @@ NEW_TILES: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "an addition before it": ((t.loop(FIRST, SECOND, t.addition(D, C), FRESH),), ADDED),
     "another use of it in the loop": ((t.loop(*returned(uses(C))),), USES_NEW),
     "another use of it behind the loop": ((t.loop(*returned()), uses(C)), USES_NEW),
+    "its reshape is added under a condition": ((flat(t.branch(t.addition(FLAT, V))),), ADDED),
+    "the sum is added to its reshape": ((flat(t.addition(V, FLAT)),), NOT_ADDED),
+    "its reshape is added to itself": ((flat(t.addition(V, V)),), ADDED),
+    "its reshape is added, and it is used": ((flat(t.addition(FLAT, V), uses(C)),), USES_NEW),
+    "its reshape is added, and used behind the loop": ((flat(t.addition(FLAT, V)), uses(V)), USES_NEW),
+    "it is added, and reshaped": (
+        (flat(t.addition(D, C)),),
+        Rejected("new_tile_used", ("tile_reshape",)).at(9),
+    ),
+    "its transpose is added": ((t.loop(FIRST, SECOND, FRESH, t.alias(V, C), t.addition(FLAT, V)),), ADDED),
+    "a view of it is added": ((t.loop(FIRST, SECOND, FRESH, t.alias(V, C, "tile_view"), t.addition(FLAT, V)),), ADDED),
 }
 ONE_TILE: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "a variable alpha": ((factors(alpha=None),), ALPHA),
@@ -121,6 +143,26 @@ def test_accumulators_are_added_to_memory_that_is_like_c(target: Tile, is_direct
     decision = decide_loop(t.zeros(D), t.zeros(t.tile("wide", 32)), t.load(target), t.loop(*returned(target=target)))
     (kept,) = decision.accumulations
     assert kept.destination == (target if is_direct else C)
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+@pytest.mark.parametrize("form", ["inplace", "assigned"])
+@pytest.mark.parametrize("name", ["tile_reshape", "tile_squeeze"])
+def test_accumulators_are_added_to_the_memory_of_a_reshaped_sum(name: str, form: str, is_direct: bool) -> None:
+    target = FLAT if is_direct else t.register("e", shape=(256,))
+    difference = t.operation("sub", target, V, results=(t.register("r"),), hook=t.number()), assigned(target)
+    subtraction = (t.operation("sub_inplace", target, V, hook=t.number()),) if form == "inplace" else difference
+    decision = decide_loop(t.zeros(target), t.loop(FIRST, SECOND, FRESH, t.alias(V, C, name), *subtraction))
+    assert decision.state == "pipelined"  # the reshape lets tiles be loaded ahead, into C
+    (kept,) = decision.accumulations
+    assert (kept.destination, kept.factor) == ((target, -1.0) if is_direct else (C, 1.0))
+    macros = Macros()
+    emit_loops(macros, [decision])
+    (end,) = macros.definitions([(Hook.END, kept.home)])
+    added = "v = wp::tile_reshape<decltype(v)>(c); wp::tile_sub_inplace(e, v);"
+    assert (added in end, "inplace" in end) == ((False, False) if is_direct else (True, True))
+    statements = macros.definitions([(Hook.AT, one.own_hook) for one in subtraction])
+    assert all(line.endswith("(...) ") for line in statements)  # they are gone
 
 
 @pytest.mark.parametrize(

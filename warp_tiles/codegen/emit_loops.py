@@ -367,13 +367,18 @@ def _emit_results(macros: Macros, loop: int, ring: Ring) -> None:
 
 def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
     """Moves the addition of a new tile C behind the loop, or removes it if the accumulators are added in its place."""
-    if product.addition is not None:
-        for statement in product.addition.statements:
-            macros.replace(Hook.AT, statement.own_hook, "")
-        target = product.addition.target.name
-        if product.destination is product.c:
-            name = "add" if product.addition.sign == 1 else "sub"
-            macros.add(Hook.END, loop, f"wp::tile_{name}_inplace({target}, {product.c.name});")
+    addition = product.addition
+    if addition is None:
+        return
+    for statement in addition.statements:
+        if statement.hook is not None:  # a reshape of C stays where it is
+            macros.replace(Hook.AT, statement.hook, "")
+    if product.destination is product.c:
+        c, added = product.c.name, addition.added.name
+        # without an iteration, the loop does not make the reshape
+        reshape = "" if added == c else f"{added} = wp::tile_reshape<decltype({added})>({c}); "
+        name = "add" if addition.sign == 1 else "sub"
+        macros.add(Hook.END, loop, f"{reshape}wp::tile_{name}_inplace({addition.target.name}, {added});")
 
 
 def staged_name(product: Accumulation) -> str:

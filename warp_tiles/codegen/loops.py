@@ -5,7 +5,7 @@ its accumulators can stay in registers. C is then read and written once, after t
 
 ``s += wp.tile_matmul(a, b)`` writes a new tile C at each call and adds it to s. The accumulators can stay in registers,
 too. After the loop they are added to s, through C if s is not like C. No other statement may use C then. ``s -= C``,
-``s = s + C`` and ``s = s - C`` are alike.
+``s = s + C`` and ``s = s - C`` are alike, and so is a reshape of C in place of C.
 
 A factor ``alpha`` that is known before the loop is applied once, after the loop. The conditions of loading ahead are in
 :mod:`warp_tiles.codegen.pipelines`. All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
@@ -28,7 +28,7 @@ from warp_tiles.codegen.module_code import (
     ReverseRing,
     Ring,
 )
-from warp_tiles.codegen.operations import ELEMENTWISE, JUMPS, STORE, Effect, Operation, Tile
+from warp_tiles.codegen.operations import ELEMENTWISE, JUMPS, RESHAPES, STORE, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import body_of, check_unrolled, double_buffers
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
@@ -243,33 +243,36 @@ def _overlap(context: Context, at: Operation, c: Tile, tile: Tile) -> bool:
 
 
 def addition_of(function: FunctionTrace, operation: Operation) -> Addition | None:
-    """Returns what adds a new tile C to another one after a product makes C, if it is in the same block."""
+    """Returns what adds a new tile C or its reshape to another tile, if it follows the product in the same block."""
     if not operation.results:
         return None
     block, index = path_to(function.nodes, operation)[-1]
     jumps = (at for at, node in enumerate(block) if any(one.name in JUMPS for one in operations((node,))))
     straight = block[index + 1 : min((at for at in jumps if at > index), default=None)]
-    c = operation.matrices[2].name
+    c = operation.matrices[2]
+    makers: dict[str, tuple[Operation, ...]] = {c.name: ()}  # of C and its reshapes, by name
     for node in straight:
-        if not isinstance(node, Operation) or node.hook is None:
+        if not isinstance(node, Operation):
             continue
-        names = [tile.name for tile in node.tiles]
+        if node.name in RESHAPES and node.tiles[0].name == c.name:
+            makers[node.tiles[1].name] = (node,)
         builtin = node.elementwise
-        if builtin is None or not builtin.sum_sign:
+        if node.hook is None or builtin is None or not builtin.sum_sign:
             continue
-        if builtin.updates is not None and names[1:] == [c] and names[0] != c:
-            return _addition(function, (node,), node.tiles[0], operation, builtin.sum_sign)
-        if builtin.updates is None and c in names:
-            return _assigned_sum(function, straight, node, operation)
+        added = [tile for tile in node.tiles if tile.name in makers]
+        if builtin.updates is not None and added == [node.tiles[1]]:
+            statements = (*makers[added[0].name], node)
+            return _addition(function, statements, node.tiles[0], added[0], c, builtin.sum_sign)
+        if builtin.updates is None and added:
+            return _assigned_sum(function, straight, makers[added[0].name], node, added[0], c)
     return None
 
 
 def _addition(
-    function: FunctionTrace, statements: tuple[Operation, ...], target: Tile, product: Operation, sign: int
+    function: FunctionTrace, statements: tuple[Operation, ...], target: Tile, added: Tile, c: Tile, sign: int
 ) -> Addition:
-    """The addition of a product's new tile C: direct if the target is dense and begins where a tile's memory does."""
-    c = product.matrices[2]
-    alike = target.storage == "shared" and (target.dtype, target.shape) == (c.dtype, c.shape)
+    """The addition of C or its reshape: direct if the target is dense and begins where a tile's memory does."""
+    alike = target.storage == "shared" and (target.dtype, target.shape) == (added.dtype, added.shape)
     sizes = {
         tile.size_bytes
         for one in function.operations()
@@ -277,24 +280,28 @@ def _addition(
         if alike and tile.owner and {tile.name} == target.memory
     }
     is_direct = sizes == {target.size_bytes} and target.dense and c.dense
-    return Addition(statements, target, sign, is_direct)
+    return Addition(statements, target, added, sign, is_direct)
 
 
 def _assigned_sum(
-    function: FunctionTrace, block: Sequence[Node], operation: Operation, product: Operation
+    function: FunctionTrace,
+    block: Sequence[Node],
+    makers: tuple[Operation, ...],
+    operation: Operation,
+    added: Tile,
+    c: Tile,
 ) -> Addition | None:
     """Returns ``s = s + C``, ``s = C + s`` or ``s = s - C`` if nothing else reads the result of the operator."""
-    c = product.matrices[2].name
     *operands, result = (tile.name for tile in operation.tiles)
     readers = [one for one in function.operations() if one is not operation and result in {t.name for t in one.tiles}]
     target = readers[0].assigned_tile if len(readers) == 1 and readers[0] in block else None
-    if target is None or target.name == c:
+    if target is None or target.name == added.name:
         return None
     sign = ELEMENTWISE[operation.name].sum_sign
-    forms = [[target.name, c], [c, target.name]] if sign == 1 else [[target.name, c]]
+    forms = [[target.name, added.name], [added.name, target.name]] if sign == 1 else [[target.name, added.name]]
     if operands not in forms:
         return None
-    return _addition(function, (operation, readers[0]), target, product, sign)
+    return _addition(function, (*makers, operation, readers[0]), target, added, c, sign)
 
 
 def _check_new_tile(context: Context, loop: Loop, operation: Operation) -> None:
@@ -315,12 +322,12 @@ def _check_new_tile(context: Context, loop: Loop, operation: Operation) -> None:
 
 
 def _adds(operation: Operation, c: Tile) -> bool:
-    """True if an operation adds a tile to another one, or subtracts it."""
+    """True if an operation adds a tile or a view of it to another one, or subtracts it."""
     builtin = operation.elementwise
     if builtin is None or not builtin.sum_sign:
         return False
     is_symmetric = builtin.updates is None and builtin.sum_sign == 1
-    return c in operation.tiles[0 if is_symmetric else 1 : 2]
+    return any(c.name in tile.memory for tile in operation.tiles[0 if is_symmetric else 1 : 2])
 
 
 def _touches(context: Context, one: Tile, other: Tile) -> bool:

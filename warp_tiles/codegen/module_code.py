@@ -51,17 +51,19 @@ class DeviceFunction:
 
 @dataclass(frozen=True)
 class Addition:
-    """``s += C`` or ``s -= C``, also as ``s = s + C`` or ``s = s - C``.
+    """``s += C`` or ``s -= C``, also as ``s = s + C`` or ``s = s - C``. A reshape of C may take the place of C.
 
     Attributes:
-        statements: The operator, and in the second form the assignment of its result to s.
+        statements: The reshape if there is one, the operator, and in the second form the assignment of its result to s.
+        added: C, or its reshape.
         sign: 1 if it adds C to s, or -1 if it subtracts it.
-        is_direct: True if s is a dense shared tile of C's dtype and shape, and begins where a tile's memory does. The
-            accumulators are added to s then, and C is not written.
+        is_direct: True if s is a dense shared tile of the dtype and shape of what is added, and begins where a tile's
+            memory does. The accumulators are added to s then, and C is not written.
     """
 
     statements: tuple[Operation, ...]
     target: Tile
+    added: Tile
     sign: int
     is_direct: bool = False
 

@@ -43,6 +43,7 @@ JUMPS = ("break", "continue")
 ZEROS = "tile_zeros"
 TRANSPOSE = "tile_transpose"  # a view of the whole tile
 VIEW = "tile_view"  # of a part of a tile
+RESHAPES = frozenset({"tile_reshape", "tile_squeeze"})  # views of all elements of a tile, in another shape
 ASSIGN = "assign"  # to a variable, to an element, or of a whole tile
 UNREAD_ASSIGN = "unread_assign"  # of a tile that nobody reads (warp_tiles.codegen.trace)
 # operators on numbers, and on the elements of tiles
@@ -58,7 +59,7 @@ RANDOM = frozenset(
 # Warp unrolls these, so that a thread holds index, address and value of all its elements at once
 INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add_indexed"})
 # these make a view of an operand's memory: they read and write no element, and do not wait
-_ALIASES = frozenset({TRANSPOSE, VIEW, "tile_reshape", "tile_squeeze", "tile_broadcast"})
+_ALIASES = RESHAPES | {TRANSPOSE, VIEW, "tile_broadcast"}
 # these read arrays, or only their descriptors
 READERS = frozenset(
     {LOAD, "address", "array", "copy", "extract", "len", "load", "lower_bound", "tile_load_indexed", "view"}
