@@ -2,7 +2,7 @@
 
 ``solve_N(A, b, size, U, x)`` factors matrices A = U^T U in blocks of N x N and solves A x = b, with views of one tile
 of all right-hand sides. ``invert_N(L, identity, size, X, inverse)`` inverts L L^T by two loops that use the same names
-of tiles.
+of tiles. ``substitute_N(L, b, size, y)`` solves L y = b for vectors.
 """
 
 from __future__ import annotations
@@ -81,6 +81,20 @@ def invert_{n}(
                 right = wp.tile_load(X[world], shape=({n}, {n}), offset=(k, j))
                 wp.tile_matmul(wp.tile_transpose(left), right, block)
             wp.tile_store(inverse[world], block, offset=(i, j))
+
+
+@wp.kernel(enable_backward=False)
+def substitute_{n}(L: wp.array3d(dtype={t}), b: wp.array2d(dtype={t}), size: int, y: wp.array2d(dtype={t})):
+    world = wp.tid()
+    for i in range(0, size, {n}):
+        rhs = wp.tile_load(b[world], shape={n}, offset=i)
+        for j in range(0, i, {n}):
+            block = wp.tile_load(L[world], shape=({n}, {n}), offset=(i, j))
+            known = wp.tile_load(y[world], shape={n}, offset=j)
+            product = wp.tile_matmul(block, wp.tile_reshape(known, shape=({n}, 1)))
+            rhs -= wp.tile_reshape(product, shape=({n},))
+        wp.tile_lower_solve_inplace(wp.tile_load(L[world], shape=({n}, {n}), offset=(i, i)), rhs)
+        wp.tile_store(y[world], rhs, offset=i)
 """
 
 

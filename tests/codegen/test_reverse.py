@@ -113,10 +113,18 @@ def test_c_of_the_caller_has_no_memory_of_its_own() -> None:
     assert rejection(loop(*body(t.parameter("c", M, N))), parameters=("c",)) == "c_without_memory"
 
 
+V = t.view("v", C, shape=(M * N,))
+
+
+@pytest.mark.parametrize(
+    ("target", "added", "views"), [(D, C, ()), (t.tile("f", shape=V.shape), V, (t.alias(V, C, "tile_reshape"),))]
+)
 @pytest.mark.parametrize(("name", "code"), [("add_inplace", "new_tile_added"), ("sub_inplace", "new_tile_subtracted")])
-def test_a_new_tile_names_the_form_that_has_stages(name: str, code: str) -> None:
-    summed = t.fresh_product(A, B, C), t.operation(name, D, C, hook=t.number())
-    assert rejection(t.zeros(D), loop(*body()[:2], *summed), tiles=(D, A, B, C)) == code
+def test_a_new_tile_names_the_form_that_has_stages(
+    name: str, code: str, target: Tile, added: Tile, views: tuple[Node, ...]
+) -> None:
+    summed = t.fresh_product(A, B, C), *views, t.operation(name, target, added, hook=t.number())
+    assert rejection(t.zeros(target), loop(*body()[:2], *summed), tiles=(target, A, B, C)) == code
 
 
 def test_an_adjoint_before_the_loop_reads_c() -> None:

@@ -172,6 +172,8 @@ def check_blocked(kernels: Runs, n: int, size: int, count: int, dtype: str) -> N
         (f"solve_{n}", [a, b, size, factors, x], "x", solution(a, b, size)),
         (f"invert_{n}", [lower.astype(dtype), identity, size, zeros, zeros.copy()], "inverse",
          np.linalg.inv(lower @ lower.swapaxes(1, 2))),
+        (f"substitute_{n}", [lower.astype(dtype), b[:, :size, 0], size, zeros[:, 0]], "y",
+         np.linalg.solve(lower, b[:, :size].astype(np.float64))[:, :, 0]),
     ):  # fmt: skip
         found = kernels.run(name, (count,), given)[output]
         np.testing.assert_allclose(found, expected, rtol=0, atol=BLOCKED[dtype], err_msg=name)
@@ -186,5 +188,5 @@ def test_solves_and_inverses(dtype: str, machine: Machine, tmp_path: Path) -> No
 
 def test_the_plan_keeps_all_sums_in_registers(enabled: None) -> None:
     plan = warp_tiles.plan(load(text("float32"), block_dim=THREADS), arch=90, block_dim=THREADS)
-    assert len(plan.loops) == 5 * len(BLOCKS)
+    assert len(plan.loops) == 6 * len(BLOCKS)
     assert {loop.state for loop in plan.loops} <= {"register_accumulators", "pipelined"}
