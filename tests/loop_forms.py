@@ -130,6 +130,29 @@ def add_product(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32)
 """
 ODD = """wp.tile_matmul(a, b, c)"""
 TRANSPOSED = "wp.tile_matmul(a, wp.tile_transpose(b), c)"
+NATIVE = """
+@wp.func_native("return n * 16;")
+def step(n: {number}) -> {number}: ...
+
+
+@wp.func_native("WP_TILE_SYNC(); return n * 16;")
+def step_of_block(n: {number}) -> {number}: ...
+
+
+@wp.func_native('''
+__shared__ int calls;
+WP_TILE_SYNC();
+if (threadIdx.x == 0)
+    calls = n == 0 ? 0 : calls + 1;
+WP_TILE_SYNC();
+return calls;
+''')
+def calls_since_zero(n: {number}) -> {number}: ...
+"""
+ADDRESS = """
+@wp.func_native("return (uint64_t)values.data;")
+def address(values: wp.array2d(dtype=wp.float32)) -> wp.uint64: ...
+"""
 INNER = "".join(f"        {line}\n" for line in (LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD))
 EXTRA = "double buffers of 4096 bytes lie in extra shared memory"
 
@@ -564,6 +587,44 @@ MORE: dict[str, Form] = {
             STORE,
         ),
         reason="double buffers of 4096 bytes lie in C's memory",
+    ),
+    "native functions of numbers": Form(
+        kernel(
+            START,
+            loop("for n in range(A.shape[1] // 16):\n    k = step(calls_since_zero(n))", "k"),
+            STORE,
+            above=NATIVE.format(number="int"),
+        ),
+        differentiable=False,  # the reverse pass begins with the last n
+    ),
+    "a native function that waits for the block": Form(
+        kernel(
+            START,
+            loop("for n in range(A.shape[1] // 16):\n    k = step_of_block(n)", "k"),
+            STORE,
+            above=NATIVE.format(number="int"),
+        ),
+    ),
+    "a native function of an array": Form(
+        kernel(
+            START,
+            ranged().replace("tile_load(A,", "tile_load(wp.array(ptr=address(A), shape=(64, 320), dtype=wp.float32),"),
+            STORE,
+            above=ADDRESS,
+        ),
+        differentiable=False,  # no gradient belongs to an address
+        has_half=False,
+    ),
+    "a native function of larger numbers": Form(
+        kernel(
+            START,
+            loop("for n in range(A.shape[1] // 16):\n    k = int(step(calls_since_zero(wp.int64(n))))", "k"),
+            STORE,
+            above=NATIVE.format(number="wp.int64"),
+        ),
+        state="register_accumulators",
+        code="unknown_effects",
+        differentiable=False,
     ),
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),

@@ -155,11 +155,34 @@ def calls_writes(C: wp.array2d(dtype=wp.float32)):
 
 @wp.func_native("return;")
 def native(k: int): ...
+
+
+@wp.func
+def calls_native(k: int):
+    native(k)
+    return k + 1
+
+
+@wp.func_native("return k;")
+def expression(k: wp.uint64) -> wp.uint64: ...
+
+
+@wp.func_native("return k;", replay_snippet="return f(k);")
+def replayed(k: wp.uint64) -> wp.uint64: ...
+
+
+@wp.func_native("return;")
+def of_array(C: wp.array2d(dtype=wp.float32)): ...
+
+
+@wp.func_native("return 1;")
+def of_tile(c: wp.tile(dtype=wp.float32, shape=(32, 32))) -> int: ...
 """
 
 
 def test_functions_have_labels_and_the_effects_of_their_operations() -> None:
     lines = ("n = number(i)", "s = sum_of(c)", "writes(C)", "calls_writes(C)", "native(i)")
+    lines += ("x = calls_native(i)", "y = replayed(expression(wp.uint64(i)))", "of_array(C)", "z = of_tile(c)")
     text = kernel(START, RANGE, *lines, STORE, above=FUNCTIONS)
     generated = generate(load(text))
     function = generated.trace.functions["multiply"]
@@ -170,7 +193,12 @@ def test_functions_have_labels_and_the_effects_of_their_operations() -> None:
         "sum_of": Effect.TILES,
         "writes": Effect.WRITES,
         "calls_writes": Effect.WRITES,
-        "native": Effect.UNKNOWN,
+        "native": Effect.ORDERED,
+        "calls_native": Effect.ORDERED,
+        "expression": Effect.NONE,
+        "replayed": Effect.UNKNOWN,
+        "of_array": Effect.UNKNOWN,
+        "of_tile": Effect.UNKNOWN,
     }
     assert {name: effect for name, (_, effect) in found.items()} == expected
     for name in ("number", "sum_of", "writes", "calls_writes"):

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.codegen.operations import Affine, Effect, affine_result, effect_of_builtin, effect_of_function
+from warp_tiles.codegen.operations import (
+    Affine,
+    Effect,
+    affine_result,
+    effect_of_builtin,
+    effect_of_function,
+    effect_of_native,
+)
 
 NAMES = ("i", "j", "k")
 NUMBERS = st.integers(-1000, 1000)
@@ -92,6 +99,8 @@ def test_a_builtin(name: str, operands: dict[str, bool], effect: Effect) -> None
         ([], Effect.NONE),
         ([Effect.NONE, Effect.ALIAS], Effect.TILES),
         ([Effect.TILES, Effect.NONE], Effect.TILES),
+        ([Effect.NONE, Effect.ORDERED], Effect.ORDERED),
+        ([Effect.ALIAS, Effect.ORDERED], Effect.TILES),
         ([Effect.TILES, Effect.WRITES], Effect.WRITES),
         ([Effect.WRITES, Effect.UNKNOWN, Effect.TILES], Effect.UNKNOWN),
     ],
@@ -99,3 +108,26 @@ def test_a_builtin(name: str, operands: dict[str, bool], effect: Effect) -> None
 )
 def test_a_function_has_the_worst_effect_of_its_operations(effects: list[Effect], effect: Effect) -> None:
     assert effect_of_function(effects) is effect
+
+
+EXPRESSIONS_IN_CPP = (
+    *("return n * 4;", "return (uint64_t)n.data;", "\n  return n == 3 || n >= m ? -n : int(1.5e2f);\n"),
+    *("return n >> 2;", "return static_cast<int>(n);", "return 0x7FFFFFFFFFFFFFFFull;", "return *(n.data + m);"),
+)
+OTHERS_IN_CPP = (
+    *("", "n = 4;", "return n++;", "return --n;", "return n = 4;", "return n += 4;", "return n <<= 1;"),
+    *("return f(n);", "return clock();", "return threadIdx.x;", "return n.size;", "return *(float*)n;", "return nm;"),
+    *("return *reinterpret_cast<float*>(n);", "return n; return m;", "return n /* ; */;", "return n // 4;\n;"),
+    *("return n[0];", "__syncthreads();", "return n\n#define n m\n;", "return n, m;", "return n >>= 1;"),
+)
+
+
+@pytest.mark.parametrize("snippet", EXPRESSIONS_IN_CPP)
+def test_an_expression_in_cpp_has_no_effect(snippet: str) -> None:
+    assert effect_of_native(snippet, ("n", "m"), small_numbers=False) is Effect.NONE
+
+
+@pytest.mark.parametrize("snippet", OTHERS_IN_CPP)
+def test_other_cpp_keeps_its_order_or_is_unknown(snippet: str) -> None:
+    assert effect_of_native(snippet, ("n", "m"), small_numbers=True) is Effect.ORDERED
+    assert effect_of_native(snippet, ("n", "m"), small_numbers=False) is Effect.UNKNOWN

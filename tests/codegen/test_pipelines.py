@@ -68,6 +68,7 @@ def test_reasons(name: str) -> None:
     ("effect", "code"),
     [
         (Effect.NONE, ""),
+        (Effect.ORDERED, ""),
         (Effect.TILES, "constant_works_on_tile"),
         (Effect.WRITES, "writes_array"),
         (Effect.UNKNOWN, "constant_unknown_effects"),

@@ -15,7 +15,7 @@ from warp_tiles._warp.modules import hash_outdated, loading, module_builder, nam
 from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild, foreign_inputs
 from warp_tiles.codegen.adjoints import lost_results
-from warp_tiles.codegen.operations import INDEXED, Effect
+from warp_tiles.codegen.operations import INDEXED, Effect, effect_of_native
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.codegen.session import FunctionUse, Session
 from warp_tiles.codegen.trace import ModuleTrace, without_unread_assignments
@@ -26,6 +26,8 @@ from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planner import GeneratedModule
 from warp_tiles.plan.planning import KernelMemory
+
+_SMALL_NUMBERS = (int, float, bool, warp.int32, warp.uint32, warp.float32, warp.bool)
 
 
 class BuilderState:
@@ -83,11 +85,25 @@ class BuilderState:
     def _effect_of(self, function: Any) -> Effect:
         identity = id(function.adj)
         recorder = self.recorders.get(identity)
-        if recorder is None or function.native_snippet is not None:
+        if recorder is None:
             return Effect.UNKNOWN
+        if function.native_snippet is not None:
+            return _effect_of_native(function)
         if identity not in self._effects:
             self._effects[identity] = recorder.effect(self._effect_of)
         return self._effects[identity]
+
+
+def _effect_of_native(function: Any) -> Effect:
+    """The effect of a function that is written in C++."""
+    types = function.adj.arg_types.values()
+    if any(warp.types.is_tile(kind) for kind in types):
+        return Effect.UNKNOWN
+    small = all(any(kind is number for number in _SMALL_NUMBERS) for kind in types)
+    has_other_snippets = function.adj_native_snippet is not None or function.replay_snippet is not None
+    # the reverse pass runs the others, so all of them count
+    snippet = "" if has_other_snippets else function.native_snippet
+    return effect_of_native(snippet, tuple(function.input_types), small_numbers=small)
 
 
 def declare_prelude(builder: Any) -> None:

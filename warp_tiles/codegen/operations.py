@@ -8,7 +8,8 @@ compare by their fields.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -22,6 +23,8 @@ class Effect(Enum):
         ALIAS: It makes a view of an operand's memory, without reading an element.
         TILES: It reads or writes elements of its tiles. It may read arrays.
         WRITES: It writes to arrays. It may also write to its tiles.
+        ORDERED: It touches neither tiles nor arrays, but keeps its place and the number of its calls: it may wait for
+            other threads, or read a clock.
         LEAVES: It returns from the function.
         UNKNOWN: It may do anything.
     """
@@ -30,6 +33,7 @@ class Effect(Enum):
     ALIAS = "alias"
     TILES = "tiles"
     WRITES = "writes"
+    ORDERED = "ordered"
     LEAVES = "leaves"
     UNKNOWN = "unknown"
 
@@ -115,7 +119,32 @@ def effect_of_function(effects: list[Effect]) -> Effect:
     for effect in (Effect.UNKNOWN, Effect.WRITES, Effect.TILES):
         if effect in effects:
             return effect
-    return Effect.TILES if Effect.ALIAS in effects else Effect.NONE
+    if Effect.ALIAS in effects:
+        return Effect.TILES
+    return Effect.ORDERED if Effect.ORDERED in effects else Effect.NONE
+
+
+# C++ of an expression without calls, assignments and pointers to other memory than an array's
+_CASTS = (
+    *("static_cast", "reinterpret_cast", "bool", "int", "unsigned", "long", "float", "double", "size_t", "uintptr_t"),
+    *("int32_t", "uint32_t", "int64_t", "uint64_t"),
+)
+_OPERATORS = r"\s|\d[\w.]*(?![\w.])|\.data\b|[<>=!]=|[-+*/%&|^~!?:()<>]"
+_CHANGES = re.compile(r"\+\+|--|<<=|>>=|//|/\*|\*\s*[)>]")
+
+
+def effect_of_native(snippet: str, parameters: Sequence[str], *, small_numbers: bool) -> Effect:
+    """Returns the effect of a function that is written in C++.
+
+    Args:
+        parameters: The names of its parameters, none of which is a tile.
+        small_numbers: True if its parameters and its result are numbers of at most 32 bits. No pointer fits them.
+    """
+    names = "|".join(map(re.escape, (*parameters, *_CASTS)))
+    is_expression = re.fullmatch(rf"\s*return\b(?:(?:{names})\b|{_OPERATORS})+;\s*", snippet)
+    if is_expression and not _CHANGES.search(snippet):
+        return Effect.NONE
+    return Effect.ORDERED if small_numbers else Effect.UNKNOWN
 
 
 # these have no result, and change none of their tiles

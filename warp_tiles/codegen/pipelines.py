@@ -99,7 +99,8 @@ def _problem_of_operation(function: FunctionTrace, loop: Loop, operation: Operat
 
     It has a remedy only if the operation gets the same values in each iteration.
     """
-    if operation.name == LOAD or (operation.effect is Effect.NONE and not operation.assigned_tile):
+    # iterations load in their own turn, so what an operation computes is ready, and its place is Warp's
+    if operation.name == LOAD or (operation.effect in (Effect.NONE, Effect.ORDERED) and not operation.assigned_tile):
         return
     if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
         return
