@@ -42,7 +42,7 @@ def flops_of(entry: Entry) -> int:
     cell, part = entry.ours, PARTS[entry.part]
     products = 3 if cell.backward else 1
     if cell.form != "resident":
-        return int(products * 2 * part.size**3)
+        return int(products * 2 * part.size**2 * (part.depth or part.size))
     return products * 2 * cell.m * cell.n * cell.k * part.calls * part.blocks
 
 

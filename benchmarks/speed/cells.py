@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmarks.speed.builds import Build
+from benchmarks.speed.builds import ARCH, Build
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
 Form = Literal["resident", "loop", "update"]
@@ -32,8 +34,8 @@ wp.set_module_options({options})
 def gemm({parameters}):
 """
 _RESIDENT_BODY = """    i = wp.tid()
-    a = wp.tile_load(A[i % A.shape[0]], shape=({m}, {k}), storage="shared")
-    b = wp.tile_load(B[i % B.shape[0]], shape=({k}, {n}), storage="shared")
+    a = {a}
+    b = {b}
     c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{c}, storage="shared")
     for _ in range(calls):
         wp.tile_matmul(a, b, c{precision})
@@ -41,11 +43,15 @@ _RESIDENT_BODY = """    i = wp.tid()
 """
 _LOOP_BODY = """    i, j = wp.tid()
     c = {start}
-    for step in range(A.shape[1] // {k}):
-        a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step * {k}), storage="shared")
-        b = wp.tile_load(B, shape=({k}, {n}), offset=(step * {k}, j * {n}), storage="shared")
+    for step in range(A.shape[{along}] // {k}):
+        a = {a}
+        b = {b}
 {product}    wp.tile_store(C, c, offset=(i * {m}, j * {n}))
 """
+_RESIDENT_LOAD = 'wp.tile_load({array}[i % {array}.shape[0]], shape=({rows}, {columns}), storage="shared")'
+_LOOP_LOAD = (
+    'wp.tile_load({array}, shape=({rows}, {columns}), offset=({row} * {rows}, {column} * {columns}), storage="shared")'
+)
 _ZEROS = 'wp.tile_zeros(shape=({m}, {n}), dtype=wp.{c}, storage="shared")'
 _LOADED = 'wp.tile_load(C, shape=({m}, {n}), offset=(i * {m}, j * {n}), storage="shared")'
 
@@ -64,6 +70,8 @@ class Cell:
         tf32: True if the product has ``precision="tf32"``.
         backward: True if the adjoint is built.
         main_loop: The setting ``main_loop`` of warp_tiles; empty for its default.
+        transposed: The operand that is the transposed view of a tile: ``a`` or ``b``; empty for none.
+        alone: True if each product of warp_tiles reads and writes C, as one that is in no loop.
     """
 
     form: Form
@@ -77,6 +85,8 @@ class Cell:
     tf32: bool = False
     backward: bool = False
     main_loop: str = ""
+    transposed: str = ""
+    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -84,7 +94,20 @@ class Cell:
         dtypes = f"{self.a}_{self.b}_{self.c}" + ("_tf32" if self.tf32 else "")
         backward = "_backward" if self.backward else ""
         main_loop = "_" + re.sub(r"\W", "_", self.main_loop) if self.main_loop else ""
-        return f"{self.form}{backward}_{dtypes}_{self.m}x{self.n}x{self.k}_t{self.threads}{main_loop}"
+        transposed = f"_{self.transposed}_transposed" if self.transposed else ""
+        transposed += "_alone" if self.alone else ""
+        return f"{self.form}{backward}_{dtypes}_{self.m}x{self.n}x{self.k}_t{self.threads}{main_loop}{transposed}"
+
+    def _load(self, name: str) -> str:
+        """The expression of an operand."""
+        axes = [("i", self.m), ("step", self.k)] if name == "a" else [("step", self.k), ("j", self.n)]
+        if name == self.transposed:
+            axes.reverse()
+        (row, rows), (column, columns) = axes
+        text = (_RESIDENT_LOAD if self.form == "resident" else _LOOP_LOAD).format(
+            array=name.upper(), row=row, rows=rows, column=column, columns=columns
+        )
+        return f"wp.tile_transpose({text})" if name == self.transposed else text
 
     def text(self, side: str) -> str:
         """The Python module with the cell's kernel ``gemm``. For ``scalar`` an option requests Warp's scalar path."""
@@ -93,6 +116,8 @@ class Cell:
             options["enable_mathdx_gemm"] = False
         if self.main_loop:
             options["warp_tiles_main_loop"] = self.main_loop
+        if self.alone and side == "tiles":
+            options["warp_tiles_register_accumulators"] = False
         dimensions = "3d" if self.form == "resident" else "2d"
         types = {"A": self.a, "B": self.b, "C": self.c}
         parameters = [f"{name}: wp.array{dimensions}(dtype=wp.{dtype})" for name, dtype in types.items()]
@@ -104,8 +129,9 @@ class Cell:
         body = _RESIDENT_BODY if self.form == "resident" else _LOOP_BODY
         body = body.replace("{start}", _LOADED if self.form == "update" else _ZEROS)
         return _HEADER.format(options=options, parameters=", ".join(parameters)) + body.format(
-            m=self.m, n=self.n, k=self.k, c=self.c, precision=precision, product=product
-        )
+            m=self.m, n=self.n, k=self.k, c=self.c, precision=precision, product=product,
+            a=self._load("a"), b=self._load("b"), along=0 if self.transposed == "a" else 1,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,12 +143,14 @@ class Entry:
         types: Name of the dtypes, as the tables group them.
         ours: The cell as warp_tiles builds it.
         peers: Names and builds of the peers; the fastest of them counts.
+        arch: The architecture with whose limits ours is built.
     """
 
     part: str
     types: Types
     ours: Cell
     peers: tuple[tuple[str, Build[Cell]], ...]
+    arch: int = ARCH
 
     @property
     def name(self) -> str:
@@ -132,7 +160,7 @@ class Entry:
     @property
     def builds(self) -> dict[str, Build[Cell]]:
         """Everything that is built for the row, by the name that the record gives it."""
-        return {"tiles": Build(self.ours, "tiles"), **dict(self.peers)}
+        return {"tiles": Build(self.ours, "tiles", self.arch), **dict(self.peers)}
 
 
 @dataclass(frozen=True)
@@ -146,6 +174,7 @@ class Part:
         calls: Products per block (resident).
         blocks: Blocks (resident).
         size: Edge of the square matrices (loop).
+        depth: Their K, if it is another (loop).
     """
 
     name: str
@@ -154,6 +183,7 @@ class Part:
     calls: int = 64
     blocks: int = 2112
     size: int = 4096
+    depth: int = 0
 
     @property
     def whole(self) -> bool:
@@ -203,21 +233,24 @@ _SCALAR: tuple[Types, ...] = ("fp32", "fp64")  # which Warp's scalar path multip
 
 
 def _part(
-    name: str, title: str, form: Form, shapes: dict[Types, tuple[Shape, ...]], *sides: Side, **sizes: int
-) -> Part:
+    name: str, title: str, form: Form, shapes: Mapping[Types, tuple[Shape, ...]], *sides: Side,
+    transposed: str = "", arch: int = ARCH, alone: bool = False, **sizes: int,
+) -> Part:  # fmt: skip
     """A part whose rows have the peers ``sides``, and adjoints if its name says so."""
     entries, backward = [], name.startswith("backward")
     for types in (types for types in DTYPES if types in shapes):
         ab, c = DTYPES[types]
         for m, n, k, threads in shapes[types]:
-            cell = Cell(form, ab, ab, c, m, n, k, threads, types == "tf32", backward)
-            peers = tuple((side, Build(_peer(cell), side)) for side in sides or ("warp",))
-            entries.append(Entry(name, types, cell, peers))
+            main_loop = "mma" if arch != ARCH else ""
+            cell = Cell(form, ab, ab, c, m, n, k, threads, types == "tf32", backward, main_loop, transposed, alone)
+            peers = tuple((side, Build(_peer(cell), side, arch)) for side in sides or ("warp",))
+            entries.append(Entry(name, types, cell, peers, arch))
     return Part(name, title, tuple(entries), **sizes)
 
 
 def _peer(cell: Cell) -> Cell:
     """Returns the cell that Warp builds. It refuses the adjoint of bfloat16, and float16 takes the same time."""
+    cell = replace(cell, main_loop="")
     if cell.backward and "bfloat16" in (cell.a, cell.b):
         return replace(cell, a="float16", b="float16")
     return cell
@@ -227,6 +260,51 @@ _OF_TILES = dict.fromkeys(DTYPES, _RESIDENT)
 _OF_TILES["fp64"] = tuple(shape for shape in _RESIDENT if shape[:2] != (128, 128))  # these do not fit shared memory
 _OF_SMALL = dict.fromkeys(_SCALAR, _SMALL)
 _BOTH: tuple[Side, ...] = ("warp", "scalar")
+
+# products of clients that opt out of MathDx
+_FEW, _MANY = (32, 128), (32, 64, 128, 256)
+_OPTED_OUT: dict[Types, tuple[Shape, ...]] = {
+    "fp32": _with_threads("4x4x4 6x6x6 8x8x8 12x12x12 16x16x16 16x16x1 16x1x16 6x6x24 12x32x12 8x32x16", *_MANY),
+    "fp64": _with_threads("6x6x6 12x12x12 16x16x16 16x1x16", *_MANY[:3]),
+    "fp16": _with_threads("8x8x8 16x16x16", *_FEW),
+}
+_OPTED_OUT_LARGE: dict[Types, tuple[Shape, ...]] = {
+    "fp32": _with_threads("24x24x24 27x27x16 32x32x32 32x32x16 48x48x16 48x48x48 64x64x16 64x64x64 32x1x32", *_MANY),
+    "fp64": _with_threads("24x24x24 32x32x32 48x48x16 64x64x64", *_MANY[:3]),
+    "fp16": _with_threads("32x32x32 48x48x16 64x64x64", *_FEW),
+}
+_OPTED_OUT_BACKWARD: dict[Types, tuple[Shape, ...]] = {"fp32": _with_threads("6x6x6 16x16x16 16x1x16 32x32x32", *_FEW)}
+_OPTED_OUT_LOOPS: dict[Types, tuple[Shape, ...]] = {
+    "fp32": _with_threads("16x16x16 32x32x16 64x64x16", *_MANY[:3]),
+    "fp64": _with_threads("16x16x16 32x32x16", *_FEW),
+}
+_OPTED_OUT_HERE = (_OPTED_OUT, _OPTED_OUT_LARGE, _OPTED_OUT_LOOPS, _OPTED_OUT_BACKWARD)
+_OPTED_OUT_ELSEWHERE: tuple[dict[Types, tuple[Shape, ...]], ...] = (  # with the limits of other architectures
+    {"fp32": _with_threads("6x6x6 8x8x8 16x16x16 16x1x16", *_FEW), "fp16": _shapes("16x16x16 32")},
+    {"fp32": _with_threads("24x24x24 32x32x32 48x48x48 64x64x16 64x64x64 32x1x32", *_FEW)},
+    {"fp32": _with_threads("16x16x16 32x32x16 64x64x16", *_FEW)},
+    {},
+)
+
+
+def _opted_out() -> Iterator[Part]:
+    """Products beside Warp's scalar path, with each operand transposed, and with the limits of another architecture."""
+    for transposed, arch in itertools.product(("", "a", "b"), (ARCH, 89)):
+        end = (f"_{transposed}_transposed" if transposed else "") + (f"_as_sm_{arch}" if arch != ARCH else "")
+        small, large, loops, backward = _OPTED_OUT_HERE if arch == ARCH else _OPTED_OUT_ELSEWHERE
+        about = end.replace("_", " ")
+        for name, form, shapes, sizes in (
+            ("opted_out", "resident", small, {"calls": 128}),
+            ("opted_out_large", "resident", large, {"calls": 16}),
+            ("opted_out_loop", "update", loops, {"size": 2048, "depth": 64}),
+            ("backward_opted_out", "resident", backward, {"calls": 32}),
+        ):
+            yield _part(
+                name + end, name.replace("_", " ") + about, form, shapes, "scalar",
+                transposed=transposed, arch=arch, alone=form == "resident", **sizes,
+            )  # fmt: skip
+
+
 PARTS: dict[str, Part] = {
     part.name: part
     for part in (
@@ -242,6 +320,7 @@ PARTS: dict[str, Part] = {
         _part("backward_small", "small products and their adjoints, replayed by Warp", "resident", _OF_SMALL, *_BOTH,
               calls=256),
         _part("backward_loop", "adjoint of 4096 x 4096 x 4096: load, load, multiply", "loop", _BACKWARD_LOOPS),
+        *_opted_out(),
     )
 }  # fmt: skip
 ENTRIES = tuple(entry for part in PARTS.values() for entry in part.entries)

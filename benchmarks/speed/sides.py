@@ -83,11 +83,15 @@ class Side:
 
     @staticmethod
     def _shapes(cell: Cell, part: Part) -> tuple[tuple[int, ...], ...]:
+        depth = part.depth or part.size
+        m, n, k = (cell.m, cell.n, cell.k) if cell.form == "resident" else (part.size, part.size, depth)
+        a, b = (m, k), (k, n)
+        a, b = a[:: -1 if cell.transposed == "a" else 1], b[:: -1 if cell.transposed == "b" else 1]
         if cell.form != "resident":
-            return ((part.size, part.size),) * 3
+            return a, b, (part.size, part.size)
         # each block has its own gradients, because atomic additions to shared ones would dominate the time
         shared = part.blocks if cell.backward else 1
-        return (shared, cell.m, cell.k), (shared, cell.k, cell.n), (part.blocks, cell.m, cell.n)
+        return (shared, *a), (shared, *b), (part.blocks, cell.m, cell.n)
 
     def command(self, calls: int, adjoint: bool) -> Any:
         """Returns a recorded launch of the kernel or of its adjoint."""
@@ -156,8 +160,9 @@ def _unit(side: Computed, name: str) -> float:
     reduced = {"c": cell.k, "grad_a": cell.n, "grad_b": cell.m}[name]
     stored = {"c": cell.c, "grad_a": cell.a, "grad_b": cell.b}[name]
     if cell.form != "resident":
-        stores = part.size / reduced  # tiles, or blocks that add to a gradient
-        reduced = part.size
+        size = part.depth or part.size if name == "c" else part.size
+        stores = size / reduced  # tiles, or blocks that add to a gradient
+        reduced = size
     else:
         stores = 1.0
     inner = "tf32" if cell.tf32 else "float64" if cell.c == "float64" else "float32"
