@@ -162,6 +162,7 @@ class Cell:
         threads: Threads of a block.
         backward: True if the adjoint is launched.
         block: Rows of a block, if the function works in blocks; 0 if the matrix is one tile.
+        opt_out: The setting ``mathdx_opt_out`` of warp_tiles, where products opt out of MathDx; empty if they do not.
     """
 
     function: str
@@ -171,6 +172,7 @@ class Cell:
     threads: int
     backward: bool = False
     block: int = 0
+    opt_out: str = ""
 
     @property
     def batch(self) -> int:
@@ -198,7 +200,8 @@ class Cell:
         columns = f" columns{self.columns}" if self.columns else ""
         backward = " backward" if self.backward else ""
         block = f" block{self.block}" if self.block else ""
-        return f"{self.function}{backward} {self.types} n{self.n}{columns}{block} t{self.threads}"
+        opt_out = f" products by {self.opt_out}" if self.opt_out else ""
+        return f"{self.function}{backward} {self.types} n{self.n}{columns}{block} t{self.threads}{opt_out}"
 
     @property
     def kind(self) -> str:
@@ -212,6 +215,8 @@ class Cell:
             options |= {"enable_mathdx_solver": False, "enable_mathdx_gemm": False}
         if side == "tiles" and self.backward:
             options["warp_tiles_solver_gradients"] = "own"
+        if side == "tiles" and self.opt_out:
+            options |= {"enable_mathdx_gemm": False, "warp_tiles_mathdx_opt_out": self.opt_out}
         shape = f"({self.n}, {self.columns})" if self.columns else f"{self.n}"
         rhs_rank = 3 if self.columns else 2
         if self.is_product:
@@ -241,6 +246,8 @@ def cells() -> Iterator[Cell]:
     for function, types, n, block in itertools.product(_BLOCKED, DTYPES, BLOCKED_SIZES, BLOCKS):
         columns = int(function == "blocked_solve")
         yield Cell(function, types, n, columns, 64 if columns else 128, block=block)
+    for function, n, opt_out in itertools.product(_BLOCKED, (48, 96, 192), ("own", "warp")):  # MuJoCo Warp's blocks
+        yield Cell(function, "fp32", n, int(function == "blocked_solve"), 32, block=16, opt_out=opt_out)
 
 
 _kernels: dict[tuple[str, int, str], Any] = {}  # cells of one text differ in sizes alone
