@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -33,47 +32,6 @@ def whole_starts() -> dict[str, str]:
     return {
         "whole starts": table(head, map(on_gpu, titles)),
         "whole starts on two cores": table(head, map(on_two_cores, starts)),
-    }
-
-
-def client_kernels() -> dict[str, str]:
-    """The kernels with tile functions in a step of MuJoCo Warp."""
-
-    def rows(model: str) -> Iterator[list[str]]:
-        sides = [at(f"client_kernels/{model}/sides/{side}") for side in ("warp", "tiles", "own")]
-        for kernel, warp_us in sides[0]["kernels_us"].items():
-            if kernel in sides[0]["tile_kernels"]:
-                times = [f"{side['kernels_us'][kernel]:.1f}" for side in sides]
-                name, _, _ = kernel.partition("__locals__")
-                yield [model, f"`{name.lstrip('_')}`", f"{warp_us / sides[0]['step_us']:.1%}", *times]
-
-    def steps(model: str) -> str:
-        *first, last = (
-            f"{at(f'client_kernels/{model}/sides/{side}/step_us'):,.0f}" for side in ("warp", "tiles", "own")
-        )
-        return f"{', '.join(first)} and {last} µs for {model}"
-
-    head = ["model", "kernel", "share of the step", "Warp, µs", "warp_tiles, µs", '`mathdx_opt_out="own"`, µs']
-    models = ("humanoid", "n_humanoid")
-    return {
-        "client kernels": table(head, [row for model in models for row in rows(model)]),
-        "client steps": ", and ".join(map(steps, models)),
-    }
-
-
-def newton_kernels() -> dict[str, str]:
-    """Kernels of Newton and warp-nn, one by one, beside Warp's."""
-    rows = [row for row in at("client_kernels/rows") if "step_us" not in row["sides"]["warp"]]
-
-    def line(title: str, sides: dict[str, Any]) -> list[str]:
-        warp, *others = (sides[side]["us"] for side in ("warp", "tiles", "own"))
-        return [title, f"{warp:.1f}", *(f"{us:.1f}" for us in others), *(f"{warp / us:.2f}" for us in others)]
-
-    largest = max(max(row["sides"][side]["difference"].values()) for row in rows for side in ("tiles", "own"))
-    head = ["kernel", "Warp, µs", "warp_tiles, µs", '`"own"`, µs', "speed", 'speed, `"own"`']
-    return {
-        "newton kernels": table(head, [line(row["title"], row["sides"]) for row in rows if "title" in row]),
-        "newton difference": f"{largest:.1e}",
     }
 
 
@@ -179,4 +137,4 @@ def clients() -> dict[str, str]:
     }  # fmt: skip
 
 
-PARTS = (whole_starts, client_kernels, newton_kernels, blocked_solvers, opted_out, clients)
+PARTS = (whole_starts, blocked_solvers, opted_out, clients)

@@ -7,7 +7,7 @@ from math import exp, log
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks import client_values, solver_errors, tile_values
+from benchmarks import client_values, tile_values
 from benchmarks.result_values import at, ratio, row, span, table
 
 TYPES = ("fp16", "bf16", "tf32", "fp32", "fp64")
@@ -335,81 +335,7 @@ def dense_solves() -> dict[str, str]:
     }
 
 
-# ---- errors
-
-
-def errors() -> dict[str, str]:
-    """Tables of numerical errors: of products and of solvers, by result and size."""
-    words = {"c": "C", "x": "x", "grad_a": "adjoint of A", "grad_b": "adjoint of B"}
-    runs, rows = at("numerics/runs"), at("numerics/rows")
-    found = {}
-    for part, sides in (("product", ("tiles", "warp")), ("solver", ("tiles", "warp", "native"))):
-        chosen = [one for one in rows if ("function" in one) == (part == "solver")]
-        for figure in ("largest", "rms"):
-            lines: dict[tuple[str, ...], dict[str, str]] = {}
-            for one in chosen:
-                size = (
-                    str(one["n"])
-                    if "n" in one
-                    else f"{one['reduced']}" + f", {one['calls']} calls" * (one["calls"] > 1)
-                )
-                for name in (name for name in words if name in one["tiles"]):
-                    head = [one["types"], words[name]]
-                    if part == "solver":
-                        word = "L" if (one["function"], name) == ("cholesky", "x") else words[name].replace("B", "b")
-                        head = [f"`tile_{one['function']}`", word, one["types"], solver_errors.power(one["condition"])]
-                    lines.setdefault(tuple(head), {})[size] = " / ".join(
-                        _error(one[side].get(name, {"error": ""}), figure) for side in sides
-                    )
-            sizes = list(dict.fromkeys(size for cells in lines.values() for size in cells))
-            heads = ["function", "result", "type", "condition"] if part == "solver" else ["dtypes", "result"]
-            order = [list(dict.fromkeys(head[place] for head in lines)) for place in (0, 1)]
-            ordered = sorted(lines, key=lambda head: (order[0].index(head[0]), order[1].index(head[1])))
-            body = [[*head, *(lines[head].get(size, "") for size in sizes)] for head in ordered]
-            found[f"{part} errors {figure}"] = table([*heads, *sizes], body)
-        run = runs[max(one["run"] for one in chosen)]
-        found[f"{part} errors run"] = (
-            f"{run['gpu']}, driver {run['driver']}, Warp {run['warp']}, warp_tiles {run['warp_tiles']}, "
-            f"{run['date'][:10]}"
-        )
-        bits = [each["same_bits"] for one in chosen for each in one["tiles"].values() if "same_bits" in each]
-        found[f"{part} errors bits"] = f"Of {len(bits)} results of warp_tiles, {sum(bits)}"
-    for side in ("warp", "native"):
-        pairs = {
-            f"{one['name']}, {'L' if (one['function'], name) == ('cholesky', 'x') else words[name]}": (
-                each["rms"] / one[side][name]["rms"]
-            )
-            for one in rows if "function" in one
-            for name, each in one["tiles"].items()
-            if each.get("rms") and one[side].get(name, {}).get("rms")
-        }  # fmt: skip
-        most = max(pairs, key=pairs.__getitem__)
-        mean = geometric_mean(pairs.values())
-        found[f"solver errors to {side}"] = f"{len(pairs)} ratios {mean:.3f}, greatest {pairs[most]:.3f} ({most})"
-    return found
-
-
-def _error(found: Any, figure: str) -> str:
-    if figure in found:
-        return f"{found[figure]:.1e}"
-    if found["error"] == solver_errors.NO_GRADIENT:
-        return "none"
-    return "not finite" if "not finite" in found["error"] else "refused"
-
-
-# ---- stores, recordings and tuning
-
-
-def stores() -> dict[str, str]:
-    one, eight = cases = at("remote/rows")
-    spread = max(max(case["all_seconds"]["local"]) - min(case["all_seconds"]["local"]) for case in cases)
-    away = max(max(case["away_s"].values()) for case in cases)
-
-    return {
-        "remote": f"{one['ratio']:.2f} of the time of a local build for one differentiable fp16 64x64x64 module, and "
-                  f"{eight['ratio']:.2f} for eight modules",
-        "store away": f"{away:.1f} s at most, and builds without one by {spread:.1f} s",
-    }  # fmt: skip
+# ---- tuning, and Warp's own tests
 
 
 def own_tests(part: str, *words: str) -> str:
@@ -418,33 +344,14 @@ def own_tests(part: str, *words: str) -> str:
     return f"{sum(one['with']['passed'] for one in chosen)} of {sum(one['without']['passed'] for one in chosen)}"
 
 
-def recordings_and_tuning() -> dict[str, str]:
-    def recorded(what: str) -> list[str]:
-        times = at(f"recorded/cpu/{what}/us")
-        replay = times["recorded"]
-        return [what, *(f"{times[name]:.1f}" for name in ("wp.launch", "Launch.launch()")),
-                f"{replay:.{1 if replay >= 1 else 2}f}", f"{replay / times['wp.launch']:.2g}"]  # fmt: skip
-
-    def step() -> list[str]:
-        times = at("recorded/cpu/training_step_us")
-        tape, pairs = times["wp.launch + Tape"], times["recorded pairs"]
-        return [f"{tape:.0f} (with `wp.Tape`)", "", f"{pairs:.1f}", f"{pairs / tape:.2g}"]
-
+def tuning_and_tests() -> dict[str, str]:
     def tuned(value: Callable[[list[Any]], str]) -> list[str]:
         rows = at("autotune_gemm/rows")
         return [value([found for found in rows if found["precision"] == kind]) for kind in ("fp16", "tf32", "fp32")]
 
-    share = [at(f"recorded/cpu/{what}/us") for what in ("adjoint", "forward")]
-    least, most = (f"{times['recorded'] / times['wp.launch']:.1g}" for times in share)
-    head = ["`wp.launch`", "`Launch.launch()`", "recorded", "ratio to `wp.launch`"]
     return {
         "contributed": "{questions} products and loops {geometric_mean:.2f} times as fast as the package's choices "
                        "(geometric mean; the least {least:.2f})".format(**at("contributed/summary")),
-        "recorded cpu": table(["µs", *head], [
-            recorded("forward"), recorded("adjoint"),
-            ["training step: two kernels, their adjoints, two updates", *step()]]),
-        "recorded share": f"{least} to {most}",
-        "recorded set": f"{at('recorded/cpu/set_us/recorded set(), forward and adjoint'):.0f} µs",
         "tuned gemm": table(["", "fp16", "tf32", "fp32"], [
             ["geometric mean", *tuned(lambda rows: f"{geometric_mean(found['ratio'] for found in rows):.2f}")],
             ["least", *tuned(lambda rows: f"{min(found['ratio'] for found in rows):.2f}")],
@@ -452,12 +359,11 @@ def recordings_and_tuning() -> dict[str, str]:
             ["seconds of search, ten shapes", *tuned(lambda rows: f"{sum(f['search_s'] for f in rows):.0f}")]]),
         "own tests": own_tests("warp_own_tests", "matmul", "mlp"),
         "own solver tests": own_tests("warp_own_solver_tests", ""),
-        "random kernels refused": str(at("random_kernels/refused") + at("random_kernels/crashed")),
     }  # fmt: skip
 
 
 PARTS: tuple[Callable[[], dict[str, str]], ...] = (
-    compile_times, products, loops, whole_products, dense_solves, errors, stores, recordings_and_tuning,
+    compile_times, products, loops, whole_products, dense_solves, tuning_and_tests,
     *client_values.PARTS, *tile_values.PARTS,
 )  # fmt: skip
 

@@ -18,7 +18,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import comb
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -26,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "cuda:0"
 Row = dict[str, Any]
 T = TypeVar("T")
-CONFIDENCE = 0.95
 _CONDITIONS = ("sources", "provider", "gpu", "torch", "cublas", "arguments")  # by which rows are told apart
 
 
@@ -98,26 +96,6 @@ def alternately(
                 result = sides[name]()
                 found[name] += [result] if repeat >= 0 else []
     return found
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """An interval that has the median with a probability of 95 %, from order statistics; the range of few values."""
-    ordered, count = sorted(values), len(values)
-    outside, left = 0.0, 0
-    while left < (count - 1) // 2:
-        outside += 2 * comb(count, left) / 2**count
-        if outside > 1 - CONFIDENCE:
-            break
-        left += 1
-    left = max(0, left - 1)
-    return ordered[left], ordered[count - 1 - left]
-
-
-def ratio(peer: Sequence[float], ours: Sequence[float], digits: int = 3) -> Row:
-    """The ratio of medians, with the interval of the ratios of single repeats."""
-    low, high = interval([one / other for one, other in zip(peer, ours)])
-    found = statistics.median(peer) / statistics.median(ours)
-    return {"ratio": round(found, digits), "interval": [round(low, digits), round(high, digits)]}
 
 
 def geometric_mean(values: Iterable[float], digits: int = 3) -> float | None:

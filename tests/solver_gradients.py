@@ -6,11 +6,10 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.solver_errors import exact
 from tests.solver_kernels import REFERENCES, Values, cholesky, complex_steps, inputs, kernel_text, solve
 
 View = Literal["dense", "transposed", "padded"]
@@ -31,6 +30,69 @@ def kernel{index}(T: wp.array2d(dtype=wp.{dtype}), Y: wp.array{rank}d(dtype=wp.{
     {statement}
     wp.tile_store(X, {result})
 """
+
+
+def _factor(a: Any) -> Any:
+    """Lower factors of matrices, in the precision of their type."""
+    lower = np.zeros_like(a)
+    for j in range(a.shape[-1]):
+        column = a[:, j:, j] - np.sum(lower[:, j:, :j] * lower[:, j : j + 1, :j], axis=2)
+        lower[:, j:, j] = column / np.sqrt(column[:, :1])
+    return lower
+
+
+def _solve_lower(lower: Any, b: Any) -> Any:
+    """Solutions of L X = B, of matrices B."""
+    x = np.zeros_like(b)
+    for i in range(b.shape[1]):
+        x[:, i] = (b[:, i] - np.sum(lower[:, i, :i, None] * x[:, :i], axis=1)) / lower[:, i, i, None]
+    return x
+
+
+def _solve_upper(upper: Any, b: Any) -> Any:
+    """Solutions of U X = B, of matrices B."""
+    return _solve_lower(upper[:, ::-1, ::-1], b[:, ::-1])[:, ::-1]
+
+
+def exact(function: str, a: Any, b: Any, g: Any) -> dict[str, Any]:
+    """The result and the adjoints of a function, in the precision of the operands' type.
+
+    A gradient of a triangle is that of the elements that the function reads. That of A of the Cholesky factor is from
+    Murray, "Differentiation of the Cholesky decomposition", 2016, section 3. That of A in A X = B is A' = -B' X^T with
+    the gradient B' of B (Giles, "An extended collection of matrix derivative results", 2008, section 2.3.1). With
+    A = L L^T that of L is the lower triangle of (A' + A'^T) L.
+
+    Args:
+        function: The solver function.
+        a: Matrices, or triangles.
+        b: Vectors, or matrices.
+        g: Gradients of the result.
+    """
+    if function == "cholesky":
+        lower = _factor(a)
+        upper = lower.swapaxes(1, 2)
+        half = _half_diagonal(np.tril(upper @ np.tril(g)))
+        half = _solve_upper(upper, _solve_upper(upper, half).swapaxes(1, 2))  # the sum below has its transpose too
+        return {"x": lower, "grad_a": _half_diagonal(np.tril(half + half.swapaxes(1, 2)))}
+    shape, transposed = b.shape, a.swapaxes(1, 2)
+    b, g = (each if each.ndim == 3 else each[..., None] for each in (b, g))
+    if function == "cholesky_solve":
+        half, half_gradient = _solve_lower(a, b), _solve_lower(a, g)
+        x, gradient = _solve_upper(transposed, half), _solve_upper(transposed, half_gradient)
+        grad_a = -np.tril(gradient @ half.swapaxes(1, 2) + x @ half_gradient.swapaxes(1, 2))
+    elif function == "upper_solve":
+        x, gradient = _solve_upper(a, b), _solve_lower(transposed, g)
+        grad_a = -np.triu(gradient @ x.swapaxes(1, 2))
+    else:
+        x, gradient = _solve_lower(a, b), _solve_upper(transposed, g)
+        grad_a = -np.tril(gradient @ x.swapaxes(1, 2))
+    return {"x": x.reshape(shape), "grad_a": grad_a, "grad_b": gradient.reshape(shape)}
+
+
+def _half_diagonal(a: Any) -> Any:
+    diagonal = np.arange(a.shape[-1])
+    a[:, diagonal, diagonal] /= 2
+    return a
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import client_speed, counters, gemm, loops, matmul, recorded
+from benchmarks import client_speed, counters, gemm, loops, matmul
 from benchmarks.result_values import at
 from benchmarks.speed.cells import BYTES, PARTS
 from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
@@ -46,14 +46,6 @@ def test_the_summary_leaves_out_rows_without_a_ratio() -> None:
     line = gemm.summary(rows, loop=True)["fp16"]
     assert (line["ratios"], line["geometric_mean"], line["least"]) == (2, 4.0, 2.0)
     assert line["best_ratio"] == round(4.0 / 3.0, 3)
-
-
-def test_a_recorded_launch_is_compared_with_its_bounds() -> None:
-    times = {"wp.launch": 10.0, "Launch.launch()": 2.0, "recorded": 2.5}
-    found = recorded.compared(times)
-    assert (found["ratio_to_wp_launch"], found["us_above_launch"], found["within_bounds"]) == (0.25, 0.5, True)
-    assert not recorded.compared({**times, "recorded": 2.6})["within_bounds"]
-    assert not recorded.compared({**times, "wp.launch": 7.0})["within_bounds"]
 
 
 def test_cold_runs_of_clients_are_compared_without_first_and_failed_ones() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.page_values import values
 from benchmarks.pages import MARK, ROOT, filled, pages
-from benchmarks.result_values import RESULTS, at, table
+from benchmarks.result_values import RESULTS, table
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
 
 VALUES = values()
@@ -67,14 +67,3 @@ def test_the_code_names_results_that_exist() -> None:
         name for path in sources for name in re.findall(r"benchmarks/results/(\w+\.json)", path.read_text("utf-8"))
     }
     assert {name for name in named if not (RESULTS / name).exists()} == set()
-
-
-# ---- limits
-
-REMOTE_LIMITS = {"one module": 0.25, "eight modules": 0.2}
-
-
-def test_a_cold_start_with_a_store_keeps_its_limits() -> None:
-    found = {case["name"]: case["ratio"] for case in at("remote/rows")}
-    assert {name for name, ratio in found.items() if ratio > REMOTE_LIMITS[name]} == set()
-    assert set(found) == set(REMOTE_LIMITS)

@@ -1,4 +1,4 @@
-"""The runner of benchmarks: repeats that alternate, ratios with intervals, files of results. A clock is a list."""
+"""The runner of benchmarks: repeats that alternate, summaries, files of results. A clock is a list."""
 
 from __future__ import annotations
 
@@ -34,14 +34,7 @@ def test_sides_alternate_in_both_orders_and_some_have_fewer_repeats() -> None:
     assert found == {"a": [3, 6, 7], "b": [4, 5]}
 
 
-@pytest.mark.parametrize(("count", "cut"), [(1, 0), (3, 0), (5, 0), (6, 0), (9, 1), (12, 2), (24, 6), (100, 39)])
-def test_an_interval_has_the_median_with_95_percent(count: int, cut: int) -> None:
-    """The numbers of values that it leaves out at each end are those of the sign test's tables."""
-    assert runner.interval([float(value) for value in range(count)][::-1]) == (cut, count - 1 - cut)
-
-
-def test_a_ratio_is_that_of_medians() -> None:
-    assert runner.ratio([10.0, 30.0, 20.0], [5.0, 10.0, 20.0]) == {"ratio": 2.0, "interval": [1.0, 3.0]}
+def test_a_summary_has_the_mean_and_the_ends() -> None:
     assert runner.summary([2.0, 8.0]) == {"ratios": 2, "geometric_mean": 4.0, "least": 2.0, "greatest": 8.0}
     assert runner.summary([])["geometric_mean"] is None
 

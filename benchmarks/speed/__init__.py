@@ -1,1 +1,1 @@
-"""Modules that ``gemm.py`` and ``numerics.py`` share: cells, builds, loading and timing."""
+"""What benchmarks of kernels share: cells, builds, loading and timing."""
