@@ -23,7 +23,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.drawing import cold_start, compile_time, gemm, other_gpus, style
+from benchmarks.drawing import cold_start, shares, style
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
@@ -62,16 +62,17 @@ def pictures(results: Path = RESULTS) -> Iterator[Picture]:
     yield Picture(
         "cold_start.png", "client_speed.json", (cold_start.first_steps(record["rows"]), where), cold_start.draw
     )
-    shown = compile_time.groups(_read(results / "compile_time.json"))
-    yield Picture("compile_time.png", "compile_time.json", (shown,), compile_time.draw)
     record = _read(results / "gemm.json")
-    for name, part in record["parts"].items():
+    for name in ("loop", "backward_loop"):
         rows = [row for row in record["rows"] if row["part"] == name]
-        run = {key: record["runs"][rows[-1]["run"]][key] for key in ("gpu", "warp")}
-        yield Picture(f"gemm_{name}.png", "gemm.json", (name, part["title"], rows, run), gemm.draw)
+        run = record["runs"][rows[-1]["run"]]
+        heading = f"{record['parts'][name]['title']}; {run['gpu']}, Warp {run['warp']}"
+        data = shares.beside_cublas(rows), heading, "cuBLAS's speed (its time over that of a side)"
+        yield Picture(f"gemm_{name}.png", "gemm.json", data, shares.draw)
     record = _read(results / "other_gpus.json")
-    gpu = record["runs"][-1]["gpu"]
-    yield Picture("other_gpus.png", "other_gpus.json", (other_gpus.loops(record), gpu), other_gpus.draw)
+    heading = f"Loops over 4096 x 4096 x 4096 by mma.sync or fma on one {record['runs'][-1]['gpu']}"
+    data = shares.of_other_gpus(record["rows"]), heading, "the rate of the same instruction from registers alone"
+    yield Picture("other_gpus.png", "other_gpus.json", data, shares.draw)
 
 
 def _read(path: Path) -> Any:

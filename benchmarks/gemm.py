@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.machine import find_torch, gpu_record, torch_versions
-from benchmarks.runner import Row, geometric_mean
+from benchmarks.runner import Row
 from benchmarks.speed import cublas, timing
 from benchmarks.speed.builds import BuildStore
 from benchmarks.speed.cells import ENTRIES, PARTS, Entry
 from benchmarks.speed.sides import Side, compare
 from benchmarks.speed.timing import Launch
-
-HANGS = 1.25  # leaving a row out changes a mean by at least this factor
 
 
 def flops_of(entry: Entry) -> int:
@@ -120,33 +118,12 @@ def add_ratios(row: Row, peers: Iterable[str]) -> None:
 # ---- means
 
 
-def outlier(rows: Sequence[Row]) -> tuple[Row, float] | None:
-    """The row on which the geometric mean of the ratios hangs, and the mean without it; None if it hangs on none.
-
-    Args:
-        rows: Rows of one dtype, some of which have a ``ratio``.
-    """
-    timed = [row for row in rows if "ratio" in row]
-    mean = geometric_mean(row["ratio"] for row in timed)
-    if mean is None or len(timed) < 3:
-        return None
-    without = [(row, geometric_mean(other["ratio"] for other in timed if other is not row)) for row in timed]
-    factors = [(max(mean / rest, rest / mean), row, rest) for row, rest in without if rest]
-    factor, row, rest = max(factors, key=lambda item: item[0])
-    return (row, rest) if factor >= HANGS else None
-
-
 def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
-    """The ratios of a part, by dtypes. For a loop, also the best rows of both sides.
-
-    ``outlier`` names a row on which the mean of its dtypes hangs, with the mean without it.
-    """
+    """The ratios of a part, by dtypes. For a loop, also the best rows of both sides."""
     found: dict[str, Row] = {}
     for types in dict.fromkeys(row["types"] for row in rows):
         selected = [row for row in rows if row["types"] == types]
         line = runner.summary([row["ratio"] for row in selected if "ratio" in row])
-        if hanging := outlier(selected):
-            line["outlier"] = {"name": hanging[0]["name"], "ratio": hanging[0]["ratio"], "mean_without": hanging[1]}
         if beside := [row["to_cublas"] for row in selected if "to_cublas" in row]:
             line["to_cublas"] = runner.summary(beside)
         if loop:

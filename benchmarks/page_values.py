@@ -136,11 +136,9 @@ def products() -> dict[str, str]:
         found = [summary(part, kind) for kind in TYPES]
         return ["; ".join(ratio(one[field]) for field in fields) if one else "" for one in found]
 
-    def with_adjoints(part: str, field: str) -> list[str]:
-        cell = cells(part, field)
-        if outlier := summary(part, "fp32").get("outlier"):
-            cell[3] += f"; {ratio(outlier['mean_without'])} without the form of {ratio(outlier['ratio'])}"
-        return [cell[0], f"{cell[1]} (Warp: fp16)", *cell[2:]]
+    def with_adjoints(part: str, *fields: str) -> list[str]:
+        fp16, bf16, *others = cells(part, *fields)
+        return [fp16, f"{bf16} (Warp: fp16)", *others]
 
     def to_cublas(kind: str) -> str:
         found = summary("backward_loop", kind)["to_cublas"]
@@ -149,7 +147,6 @@ def products() -> dict[str, str]:
     def solver(text: str, *names: str) -> list[str]:
         return [text, *("{:.2f}; {:.3f}".format(*solved(kind, *names)) for kind in ("fp32", "fp64"))]
 
-    outlier = at(f"gemm/{summary('backward_resident', 'fp32')['outlier']['name']}")
     both, runs = ("geometric_mean", "least"), at("solvers/runs")
     whole = [found for found in at("solvers/rows") if not runs[found["run"]].get("note") and not found.get("block")]
     ratios = [found["ratio"] for found in whole if found["run"] == 0 and "ratio" in found]
@@ -159,7 +156,7 @@ def products() -> dict[str, str]:
             [["64 products of tiles in shared memory, geometric mean of 6 (fp64: 4) forms",
               *cells("resident", "geometric_mean")],
              ["... least ratio", *cells("resident", "least")],
-             ["... with both adjoints", *with_adjoints("backward_resident", "geometric_mean")],
+             ["... with both adjoints; least ratio", *with_adjoints("backward_resident", *both)],
              ["16x16 to 32x32 tiles with K of 128 to 512, 18 forms; least ratio", *cells("deep", *both)],
              ["small products, 39 forms, against the faster of Warp's paths; least ratio", *cells("small", *both)],
              ["... with both adjoints; least ratio", *cells("backward_small", *both)],
@@ -170,8 +167,6 @@ def products() -> dict[str, str]:
         ),
         "README loop": f"{summary('loop', 'fp16')['best_ratio']:.0f} times as fast as Warp's, at "
         f"{summary('loop', 'fp16')['to_cublas']['greatest']:.2f} of cuBLAS",
-        "outlier mean": ratio(summary("backward_resident", "fp32")["geometric_mean"]),
-        "outlier rate": f"{outlier['warp']['tflops']:.1f} TFLOP/s",
         **{f"adjoints to cublas {kind}": to_cublas(kind) for kind in ("fp16", "bf16")},
         "solvers": table(
             ["", "fp32: geometric mean; least", "fp64: geometric mean; least"],

@@ -10,47 +10,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks import figures, gemm, runner
+from benchmarks import figures, gemm
 from benchmarks.drawing import style
-from benchmarks.drawing.gemm import title as title_of
 from benchmarks.figures import DOCS, RESULTS
 from benchmarks.page_values import summary
 
 PICTURES = list(figures.pictures())
 
 
-def rows_with(*values: float) -> list[dict[str, Any]]:
-    shape = {"m": 8, "n": 4, "k": 2, "threads": 64}
-    return [{"name": f"fp32 {number}", "types": "fp32", "ratio": ratio, **shape} for number, ratio in enumerate(values)]
-
-
-def test_a_mean_names_the_row_on_which_it_hangs() -> None:
-    row, rest = gemm.outlier(rows_with(3.0, 2.0, 60.0, 4.0)) or ({}, 0.0)
-    assert (row["ratio"], rest) == (60.0, runner.geometric_mean([3.0, 2.0, 4.0]))
-    slow = gemm.outlier(rows_with(3.0, 0.1, 3.0, 3.0))
-    assert slow is not None
-    assert slow[0]["ratio"] == 0.1, "also one that is far below the others"
-    assert gemm.outlier(rows_with(3.0, 2.0, 5.0, 4.0)) is None
-    assert gemm.outlier(rows_with(1.0, 60.0)) is None, "one of two says nothing"
-    assert gemm.outlier([{"wrong": "c"}]) is None
-
-
-def test_titles_and_summaries_name_it_too() -> None:
-    found = rows_with(3.0, 2.0, 60.0, 4.0)
-    assert title_of("fp32", found) == (
-        "fp32: 6.2x as fast as Warp, geometric mean; 2.9x without 8x4x2 with 64 threads (60.0x)"
-    )
-    assert title_of("fp32", rows_with(3.0, 3.0, 3.0)) == "fp32: 3.0x as fast as Warp, geometric mean"
-    assert title_of("fp32", []) == "fp32"
-    summary = gemm.summary([row | {"tiles": {}, "warp": {}} for row in found], loop=False)
-    assert summary["fp32"]["outlier"] == {"name": "fp32 2", "ratio": 60.0, "mean_without": 2.884}
-
-
 def test_the_recorded_summaries_are_those_of_their_rows() -> None:
     data = json.loads((RESULTS / "gemm.json").read_text())
     assert gemm.parts(data["rows"]) == {"parts": data["parts"]}
-    outlier = data["parts"]["backward_resident"]["summary"]["fp32"]["outlier"]
-    assert outlier["name"] == "backward_resident fp32 128x128x32 128"
 
 
 # ---- the pictures of docs/
@@ -72,19 +42,19 @@ def test_every_picture_of_the_pages_is_one_of_them_and_shown() -> None:
 def test_other_results_make_a_picture_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     shutil.copytree(RESULTS, tmp_path / "results")
     shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("*.md"))
-    path = tmp_path / "results" / "compile_time.json"
+    path = tmp_path / "results" / "other_gpus.json"
     record = json.loads(path.read_text("utf-8"))
-    record["rows"][0]["sides"]["own"]["seconds"] += 1
+    next(row for row in record["rows"] if row.get("form") == "loop" and "share" in row)["share"] /= 2
     path.write_text(json.dumps(record), "utf-8")
     command = ["figures", "--results", str(tmp_path / "results"), "--into", str(tmp_path / "docs")]
     monkeypatch.setattr("sys.argv", [*command, "--check"])
     assert figures.main() == 1
-    assert capsys.readouterr().out.splitlines() == [f"{tmp_path}/docs/compile_time.png differs from compile_time.json"]
+    assert capsys.readouterr().out.splitlines() == [f"{tmp_path}/docs/other_gpus.png differs from other_gpus.json"]
     monkeypatch.setattr("sys.argv", command)
     assert figures.main() == 0
     assert figures.outdated(tmp_path / "results", tmp_path / "docs") == []
-    assert figures.facts(tmp_path / "docs" / "compile_time.png")["Source"] == "compile_time.json"
-    assert [one.name for one in figures.outdated(folder=tmp_path / "docs")] == ["compile_time.png"]
+    assert figures.facts(tmp_path / "docs" / "other_gpus.png")["Source"] == "other_gpus.json"
+    assert [one.name for one in figures.outdated(folder=tmp_path / "docs")] == ["other_gpus.png"]
 
 
 def test_other_drawing_makes_every_picture_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

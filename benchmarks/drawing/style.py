@@ -14,8 +14,7 @@ WIDTH_INCHES, DOTS_PER_INCH = 9.0, 190
 PHONE_INCHES = 4.4  # of a picture that is read on a phone, too: half the width for the same text
 INK = "#777777"  # legible on white and on a dark page, because the ground is transparent
 SMALL, NORMAL, LARGE = 8, 9, 11  # points
-WARP, SCALAR, OURS, LIBRARY, LIBRARY_LIGHT = "#8a8a8a", "#bdbdbd", "#5b8c00", "#3b6fb0", "#7aa6d8"
-MARK = "#c0483a"
+WARP, OURS, LIBRARY, MARK = "#8a8a8a", "#5b8c00", "#3b6fb0", "#c0483a"
 _INKED = (
     "text.color",
     "axes.labelcolor",
