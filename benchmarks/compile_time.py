@@ -1,42 +1,44 @@
 """Compares the compile times of unmodified Warp and of warp_tiles in one run.
 
     python benchmarks/compile_time.py --json benchmarks/results/compile_time.json
-    python -m benchmarks.figures
+    python benchmarks/compile_time.py --before ../before --json FILE
 
 A row is a group of modules, and its sides are builders. Each build runs in a fresh process with its own caches,
 builders alternate, and the median counts. No GPU is needed. `--quick` leaves out Warp's builds with cuBLASDx, which
 take minutes.
 
 The builder `warp` is unmodified Warp with cuBLASDx and cuSolverDx, and `scalar` is unmodified Warp with the module
-options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `own`, `cublasdx` and `cublasdx, one process` are
-warp_tiles with that provider. `triton` is Triton; `--triton PYTHON` names an interpreter that has it, and without it
-its groups are left out. Their time begins when each side is imported. The builders without NVRTC are warp_tiles on a
-machine that has neither NVRTC nor nvJitLink: with the functions of `own` in the module's source, or with libmathdx.
+options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `own` and `cublasdx` are warp_tiles with that
+provider. `triton` is Triton; `--triton PYTHON` names an interpreter that has it, and without it its groups are left
+out. Their time begins when each side is imported. The builders of rows `arch *` are architectures: a row is bad if one
+takes 3 times as long as sm_90 or longer, or if a module is left to Warp. With `--before`, a worktree of another state,
+the builders are `before` and `own`.
 
-More rows: `variants` has NVRTC's time for single functions, `startup` what warp_tiles adds to the first load of a
-cached module and to a launch, and `hit` the time of a cache hit.
+More rows: `variants` has NVRTC's time for single functions, and `startup` what warp_tiles adds to the first load of a
+cached module and to a launch.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
+from benchmarks.loops import Row as Loop
 from benchmarks.machine import cpu_record
 from benchmarks.measure import Job, Kernel, build
 from benchmarks.processes import environment, run_json
 from benchmarks.runner import Row
+from warp_tiles.gemm.hardware import MULTIPROCESSORS
 
 ONE = Kernel(64, 64, 64)
 LOOP = Kernel(128, 128, 64)  # that of triton_gemm.py
@@ -70,23 +72,25 @@ def blocked(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float), X: wp.array2
 """,
 }
 PRODUCT = """
-@wp.kernel
-def product(A: wp.array2d(dtype=wp.{0}), B: wp.array2d(dtype=wp.{0}), C: wp.array2d(dtype=wp.float32)):
-    c = wp.tile_zeros(shape=({1}, {1}), dtype=wp.float32)
-    wp.tile_matmul(wp.tile_load(A, shape=({1}, {1})), wp.tile_load(B, shape=({1}, {1})), c)
+@wp.kernel(enable_backward=False)
+def product(A: wp.array2d(dtype=wp.{0}), B: wp.array2d(dtype=wp.{0}), C: wp.array2d(dtype=wp.{1})):
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.{1}, storage="shared")
+    a = wp.tile_load(A, shape=(64, 32), storage="shared")
+    wp.tile_matmul(a, wp.tile_load(B, shape=(32, 64), storage="shared"), c, precision="{2}")
     wp.tile_store(C, c)
 """
 THREADS, ARCH = 128, 90
+SLOWEST = 3.0  # of an architecture, in place of sm_90
 REPEATS = 7  # of single functions and starts
+_OWN = {"WARP_TILES_PROVIDER": "own"}
 BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None for builders without it
     "warp": None,
     "scalar": None,
-    "own": {"WARP_TILES_PROVIDER": "own"},
+    "own": _OWN,
     "cublasdx": {"WARP_TILES_PROVIDER": "cublasdx"},
-    "cublasdx, one process": {"WARP_TILES_PROVIDER": "cublasdx", "WARP_TILES_JOBS": "1"},
     "triton": None,
-    "own, no NVRTC": {},
-    "libmathdx, no NVRTC": {"WARP_TILES_PROVIDER": "libmathdx"},
+    "before": {},
+    **{f"sm_{arch}": _OWN for arch in MULTIPROCESSORS},
 }
 TYPES = {
     "fp16": ("float16", "float32", "default"),
@@ -125,7 +129,7 @@ class Group:
     def measured(self, options: argparse.Namespace) -> Row:
         """The median builds by all builders."""
         builders = [builder for builder in self.builders if not (options.quick and builder == "warp")]
-        sides = {builder: partial(build_once, self, builder, options.triton) for builder in builders}
+        sides = {builder: partial(build_once, self, builder, options) for builder in builders}
         found = runner.alternately(sides, options.repeats, most={"warp": self.slow_repeats})
         medians = {
             side: sorted(rows, key=lambda row: float(row["seconds"]))[len(rows) // 2] for side, rows in found.items()
@@ -145,56 +149,68 @@ class Other:
 
 
 _FOUR = ("warp", "scalar", "own", "cublasdx")
-_FIVE = (*_FOUR, "cublasdx, one process")
-_NO_NVRTC = ("own", "own, no NVRTC", "libmathdx, no NVRTC")
 _BOTH, _FORWARD = (ONE.source(None),), (LOOP.source(False),)  # with and without adjoints
 _EIGHT = [kernel.source(None) for kernel in EIGHT]
 _SMALLER = (Kernel(16, 16, 16).source(None), Kernel(32, 32, 32).source(None))
 _SMALLER_LOOPS = (Kernel(64, 64, 64).source(False), Kernel(128, 64, 64).source(False))
 _TRITON = ("own", "triton")
-_GROUPS = (
+
+
+def of_architectures() -> Iterator[Group]:
+    """A product and a loop of each type, and Cholesky factors, for each architecture."""
+    builders = tuple(builder for builder in BUILDERS if builder.startswith("sm_"))
+    for types, (ab, c, precision) in TYPES.items():
+        loop = Loop("tf32" if types == "tf32" else ab, 4096, 64, 64, 32, THREADS, "auto")
+        texts = {"product": PRODUCT.format(ab, c, precision), "loop": loop.source}
+        if c == ab and types != "tf32":
+            texts["cholesky"] = SOLVERS["cholesky"].replace("dtype=float", f"dtype=wp.{ab}")
+        for kind, text in texts.items():
+            yield Group(f"arch {kind} {types}", f"{kind} {types}, cold, by architecture", (text,), builders)
+
+
+GROUPS = (
     Group("one", "differentiable, cold", _BOTH, _FOUR),
     Group("headers", "differentiable, headers precompiled", _BOTH, ("scalar", "own"), before=_SMALLER),
     Group("forward", "forward only by kernel option, cold", (ONE.source(False),), _FOUR),
     Group("cached", "differentiable, LTO-IR cached", _BOTH, ("warp", "own", "cublasdx"), again=True),
-    Group("eight", "eight kernels in one module, cold", ("".join(_EIGHT),), _FIVE, slow_repeats=1),
-    Group("apart", "eight modules, cold", tuple(_EIGHT), _FIVE, slow_repeats=1),
+    Group("eight", "eight kernels in one module, cold", ("".join(_EIGHT),), _FOUR, slow_repeats=1),
+    Group("apart", "eight modules, cold", tuple(_EIGHT), _FOUR, slow_repeats=1),
     Group("triton", "fp16 loop of 256 threads, cold", _FORWARD, _TRITON, threads=256),
     Group("triton_later", "fp16 loop of 256 threads, headers precompiled", _FORWARD, _TRITON, before=_SMALLER_LOOPS,
           threads=256),
     *(Group(name, f"solver, {name}, cold", (text,), _FOUR[:3], slow_repeats=1) for name, text in SOLVERS.items()),
-    *(
-        Group(f"nvrtc_{name}", f"{title}, with and without NVRTC, cold", (text,), _NO_NVRTC)
-        for name, title, text in (
-            ("product", "differentiable fp16 64x64x64", PRODUCT.format("float16", 64)),
-            ("float32", "differentiable fp32 32x32x32", PRODUCT.format("float32", 32)),
-            ("cholesky", "Cholesky factor of 32x32 fp32", SOLVERS["cholesky"]),
-            ("blocked", "blocked 16x16 kernel", SOLVERS["blocked"]),
-        )
-    ),
+    *of_architectures(),
 )  # fmt: skip
-GROUPS = {group.name: group for group in _GROUPS}
 
 
-def build_once(group: Group, builder: str, triton: str) -> Row:
-    """Build once with empty caches, with cached LTO-IR, or after other modules. ``triton`` is a Python with Triton."""
+def build_once(group: Group, builder: str, options: argparse.Namespace) -> Row:
+    """Build once with empty caches, with cached LTO-IR, or after other modules."""
     with tempfile.TemporaryDirectory() as folder:
         if builder == "triton":
-            return dict(run_json([triton, "benchmarks/triton_gemm.py"], environment(TRITON_CACHE_DIR=folder)))
-        settings = BUILDERS[builder]
+            return dict(run_json([options.triton, "benchmarks/triton_gemm.py"], environment(TRITON_CACHE_DIR=folder)))
+        settings, root = BUILDERS[builder], str(options.before.resolve()) if builder == "before" else ""
+        arch = int(builder[3:]) if builder.startswith("sm_") else ARCH
         runs = [((text,), f"before{number}") for number, text in enumerate(group.before) if settings is not None]
         for modules, out in [*runs, (group.modules, "first"), *([(group.modules, "second")] if group.again else [])]:
             warp_cache = f"{folder}/warp" if settings is None else f"{folder}/warp_{out}"
             job = Job(
-                modules, settings is not None, ARCH, group.threads, warp_cache, f"{folder}/tiles", f"{folder}/{out}",
-                tuple((settings or {}).items()), scalar=builder == "scalar", imported="triton" in group.builders,
-                compiler=not builder.endswith("no NVRTC"),
+                modules, settings is not None, arch, group.threads, warp_cache, f"{folder}/tiles", f"{folder}/{out}",
+                tuple((settings or {}).items()), builder == "scalar", "triton" in group.builders, root,
             )  # fmt: skip
             result = build(job)
         return result
 
 
-# ---- single functions, starts, cache hits
+def is_bad(row: Row) -> bool:
+    """True if an architecture takes too long, or if Warp links a module of it."""
+    peer = row.get("sides", {}).get(f"sm_{ARCH}")
+    return peer is not None and any(
+        side["seconds"] >= SLOWEST * peer["seconds"] or side["linkers"] != ["warp_tiles"]
+        for side in row["sides"].values()
+    )
+
+
+# ---- single functions and starts
 
 
 def measure_variants() -> Row:
@@ -279,26 +295,12 @@ def measure_startup() -> Row:
     }
 
 
-def measure_hit() -> Row:
-    """Median of a verified hit of a 5 MB entry, in milliseconds."""
-    from warp_tiles.store.cache import Cache
-    from warp_tiles.store.key import CacheKey
-
-    with tempfile.TemporaryDirectory() as folder:
-        cache, key, times = Cache(Path(folder)), CacheKey.of({"benchmark": "hit"}), []
-        cache.put(key, os.urandom(5_000_000), {})
-        for _ in range(101):
-            start = time.perf_counter()
-            assert cache.get(key) is not None
-            times.append(time.perf_counter() - start)
-    return {"bytes": 5_000_000, "median_ms": round(statistics.median(times) * 1e3, 2)}
-
-
 def cases(options: argparse.Namespace) -> list[Group | Other]:
+    if options.before:
+        return [replace(group, builders=("before", "own")) for group in GROUPS if "own" in group.builders]
     has_triton = subprocess.run([options.triton, "-c", "import triton"], capture_output=True).returncode == 0
-    groups = [group for group in _GROUPS if has_triton or "triton" not in group.builders]
-    others = (("variants", measure_variants), ("startup", measure_startup), ("hit", measure_hit))
-    return [*groups, *(Other(*other) for other in others)]
+    groups = [group for group in GROUPS if has_triton or "triton" not in group.builders]
+    return [*groups, Other("variants", measure_variants), Other("startup", measure_startup)]
 
 
 main = runner.command(
@@ -308,9 +310,11 @@ main = runner.command(
     lambda options: cpu_record(),
     options={
         "--quick": {"action": "store_true", "help": "leave out builders that take minutes"},
+        "--before": {"type": Path, "help": "a worktree of another state, to compare with it"},
         "--triton": {"default": sys.executable, "metavar": "PYTHON", "help": "an interpreter that has Triton"},
     },
     repeats=3,
+    is_bad=is_bad,
 )
 
 

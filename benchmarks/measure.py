@@ -52,7 +52,7 @@ class Job:
         settings: Environment variables of warp_tiles.
         scalar: True if the modules request Warp's scalar path.
         imported: True to import warp_tiles before the time begins.
-        compiler: False to hide NVRTC and nvJitLink from warp_tiles.
+        root: Another checkout of warp_tiles; empty for this one.
     """
 
     modules: tuple[str, ...]
@@ -65,7 +65,7 @@ class Job:
     settings: tuple[tuple[str, str], ...] = ()
     scalar: bool = False
     imported: bool = False
-    compiler: bool = True
+    root: str = ""
 
 
 _CHILD = """
@@ -88,9 +88,6 @@ for number, text in enumerate(job["modules"]):
     if job["scalar"]:
         module.options |= {"enable_mathdx_gemm": False, "enable_mathdx_solver": False}
     modules.append(module)
-if not job["compiler"]:
-    from warp_tiles.compile import find
-    find._LibraryFile.paths = lambda file: iter(())
 if job["imported"]:
     import warp_tiles
 start = time.perf_counter()
@@ -132,6 +129,8 @@ def build(job: Job) -> dict[str, Any]:
         Path(folder).mkdir(parents=True, exist_ok=True)
     caches = {"WARP_CACHE_PATH": job.warp_cache, "WARP_TILES_CACHE_DIR": job.tiles_cache}
     environ = environment(**caches, **dict(job.settings))
+    if job.root:
+        environ["PYTHONPATH"] = job.root
     result: dict[str, Any] = run_json([sys.executable, "-c", _CHILD], environ, asdict(job))
     if not job.tiles:  # Warp keeps no record, but its LTO cache holds the builds
         lto = [f for f in Path(job.warp_cache).glob("*/lto/*.lto") if not f.name.endswith("_fatbin.lto")]

@@ -34,9 +34,10 @@ def compile_times() -> dict[str, str]:
         of_warp = f"{share(group, 'own', 'warp'):.3f}" if "warp" in sides[group] else ""
         return [*(seconds(group, side) for side in ("warp", "scalar", "own")), of_warp, seconds(group, "cublasdx")]
 
-    def without_nvrtc(group: str) -> list[str]:
-        found = sides[group].values()
-        return [f"{side['seconds']:.1f} s, {side['cubin_bytes'] / 1e6:.2f} MB" for side in found]
+    def architecture(name: str) -> list[str]:
+        times, peers = ([one[side]["seconds"] for one in archs] for side in (name, "sm_90"))
+        largest = max(time / peer for time, peer in zip(times, peers))
+        return [name, f"{sum(times):.1f}", f"{sum(times) / sum(peers):.2f}", f"{largest:.2f}"]
 
     cold = {
         "one": "one differentiable fp16 64x64x64 kernel, cold",
@@ -55,7 +56,7 @@ def compile_times() -> dict[str, str]:
     built = [found["warp"] for name, found in sides.items() if name != "cached" and "warp" in found]
     built = [found for found in built if found.get("lto_builds")]
     waits = [found["seconds"] / found["lto_builds"] for found in built]
-    nvrtc = [name for name in rows if name.startswith("nvrtc_")]
+    archs = [sides[name] for name in rows if name.startswith("arch ")]
     launch = at("compile_time/startup/launch_us")
     newton, blocked = (at(f"clients/{name}") for name in ("newton_featherstone", "tile_block_cholesky"))
     return {
@@ -90,14 +91,9 @@ def compile_times() -> dict[str, str]:
         "nvrtc": f"{span((found['milliseconds'] for found in rows['variants']['variants']), '.0f')} ms",
         "lto": f"{span((found['lto_bytes'] / 1e3 for found in rows['variants']['variants']), '.0f')} KB",
         "launch us": f"{launch['tiles']:.1f} against {launch['warp']:.1f} µs",
-        "without nvrtc": table(
-            ["", "with NVRTC", "in the module's source", "libmathdx"],
-            [[rows[name]["title"].partition(", ")[0], *without_nvrtc(name)] for name in nvrtc],
-        ),
         "architectures": table(
             ["", "seconds, all modules", "ratio to sm_90", "largest ratio of a module"],
-            [[f"sm_{found['arch']}", f"{found['seconds']:.1f}", f"{found['ratio']:.2f}",
-              f"{found['slowest_ratio']:.2f}"] for found in at("architectures/architectures")],
+            map(architecture, archs[0]),
         ),
     }  # fmt: skip
 

@@ -4,8 +4,9 @@
     python -m benchmarks.pages --check  # only name the pages that differ; the exit status is then 1
 
 A page marks what is filled in: ``<!--=NAME-->text<!--/-->`` in a sentence, with the marks on lines of their own around
-a table. A NAME with slashes is a value of a result and its format, for example ``compile_time/hit/median_ms:.1f``
-(:func:`benchmarks.result_values.shown`). :mod:`benchmarks.page_values` computes the others.
+a table. A NAME with slashes is a value of a result and its format, for example
+``compile_time/startup/added_ms:.0f`` (:func:`benchmarks.result_values.shown`). :mod:`benchmarks.page_values` computes
+the others.
 """
 
 from __future__ import annotations
