@@ -8,10 +8,8 @@ begins with its tile of C. cuBLAS is called through torch, with the same arrays 
 rows "C added" it is torch.addmm, which reads its output first. Launches alternate (``benchmarks/speed/timing.py``). The
 result is compared with a product in float64, relative to its largest element.
 
-Rows "reverse" are the adjoint kernels of loops with a bias and a rounding store, so that the gradients are no products
-of whole arrays. Their side `before` is the same kernel with `main_loop=double_buffered`, and cuBLAS computes the two
-gradients of a plain product. Rows "cublasdx" compare a loop with the same one under ``provider="cublasdx"``, which
-forbids stages: `share` is its speed relative to that with stages. The plan (``codegen/loops.py``) quotes the least.
+Rows "cublasdx" compare a loop with the same one under ``provider="cublasdx"``, which forbids stages: `share` is its
+speed relative to that with stages. The plan (``codegen/loops.py``) quotes the least.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +29,6 @@ from tests.integration.helpers import load
 
 ALLOWED = {"tf32": 4e-3, "float64": 1e-12}  # difference of correct results
 ALLOWED_OTHERS = 1e-4
-# of gradients; atomic sums of 16-bit numbers round each time
-ALLOWED_GRADIENTS = {"float16": 1e-2, "bfloat16": 5e-2, "tf32": 4e-3, "float64": 1e-12, "float32": 1e-5}
 
 
 @dataclass(frozen=True)
@@ -119,65 +114,6 @@ class ForcedRow(Row):
         return found | timed.row(2 * self.size**3) | {"share": share}
 
 
-@dataclass(frozen=True)
-class ReverseRow(Row):
-    """The gradients of a loop with a bias and a rounding store."""
-
-    @property
-    def name(self) -> str:
-        return f"reverse {self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads"
-
-    @property
-    def source(self) -> str:
-        sizes = {"m": self.m, "n": self.n, "k": self.k}
-        return REVERSE.format(**sizes, stored=self.stored, total=self.total, precision=self.precision)
-
-    def measure(self, torch: Any) -> runner.Row:
-        """The times, the treatment of the reverse pass, and the difference of the gradients from float64."""
-        import warp as wp
-
-        import warp_tiles
-
-        torch.manual_seed(0)
-        shape, dtype, total = (self.size, self.size), getattr(torch, self.stored), getattr(torch, self.total)
-        a, b, g = (torch.randn(shape, device="cuda", dtype=dtype) / 8 for _ in range(3))
-        bias, of_bias = (torch.zeros((1, self.size), device="cuda", dtype=total) for _ in range(2))
-        c, of_a, of_b, of_c = (torch.zeros(shape, device="cuda", dtype=dtype) for _ in range(4))
-        inputs = [wp.from_torch(x, requires_grad=False) for x in (a, b, bias, c)]
-        gradients = [wp.from_torch(x, requires_grad=False) for x in (of_a, of_b, of_bias, of_c)]
-        launches: dict[str, Callable[[], object]] = {}
-        for name, main_loop in (("stages", "auto"), ("before", "double_buffered")):
-            with warp_tiles.override(main_loop=main_loop):
-                kernel = load(self.source, block_dim=self.threads).layer
-                launches[name] = wp.launch(
-                    kernel, dim=(self.size // self.m, self.size // self.n, self.threads), inputs=inputs,
-                    adj_inputs=gradients, adj_outputs=[], adjoint=True, block_dim=self.threads, record_cmd=True,
-                ).launch  # fmt: skip
-                launches[name]()
-                if name == "stages":
-                    (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=self.threads).to_json()["loops"]
-        of_a.zero_()
-        of_b.zero_()
-        of_c.copy_(g)
-        launches["stages"]()
-        expected = (g.double() @ b.double().T, a.double().T @ g.double())
-        difference = max(runner.difference(x.double(), wanted) for x, wanted in zip((of_a, of_b), expected))
-        runner.require_close(difference, ALLOWED_GRADIENTS[self.dtype], "float64")
-        del expected
-        of_c.copy_(g)  # a launch sets it to zeros, which takes as long to multiply
-        out = torch.empty_like(a), torch.empty_like(b)
-
-        def products() -> None:
-            torch.matmul(g, b.T, out=out[0])
-            torch.matmul(a.T, g, out=out[1])
-
-        timed = time_calls(torch, {**launches, "cublas": products})
-        times = timed.us
-        found = {**asdict(self), "reverse": loop["reverse"], "difference": difference, **timed.row(4 * self.size**3)}
-        found["to_before"] = round(times["before"] / times["stages"], 2)
-        return found | {"to_cublas": round(times["cublas"] / times["stages"], 3)}
-
-
 TILES = ((128, 256, 64, 256), (128, 128, 64, 128), (128, 128, 64, 256), (128, 128, 32, 128), (128, 128, 32, 256))
 SMALL = (64, 64, 64, 128)
 TF32_TILES = ((256, 128, 32, 256), (128, 256, 32, 256), (128, 128, 32, 256), (128, 128, 32, 128), (64, 64, 32, 128))
@@ -207,17 +143,7 @@ FORCED = (
     ForcedRow("float64", 4096, *F64_TILES[3], "auto"),
     *(ForcedRow("float32", 4096, *tile, "auto") for tile in (F32_TILES[1], F32_TILES[3])),
 )
-REVERSED = (
-    ReverseRow("float16", 4096, 128, 128, 64, 256, "auto"),
-    ReverseRow("float16", 4096, 128, 64, 64, 128, "auto"),
-    ReverseRow("float16", 4096, 128, 128, 32, 256, "auto"),
-    ReverseRow("float16", 4096, 64, 64, 64, 128, "auto"),
-    ReverseRow("bfloat16", 4096, 128, 64, 64, 128, "auto"),
-    ReverseRow("tf32", 2048, 64, 64, 32, 128, "auto"),
-    ReverseRow("float32", 2048, 64, 64, 32, 128, "auto"),
-    ReverseRow("float64", 2048, 64, 64, 16, 128, "auto"),
-)
-CASES: tuple[Row, ...] = (*ROWS, *REVERSED, *FORCED)
+CASES: tuple[Row, ...] = (*ROWS, *FORCED)
 
 # a loop that a user of Warp writes
 KERNEL = """
@@ -230,22 +156,6 @@ def gemm(A: wp.array2d(dtype=wp.{stored}), B: wp.array2d(dtype=wp.{stored}), C: 
         b = wp.tile_load(B, shape={loaded}, storage="shared")
         wp.tile_matmul(a, {right}, c, precision="{precision}")
     wp.tile_store(C, c, offset=(i * {m}, j * {n}))
-"""
-REVERSE = """
-@wp.kernel
-def layer(
-    A: wp.array2d(dtype=wp.{stored}), B: wp.array2d(dtype=wp.{stored}), Bias: wp.array2d(dtype=wp.{total}),
-    C: wp.array2d(dtype=wp.{stored}),
-):
-    i, j = wp.tid()
-    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{total}, storage="shared")
-    for step in range(0, A.shape[1], {k}):
-        a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step), storage="shared")
-        b = wp.tile_load(B, shape=({k}, {n}), offset=(step, j * {n}), storage="shared")
-        wp.tile_matmul(a, b, c, precision="{precision}")
-    row = wp.tile_load(Bias, shape=(1, {n}), offset=(0, j * {n}), storage="shared")
-    bias = wp.tile_broadcast(row, shape=({m}, {n}))
-    wp.tile_store(C, wp.tile_astype(c + bias, wp.{stored}), offset=(i * {m}, j * {n}))
 """
 
 

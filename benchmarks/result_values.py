@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,20 +38,20 @@ def _member(rows: Sequence[Any], key: str) -> Any:
     return found[0] if found else rows[int(key)]
 
 
-def shown(mark: str) -> str:
-    """The value of a path, in the format behind a colon."""
-    path, _, form = mark.partition(":")
-    return format(at(path), form)
-
-
-def row(name: str, start: str) -> Any:
-    """The first row of a result whose name starts with a text."""
-    return next(found for found in at(f"{name}/rows") if found["name"].startswith(start))
-
-
 def ratio(value: float) -> str:
     """A ratio with two decimals below 2, one below 20, and none above."""
     return f"{value:.{2 if value < 2 else 1 if value < 20 else 0}f}"
+
+
+FORMS: dict[str, Callable[[float], str]] = {"ratio": ratio, "MB": lambda size_bytes: f"{size_bytes / 1e6:.2f}"}
+
+
+def shown(mark: str) -> str:
+    """A value, or one ``over`` another, in the format behind a colon: that of Python, or a name of :data:`FORMS`."""
+    paths, _, form = mark.partition(":")
+    path, _, divisor = paths.partition(" over ")
+    value = at(path) / at(divisor) if divisor else at(path)
+    return FORMS[form](value) if form in FORMS else format(value, form)
 
 
 def span(numbers: Iterable[float], form: str = "") -> str:

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import figures, gemm
 from benchmarks.drawing import style
 from benchmarks.figures import DOCS, RESULTS
-from benchmarks.page_values import summary
+from benchmarks.result_values import at
 
 PICTURES = list(figures.pictures())
 
@@ -72,7 +72,7 @@ def test_pictures_of_loops_show_shares_of_cublas(part: str) -> None:
     figure = picture.draw(*picture.data)
     for axes, kind in zip(figure.axes, ("fp16", "bf16", "tf32", "fp32", "fp64")):
         shown = [text.get_text().partition(",")[0] for text in axes.texts]
-        found = summary(part, kind)["to_cublas"]
+        found = at(f"gemm/parts/{part}/summary/{kind}/to_cublas")
         assert [min(shown), max(shown)] == [f"{found[edge]:.2f}" for edge in ("least", "greatest")]
         dots = [x for line in axes.lines if line.get_marker() == "o" for x in line.get_xdata()]
         assert len(dots) == 2 * len(shown)

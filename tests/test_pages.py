@@ -37,8 +37,13 @@ def test_a_value_and_a_table_are_filled_in() -> None:
     found = {"time": "2 s", "rows": table(["", "s"], [["one", ""], ["two", "2"]])}
     rows = "| | s |\n| --- | --- |\n| one | |\n| two | 2 |"
     assert filled(page, found) == f"It takes <!--=time-->2 s<!--/-->.\n\n<!--=rows-->\n\n{rows}\n\n<!--/-->\n"
-    mark = "<!--=mutations/date:.4-->"
-    assert filled(f"{mark}<!--/-->", {}) == f"{mark}2026<!--/-->"
+    total = "mutations/total"
+    for mark, text in {
+        "mutations/date:.4": "2026",
+        f"{total}:MB": "0.00",
+        f"{total} over {total}:ratio": "1.00",
+    }.items():
+        assert filled(f"<!--={mark}--><!--/-->", {}) == f"<!--={mark}-->{text}<!--/-->"
     for name in ("other", "other/x", "loops/other", "loops/rows/other"):
         with pytest.raises((LookupError, OSError)):
             filled(f"<!--={name}-->1<!--/-->", found)
