@@ -118,7 +118,7 @@ def _of_other_gpus(only: Sequence[str]) -> Iterator[tuple[str, Callable[[], obje
     store = BuildStore(Path("build/benchmarks"), "auto")
     store.fill([row.build for row in rows], len(os.sched_getaffinity(0)))
     for row in rows:
-        side = Side(store, row.build, row.part, runner.DEVICE, row.cell.a == "bfloat16")
+        side = Side(store, row.build, row.part)
         yield row.name, side.command(row.part.calls, False).launch
 
 

@@ -28,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.machine import torch_record, torch_with_warp
-from benchmarks.speed.timing import time_calls
+from benchmarks.speed.timing import row_of, time_calls
 
 ALLOWED = {"float32": 1e-4, "float64": 1e-12}  # differences of correct results, relative to the largest element
 LIBRARIES = {"torch": "default", "cusolver": "cusolver"}  # torch's preferred libraries
@@ -110,12 +110,10 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     runs = peers(torch, row, a, b)
     found = {**asdict(row), "first_call_s": round(first, 2), "difference": difference}
     runs = {"tiles": run, **runs}
-    timed = time_calls(torch, runs)
-    times = timed.us
-    found |= {"us": {name: round(us, 2) for name, us in times.items()}, "late": timed.late}
-    found["call_us"] = {name: round(us, 2) for name, us in time_calls(torch, runs, queued=False).us.items()}
-    found["to_torch"] = round(min(times[name] for name in LIBRARIES) / times["tiles"], 3)
-    return found | {"to_cusolver": round(times["cusolver"] / times["tiles"], 3)}
+    found |= row_of(time_calls(runs))
+    found["call_us"] = row_of(time_calls(runs, queued=False))["us"]
+    times = found["us"]
+    return found | {"to_torch": round(min(times[name] for name in LIBRARIES) / times["tiles"], 3)}
 
 
 def summary(rows: list[runner.Row]) -> runner.Row:

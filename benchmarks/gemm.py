@@ -1,4 +1,4 @@
-"""Compares the speed of products on a GPU: warp_tiles and unmodified Warp, in one run.
+"""Compares the speed of products on a GPU: warp_tiles and unmodified Warp, or two states of warp_tiles, in one run.
 
     python benchmarks/gemm.py --json benchmarks/results/gemm.json
     python -m benchmarks.figures
@@ -13,13 +13,20 @@ difference that roundings do not explain is an error.
 
 If torch with CUDA is installed, rows of the parts `loop` and `backward_loop` also have cuBLAS, called by torch.matmul
 with the same arrays, and `to_cublas`, its time over ours. Without torch the run says so, and rows lack this column.
+
+Against another state, whose speed is the peer of each row that has other machine code:
+
+    git worktree add ../before COMMIT
+    (cd ../before && python benchmarks/gemm.py --alone --build-only --builds /tmp/builds)
+    python benchmarks/gemm.py --before DIGEST --builds /tmp/builds --repeats 100 --json benchmarks/results/against.json
+
+DIGEST is the last part of the name of the folder that the second command made.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,91 +35,64 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.machine import find_torch, gpu_record, torch_versions
 from benchmarks.runner import Row
-from benchmarks.speed import cublas, timing
-from benchmarks.speed.builds import BuildStore
+from benchmarks.speed import timing
+from benchmarks.speed.builds import Build, BuildStore
 from benchmarks.speed.cells import ENTRIES, PARTS, Entry
+from benchmarks.speed.cublas import Cublas
 from benchmarks.speed.sides import Side, compare
 from benchmarks.speed.timing import Launch
 
 
-def flops_of(entry: Entry) -> int:
-    """Floating-point operations of one launch. An adjoint counts as three products, as Warp replays the first."""
-    cell, part = entry.ours, PARTS[entry.part]
-    products = 3 if cell.backward else 1
-    if cell.form != "resident":
-        return int(products * 2 * part.size**2 * (part.depth or part.size))
-    return products * 2 * cell.m * cell.n * cell.k * part.calls * part.blocks
-
-
-def load_sides(entry: Entry, store: BuildStore, device: str, row: Row) -> dict[str, Any]:
+def load_sides(entry: Entry, store: BuildStore, row: Row) -> dict[str, Side]:
     """Load every side that was built and can be launched. The errors of the others go into the row."""
-    import warp as wp
-
     sides, part = {}, PARTS[entry.part]
-    exact = "bfloat16" in (entry.ours.a, entry.ours.b)
     for name, build in entry.builds.items():
         record = store.record(build) or {"error": "not built"}
         if name == "warp" and not record.get("cublasdx_functions", 1):
             record = {"error": "Warp fell back to its scalar path"}
-        if name == "tiles":
-            kept = ("symbol", "provider", "tile_config")
-            row["builds"] = [{key: built[key] for key in kept} for built in record.get("builds", [])]
         row[name] = {"dtypes": [build.cell.a, build.cell.b, build.cell.c], "build_seconds": record.get("seconds")}
         if "error" not in record:
             try:
-                side = Side(store, build, part, device, exact)
-                side.command(1, build.cell.backward).launch()
-                wp.synchronize_device(device)
-                sides[name] = side
+                sides[name] = Side(store, build, part)
+                sides[name].results(1)
             except Exception as error:
+                sides.pop(name, None)
                 record = {"error": f"{type(error).__name__}: {error}"}
         if "error" in record:
             row[name]["error"] = record["error"][:300]
     return sides
 
 
-def measure(entry: Entry, store: BuildStore, device: str, torch: Any = None) -> Row:
+def measure(entry: Entry, options: argparse.Namespace) -> Row:
     """Compare the sides of one row and time them. With torch, cuBLAS is one of them."""
-    cell, part = entry.ours, PARTS[entry.part]
+    cell, part, store = entry.ours, PARTS[entry.part], options.store
     row: Row = {"part": part.name, "types": entry.types, **asdict(cell)}
-    sides = load_sides(entry, store, device, row)
-    peers = [name for name, _ in entry.peers]
-    if "tiles" in sides:
-        row["difference"] = {name: compare(sides["tiles"], side) for name, side in sides.items() if name in peers}
+    if options.before and len({tuple(store.machine_code(build)) for build in entry.builds.values()}) == 1:
+        return row | {"ratio": 1.0, "same_code": True}
+    sides = load_sides(entry, store, row)
     launches = {name: side.launch(part.calls, cell.backward) for name, side in sides.items()}
-    if cell.backward:
-        replayed = {name: side for name, side in sides.items() if side.replays_product}
-        launches |= {f"{name} forward": side.launch(part.calls, False) for name, side in replayed.items()}
-        for name in sides.keys() - replayed.keys():
-            row[name]["forward_us"] = 0.0
-    flops = dict.fromkeys(("tiles", *peers), flops_of(entry))
-    if torch and part.whole and "tiles" in sides and (beside := cublas.load(torch, sides["tiles"], row)):
-        launches["cublas"], flops["cublas"] = Launch(beside.run), beside.flops
-    for name, times in timing.time_alternately(launches, device).items():
-        found, _, forward = name.partition(" ")
-        if forward:
-            row[found]["forward_us"] = times.median_us
-        else:
-            row[found] |= asdict(times)
-            if found in flops:
-                row[found]["tflops"] = round(flops[found] / times.median_us / 1e6, 3)
+    flops, peers = dict.fromkeys(launches, part.flops(cell)), [name for name in sides if name != "tiles"]
+    if "tiles" in sides:
+        row["difference"] = {name: compare(sides["tiles"], sides[name]) for name in peers}
+        if options.torch and part.whole:
+            beside = Cublas(options.torch, sides["tiles"])
+            row["difference"]["cublas"] = compare(sides["tiles"], beside)
+            row["cublas"] = {"dtypes": [cell.a, cell.b, cell.a]}
+            launches["cublas"], flops["cublas"] = Launch(beside.run), beside.flops
+    for name, times in timing.time_alternately(launches, options.repeats).items():
+        row[name] |= asdict(times) | {"tflops": round(flops[name] / times.median_us / 1e6, 3)}
     add_ratios(row, peers)
-    cublas.add_ratio(row)
     return row
 
 
-def add_ratios(row: Row, peers: Iterable[str]) -> None:
-    """Add our speed over that of the fastest peer, and for adjoints the same without the products that are replayed."""
-    timed = [name for name in peers if "median_us" in row[name]]
-    if not timed or "median_us" not in row["tiles"]:
-        return
-    best = min(timed, key=lambda name: float(row[name]["median_us"]))
-    row["fastest_peer"] = best
-    row["ratio"] = round(row[best]["median_us"] / row["tiles"]["median_us"], 3)
-    if "forward_us" in row["tiles"]:
-        alone = {name: row[name]["median_us"] - row[name]["forward_us"] for name in (best, "tiles")}
-        if min(alone.values()) > 0:
-            row["adjoint_ratio"] = round(alone[best] / alone["tiles"], 3)
+def add_ratios(row: Row, peers: list[str]) -> None:
+    """Add our speed over that of the fastest peer and of cuBLAS."""
+    times = {name: row[name]["median_us"] for name in ("tiles", "cublas", *peers) if "median_us" in row.get(name, {})}
+    if "tiles" in times and "cublas" in times:
+        row["to_cublas"] = round(times["cublas"] / times["tiles"], 3)
+    if "tiles" in times and peers:
+        row["fastest_peer"] = min(peers, key=times.__getitem__)
+        row["ratio"] = round(times[row["fastest_peer"]] / times["tiles"], 3)
 
 
 # ---- means
@@ -138,7 +118,11 @@ def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
 
 
 def parts(rows: list[Row]) -> Row:
-    """The settings and the summary of each part."""
+    """The settings and the summary of each part; or the ratios to another state, of all and of other machine code."""
+    if any("same_code" in row or "before" in row for row in rows):
+        ratios = [row["ratio"] for row in rows if "ratio" in row]
+        timed = [row["ratio"] for row in rows if "ratio" in row and "same_code" not in row]
+        return {"summary": {"all": runner.summary(ratios), "timed": runner.summary(timed)}}
     found = {}
     for name, part in PARTS.items():
         if selected := [row for row in rows if row.get("part") == name]:
@@ -148,35 +132,43 @@ def parts(rows: list[Row]) -> Row:
 
 
 def line_of(row: Row) -> str:
-    sides = [name for name in ("warp", "scalar", "tiles", "cublas") if name in row]
+    sides = [name for name in ("before", "warp", "scalar", "tiles", "cublas") if name in row]
     shown = [f"{name} {row[name].get('tflops') or 'failed: ' + row[name].get('error', '')[:70]}" for name in sides]
     beside = f", {row['to_cublas']:.2f} of cuBLAS's speed" if "to_cublas" in row else ""
     return f"{', '.join(shown)} TFLOP/s, ratio {row.get('ratio')}{beside}"
 
 
 def cases(options: argparse.Namespace) -> list[Entry]:
-    return [replace(entry, peers=()) for entry in ENTRIES] if options.alone else list(ENTRIES)
+    def peers(entry: Entry) -> tuple[tuple[str, Build[Any]], ...]:
+        if options.before:
+            return (("before", Build(entry.ours, "tiles", entry.arch, before=options.before)),)
+        return () if options.alone else entry.peers
+
+    return [replace(entry, peers=peers(entry)) for entry in ENTRIES]
 
 
 def conditions(options: argparse.Namespace) -> Row:
     options.torch, reason = None, "no row of this run is compared with it"
     wanted = runner.select(cases(options), options.only)
-    if not options.alone and any(PARTS[entry.part].whole for entry in wanted):
+    if not (options.alone or options.before) and any(PARTS[entry.part].whole for entry in wanted):
         options.torch, reason = find_torch()
     if options.torch is None:
         print(f"cuBLAS: {reason}", file=sys.stderr)
-    return gpu_record(options.provider) | (torch_versions(options.torch) if options.torch else {"cublas": reason})
+    versions = torch_versions(options.torch) if options.torch else {"cublas": reason}
+    return gpu_record(options.provider) | versions | ({"before": options.before} if options.before else {})
 
 
 main = runner.command(
     __doc__,
     cases,
-    lambda entry, options: measure(entry, options.store, runner.DEVICE, options.torch),
+    measure,
     conditions,
     options={
         "--provider": {"default": "auto", "help": "provider of our products"},
         "--alone": {"action": "store_true", "help": "neither build nor time peers"},
+        "--before": {"default": "", "metavar": "DIGEST", "help": "compare with builds of these sources"},
     },
+    repeats=timing.REPEATS,
     builds=lambda entry, options: entry.builds.values(),
     gpu=True,
     summarize=parts,

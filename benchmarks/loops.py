@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.machine import torch_record, torch_with_warp
-from benchmarks.speed.timing import time_calls
+from benchmarks.speed.timing import row_of, time_calls
 from tests.integration.helpers import load
 
 ALLOWED = {"tf32": 4e-3, "float64": 1e-12}  # difference of correct results
@@ -86,10 +86,10 @@ class Row:
         def cublas() -> Any:
             return torch.addmm(out, a, b, out=out) if self.c_added else torch.matmul(a, b, out=out)
 
-        timed = time_calls(torch, {"tiles": call.launch.launch, "cublas": cublas})
+        timed = time_calls({"tiles": call.launch.launch, "cublas": cublas})
         treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
-        found = {**asdict(self), **treatment, "difference": difference, **timed.row(2 * self.size**3)}
-        return found | {"to_cublas": round(timed.us["cublas"] / timed.us["tiles"], 3)}
+        found = {**asdict(self), **treatment, "difference": difference, **row_of(timed, 2 * self.size**3)}
+        return found | {"to_cublas": round(timed["cublas"].median_us / timed["tiles"].median_us, 3)}
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ class ForcedRow(Row):
         with warp_tiles.override(provider="cublasdx"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the warning whose number this measures
             forced = call_of(torch, self)
-        timed = time_calls(torch, {"stages": stages.launch.launch, "cublasdx": forced.launch.launch})
-        share = round(timed.us["stages"] / timed.us["cublasdx"], 3)
+        timed = time_calls({"stages": stages.launch.launch, "cublasdx": forced.launch.launch})
+        share = round(timed["stages"].median_us / timed["cublasdx"].median_us, 3)
         found = {**asdict(self), "instruction": stages.loop["instruction"], "cost": forced.loop["cost"]}
-        return found | timed.row(2 * self.size**3) | {"share": share}
+        return found | row_of(timed, 2 * self.size**3) | {"share": share}
 
 
 TILES = ((128, 256, 64, 256), (128, 128, 64, 128), (128, 128, 64, 256), (128, 128, 32, 128), (128, 128, 32, 256))

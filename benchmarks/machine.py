@@ -24,6 +24,7 @@ def driver_version() -> str:
     return _nvidia_smi("driver_version")
 
 
+@cache
 def source_digest() -> str:
     """Short digest of the package and the device sources. Measurements of two states have different ones."""
     digest = hashlib.sha256()

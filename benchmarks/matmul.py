@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.machine import torch_record, torch_with_warp
 from benchmarks.speed.clock import gelu
-from benchmarks.speed.timing import time_calls
+from benchmarks.speed.timing import row_of, time_calls
 
 # differences of correct results
 ALLOWED = {"float16": 1e-3, "bfloat16": 8e-3, "tf32": 4e-3, "float32": 1e-4, "float64": 1e-12}
@@ -249,11 +249,12 @@ def measure(torch: Any, row: Row) -> runner.Row:
     sides.runs["tiles"]()
     difference = runner.require_close(sides.check(), ALLOWED[row.dtype], "float64")
     torch.cuda.empty_cache()
-    timed = time_calls(torch, sides.runs)
-    found = {**asdict(row), "config": sides.config, "difference": difference, **timed.row(row.flops)}
-    found["call_us"] = calls = time_calls(torch, sides.runs, queued=False).us
-    found["to_torch"] = {name: round(us / timed.us["tiles"], 3) for name, us in timed.us.items() if name != "tiles"}
-    found["call_to_torch"] = round(calls["torch"] / calls["tiles"], 3)
+    found = {**asdict(row), "config": sides.config, "difference": difference}
+    found |= row_of(time_calls(sides.runs), row.flops)
+    found["call_us"] = row_of(time_calls(sides.runs, queued=False))["us"]
+    ours = found["us"]["tiles"]
+    found["to_torch"] = {name: round(us / ours, 3) for name, us in found["us"].items() if name != "tiles"}
+    found["call_to_torch"] = round(found["call_us"]["torch"] / found["call_us"]["tiles"], 3)
     return found
 
 

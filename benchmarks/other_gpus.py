@@ -13,8 +13,8 @@ A multiprocessor of an RTX 4090 computes a fifth of the fp16 operations in a clo
 have as much more to do than everything else as there. :data:`FLOPS_PER_CLOCK` has the rates.
 
 Rows are loops over 4096 x 4096 x 4096, and products of tiles that stay in shared memory. Rows marked ``chosen`` have
-the pipelines of the choosers. After them come other pipelines of the loops that fit and differ: 2, 3 or 4 stages, or
-double buffers. Loops are compared with cuBLAS, and other products with NumPy. fp64 rows have the instruction of sm_90,
+the pipelines of the choosers. After them come other pipelines of the loops that fit: 2, 3 or 4 stages, or double
+buffers. Loops are compared with cuBLAS, and other products with NumPy. fp64 rows have the instruction of sm_90,
 m16n8k8, and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64. sm_120 has the limits of sm_89,
 so its rows repeat those of sm_89.
 
@@ -27,7 +27,6 @@ same kernel with the limits of sm_90, whose results they must equal.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,11 +39,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner, solvers
 from benchmarks.machine import find_torch, gpu_record, torch_versions
-from benchmarks.runner import DEVICE
 from benchmarks.speed import rates, timing
 from benchmarks.speed.arrays import to_host
 from benchmarks.speed.builds import ARCH, Build
-from benchmarks.speed.cells import BYTES, DTYPES, PARTS, Cell, Part, Types
+from benchmarks.speed.cells import BYTES, DTYPES, PARTS, Cell, Part, Shape, Types, with_threads
 from benchmarks.speed.cublas import Cublas
 from benchmarks.speed.occupancy import Resources, resident_blocks
 from benchmarks.speed.sides import Side, compare
@@ -54,32 +52,26 @@ from warp_tiles.gemm.hardware import multiprocessor, shared_limit
 Found = dict[str, Any]
 ARCHS, DEFAULT_ARCHS = (80, 86, 89, 120), (80, 89)
 CHOSEN, OTHERS = "mma", ("mma,stages=2", "mma,stages=3", "mma,stages=4", "double_buffered")
-VARIED: tuple[Types, ...] = ("fp16", "tf32", "fp32", "fp64")  # bf16 has the code of fp16, apart from the instruction
 # Operations of tensor cores in a clock of a multiprocessor, with fp32 sums of fp16: of the A100, and of the GeForce RTX
 # 3090, 4090 and 5090. Source: peak rates in NVIDIA's architecture papers, by multiprocessors and boost clocks.
-_GEFORCE: dict[Types, int] = {"fp16": 512, "bf16": 512, "tf32": 256}
+_GEFORCE: dict[Types, int] = {"fp16": 512, "tf32": 256}
 FLOPS_PER_CLOCK: dict[int, dict[Types, int]] = {
-    80: {"fp16": 2048, "bf16": 2048, "tf32": 1024, "fp64": 128}, 86: _GEFORCE, 89: _GEFORCE, 120: _GEFORCE
+    80: {"fp16": 2048, "tf32": 1024, "fp64": 128}, 86: _GEFORCE, 89: _GEFORCE, 120: _GEFORCE
 }  # fmt: skip
-_HERE: dict[Types, int] = {"fp16": 2464, "bf16": 2464, "tf32": 1234, "fp64": 254}  # by mma.sync, on an H200
+_HERE: dict[Types, int] = {"fp16": 2464, "tf32": 1234, "fp64": 254}  # by mma.sync, on an H200
 
 _TILES = (
-    *((128, 128, k, threads) for k in (32, 64) for threads in (128, 256)),
-    *((128, 64, 32, threads) for threads in (64, 128, 256)),
-    *((64, 64, k, threads) for k in (32, 64) for threads in (64, 128)),
-    *((64, 128, 32, threads) for threads in (128, 256)),
-    (128, 256, 32, 256),
-)
-TILES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
+    *with_threads("128x128x32 128x128x64", 128, 256), *with_threads("128x64x32", 64, 128, 256),
+    *with_threads("64x64x32 64x64x64", 64, 128), *with_threads("64x128x32", 128, 256),
+    *with_threads("128x256x32", 256),
+)  # fmt: skip
+TILES: dict[Types, tuple[Shape, ...]] = {
     "fp16": _TILES,
-    "bf16": _TILES,
-    "tf32": ((128, 128, 16, 128), *_TILES),
-    "fp32": (
-        *((128, 128, k, threads) for k in (8, 16) for threads in (128, 256)),
-        *((64, 64, k, threads) for k in (16, 32) for threads in (64, 128)),
+    "tf32": (*with_threads("128x128x16", 128), *_TILES),
+    "fp32": (*with_threads("128x128x8 128x128x16", 128, 256), *with_threads("64x64x16 64x64x32", 64, 128)),
+    "fp64": (
+        *with_threads("64x64x16", 64, 128), *with_threads("128x64x16", 128, 256), *with_threads("64x32x16", 64, 128)
     ),
-    "fp64": tuple((m, n, 16, threads) for m, n, most in ((64, 64, 128), (128, 64, 256), (64, 32, 128))
-                  for threads in (most // 2, most)),
 }  # fmt: skip
 
 
@@ -152,7 +144,7 @@ def fits(cell: Cell, arch: int) -> bool:
 def chosen_rows(archs: Sequence[int] = DEFAULT_ARCHS) -> Iterator[Row]:
     """The rows with the pipelines of the chooser."""
     for arch in archs:
-        for types in VARIED:
+        for types in TILES:  # bf16 has the code of fp16, apart from the instruction
             ab, c = DTYPES[types]
             loops = [Cell("loop", ab, ab, c, *tile, types == "tf32") for tile in TILES[types]]
             resident = [entry.ours for entry in PARTS["resident"].entries if entry.types == types]
@@ -164,24 +156,14 @@ def chosen_rows(archs: Sequence[int] = DEFAULT_ARCHS) -> Iterator[Row]:
 def other_rows(rows: Sequence[Row]) -> Iterator[Row]:
     """Other pipelines for the loops among chosen rows."""
     for row in rows:
-        if row.cell.form == "loop" and row.types in VARIED:
+        if row.cell.form == "loop":
             yield from (row.with_main_loop(other) for other in OTHERS)
 
 
-def pipeline(record: Found) -> tuple[str, int, str]:
-    """What a plan decides about the code of its loop: state, stages, instruction."""
-    loop = record["loops"][0]
-    return loop["state"], loop["stages"], loop["instruction"]
-
-
-def is_other_pipeline(main_loop: str, record: Found, chosen: Found) -> bool:
-    """True if a build has the pipeline that it asks for, and the chooser's build another one."""
-    if "error" in record or "error" in chosen:
-        return False
-    _, stages, instruction = pipeline(record)
-    asked = main_loop.rpartition("stages=")[2]
-    is_asked = bool(instruction) and str(stages) == asked if asked.isdigit() else not instruction
-    return is_asked and pipeline(record) != pipeline(chosen)
+def is_as_asked(main_loop: str, record: Found) -> bool:
+    """True if a build has the pipeline that it asks for."""
+    loop, asked = record["loops"][0], main_loop.rpartition("stages=")[2]
+    return bool(loop["instruction"]) and str(loop["stages"]) == asked if asked.isdigit() else not loop["instruction"]
 
 
 # ---- measurements
@@ -199,46 +181,6 @@ class Expected:
     def results(self, calls: int) -> dict[str, Any]:
         """The sum of so many products; it has to be compared with each of the sampled tiles."""
         return {"c": calls * self._product[np.newaxis]}
-
-
-class Scaled:
-    """The results of a side, multiplied by a factor."""
-
-    def __init__(self, side: Side, factor: float) -> None:
-        self.cell, self.part, self.rounds_to_half = side.cell, side.part, side.rounds_to_half
-        self._side, self._factor = side, factor
-
-    def results(self, calls: int) -> dict[str, Any]:
-        return {name: self._factor * value for name, value in self._side.results(calls).items()}
-
-
-_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-
-
-def driver_blocks(launch: Any) -> int:
-    """Resident blocks of a recorded launch by the driver. The kernel gets all shared memory that L1 may leave to it.
-
-    Raises:
-        RuntimeError: The driver refuses.
-    """
-    from warp_tiles.util import driver
-
-    function, blocks = ctypes.c_void_p(launch.hooks.forward), ctypes.c_int()
-    shared_bytes = ctypes.c_size_t(launch.hooks.forward_smem_bytes)
-    driver.call("cuCtxPushCurrent_v2", ctypes.c_void_p(launch.device.context))
-    try:
-        error = driver.call("cuFuncSetAttribute", function, _CARVEOUT, 100) or driver.call(
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-            ctypes.byref(blocks),
-            function,
-            launch.block_dim,
-            shared_bytes,
-        )
-    finally:
-        driver.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-    if error:
-        raise RuntimeError(f"the driver does not tell the resident blocks: {error}")
-    return blocks.value
 
 
 def planned(row: Row, record: Found) -> Found:
@@ -261,55 +203,41 @@ def planned(row: Row, record: Found) -> Found:
 
 def instruction_of(row: Row, instruction: str) -> str:
     """The instruction whose rate bounds a row. A loop with double buffers does not name its own."""
-    return instruction or {"fp32": "fma", "fp16": "mma_m16n8k16", "bf16": "mma_m16n8k16"}.get(row.types, "mma_m16n8k8")
-
-
-def flops_of(row: Row) -> int:
-    cell, part = row.cell, row.part
-    return 2 * part.size**3 if cell.form == "loop" else 2 * cell.m * cell.n * cell.k * part.calls * part.blocks
+    return instruction or {"fp32": "fma", "fp16": "mma_m16n8k16"}.get(row.types, "mma_m16n8k8")
 
 
 def measure(row: Row, options: argparse.Namespace) -> Found | None:
     """The time, the shares of the bound and of cuBLAS's speed, and the difference from the expected result.
 
-    None for another pipeline that does not fit, or is that of the chooser.
+    None for another pipeline that does not fit.
     """
     cell, part, store = row.cell, row.part, options.store
     found: Found = {"arch": row.arch, "types": row.types, **asdict(cell), "chosen": cell.main_loop == CHOSEN}
-    record, chosen = (store.record(one.build) or {"error": "not built"} for one in (row, row.with_main_loop(CHOSEN)))
-    if not (found["chosen"] or is_other_pipeline(cell.main_loop, record, chosen)):
+    record = store.record(row.build) or {"error": "not built"}
+    if not found["chosen"] and ("error" in record or not is_as_asked(cell.main_loop, record)):
         return None
     if "error" in record:
         return found | {"error": record["error"][:300]}
     found |= planned(row, record)
-    exact = "bfloat16" in (cell.a, cell.b)
-    side = Side(store, row.build, part, DEVICE, exact)
-    launch = side.command(part.calls, False)
-    found["driver_blocks"] = driver_blocks(launch)
-    launches = {"tiles": Launch(launch.launch)}
-    others = row.builds[1:] if found["instruction"] else []  # double buffers multiply once
-    again = [Side(store, build, part, DEVICE, exact) for build in others]
-    for one in again:
-        launches["again"] = Launch(one.command(part.calls, False).launch)
+    side = Side(store, row.build, part)
+    launches = {"tiles": side.launch(part.calls, False)}
+    for build in row.builds[1:] if found["instruction"] else []:  # double buffers multiply once
+        launches["again"], found["passes"] = Side(store, build, part).launch(part.calls, False), row.passes
     if cell.form == "loop":
         cublas = Cublas(options.torch, side)
         launches["cublas"] = Launch(cublas.run)
         found["difference"] = compare(side, cublas)["c"]
-        for one in again:
-            found["passes"] = row.passes
-            compare(Scaled(one, 1 / row.passes), cublas)
     else:
         found["difference"] = compare(side, Expected(side))["c"]
-    times = timing.time_alternately(launches, DEVICE)
+    times = timing.time_alternately(launches)
     found |= asdict(times["tiles"])
-    found["tflops"] = round(flops_of(row) / times["tiles"].median_us / 1e6, 3)
+    found["tflops"] = round(part.flops(cell) / times["tiles"].median_us / 1e6, 3)
     bound = options.rates[row.types][instruction_of(row, found["instruction"])]
     found["share"] = round(found["tflops"] / bound["tflops"], 4)
     if "again" in times:
         ratio = times["tiles"].median_us / times["again"].median_us
         found["share_at_ratio"] = round(found["share"] * row.passes * ratio, 4)
     if "cublas" in times:
-        found["cublas_us"] = times["cublas"].median_us
         found["to_cublas"] = round(times["cublas"].median_us / times["tiles"].median_us, 3)
     return found
 
@@ -321,29 +249,22 @@ def measure_solver(row: SolverRow, options: argparse.Namespace) -> Found:
     if error := next((record["error"] for record in records if "error" in record), ""):
         return found | {"error": error[:300]}
     sides = [solvers.Loaded(options.store, build) for build in row.builds]
-    results = [side.results()["x"] for side in sides]
-    allowed = solvers.LARGEST_DIFFERENCE[solvers.DTYPES[row.cell.types]] * row.cell.n / max(solvers.SIZES)
-    found["difference"] = runner.require_close(runner.difference(*results), allowed, "the same with other limits")
-    times = timing.time_alternately({str(number): Launch(side.run) for number, side in enumerate(sides)}, DEVICE)
-    found |= asdict(times["0"])
-    return found | {"share": round(times["1"].median_us / times["0"].median_us, 4)}
+    found["difference"] = runner.require_close(
+        runner.difference(*(side.results()["x"] for side in sides)), row.cell.allowed, "the same with other limits"
+    )
+    times = timing.time_alternately({str(number): Launch(side.run) for number, side in enumerate(sides)})
+    return found | asdict(times["0"]) | {"share": round(times["1"].median_us / times["0"].median_us, 4)}
 
 
 # ---- a run
 
 
 def line_of(found: Found) -> str:
-    if "tflops" not in found:
-        return str(
-            found.get("error") or f"{found['median_us']} us, {found['share']:.0%} of the speed with sm_90's limits"
-        )
-    beside = f", {found['to_cublas']:.2f} of cuBLAS" if "to_cublas" in found else ""
+    if "share" not in found:
+        return str(found["error"])
     ratio = f", {found['share_at_ratio']:.0%} at its ratio" if "share_at_ratio" in found else ""
-    return (
-        f"{found['tflops']:.0f} TFLOP/s, {found['share']:.0%} of the bound{ratio}{beside}, "
-        f"{found['driver_blocks']} of {found['blocks']} blocks, {found['registers']} registers, "
-        f"{found['stack_bytes']} bytes of stack, {found.get('stages', 0)} stages"
-    )
+    blocks = f", {found['blocks']} blocks, {found['registers']} registers" if "blocks" in found else ""
+    return f"{found['median_us']} us, {found['share']:.0%} of the bound{ratio}{blocks}"
 
 
 def cases(options: argparse.Namespace) -> list[Row | SolverRow]:
@@ -351,18 +272,13 @@ def cases(options: argparse.Namespace) -> list[Row | SolverRow]:
     return [*chosen, *([] if options.chosen else other_rows(chosen)), *solver_rows(options.archs)]
 
 
-def builds(row: Row | SolverRow, options: argparse.Namespace) -> list[Build[Any]]:
-    """The builds of a row, and those of the chooser's pipeline, with which another one is compared."""
-    return [*row.builds, *(row.with_main_loop(CHOSEN).builds if isinstance(row, Row) else [])]
-
-
 def conditions(options: argparse.Namespace) -> Found:
     """Those of the GPU, the limits of the architectures, and the measured bounds."""
     options.torch, reason = find_torch()
     if options.torch is None:
         raise SystemExit(f"loops are compared with torch.matmul: {reason}")
-    timing.warm_up(DEVICE)
-    options.rates = rates.measured(DEVICE)
+    timing.warm_up()
+    options.rates = rates.measured()
     for types, of_types in options.rates.items():
         print(types, *(f"{name}: {rate['tflops']:.1f} TFLOP/s" for name, rate in of_types.items()), flush=True)
     limits = {arch: asdict(multiprocessor(arch)) for arch in (*options.archs, ARCH)}
@@ -380,8 +296,7 @@ main = runner.command(
         },
         "--chosen": {"action": "store_true", "help": "leave out other pipelines than the chooser's"},
     },
-    builds=builds,
-    at_a_time=64,
+    builds=lambda row, options: row.builds,
     gpu=True,
     described=line_of,
 )  # fmt: skip

@@ -60,7 +60,6 @@ def _parser(
         parser.add_argument("--builds", type=Path, default=ROOT / "build" / builds, help="folder of finished builds")
         parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
         parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
-        parser.add_argument("--again", action="store_true", help="try failed builds again")
     for name, keywords in own.items():
         parser.add_argument(name, **keywords)
     return parser
@@ -200,7 +199,6 @@ def command(
     required: bool = False,
     builds: Callable[[C, argparse.Namespace], Iterable[Any]] | None = None,
     folder: str = "benchmarks",
-    at_a_time: int = 0,
     gpu: bool = False,
     summarize: Callable[[list[Row]], Row] = lambda rows: {},
     described: Callable[[Row], str] = json.dumps,
@@ -221,8 +219,6 @@ def command(
         builds: Returns each :class:`benchmarks.speed.builds.Build` of a case. Processes build them into
             ``options.store`` before cases are measured.
         folder: Where builds are kept, below ``build/``.
-        at_a_time: Number of cases that are built before they are measured, in ``--seconds``. With 0, all are built
-            before the time begins.
         gpu: True to raise the clock of the GPU before, and to end if a case leaves the GPU unusable.
         summarize: See :class:`Record`.
         described: The words about a row on the terminal.
@@ -232,40 +228,34 @@ def command(
     def main(arguments: Sequence[str] | None = None) -> int:
         given = _parser(description, options or {}, repeats, required, folder if builds else "").parse_args(arguments)
         every = cases(given) if callable(cases) else cases
-        wanted, start = select(every, given.only), time.monotonic()
-        build_only = builds is not None and given.build_only
-        size = len(wanted) if build_only or not at_a_time else at_a_time
-        record, status = None, 0
+        wanted, status = select(every, given.only), 0
+        if builds:
+            _build(wanted, builds, given)
+            if given.build_only:
+                return 0
         with contextlib.ExitStack() as given.stack:
-            for first in range(0, len(wanted), max(1, size)):
-                some = wanted[first : first + size]
-                if builds:
-                    _build(some, builds, given)
-                if build_only:
-                    return 0
-                if record is None:
-                    record = Record(given.json, conditions(given), [case.name for case in every], summarize)
-                    if gpu:
-                        timing().warm_up(DEVICE)
-                    until = (start if at_a_time else time.monotonic()) + given.seconds
-                for case in some:
-                    if given.missing and record.has(case.name):
-                        continue
-                    if time.monotonic() > until:
-                        print("out of time; --missing measures the rest", file=sys.stderr)
-                        return status
-                    try:
-                        if (found := measured(case, given)) is not None:
-                            row = record.put({"name": case.name, **found})
-                            print(f"{case.name}: {described(row)}", flush=True)
-                            status |= is_bad(row)
-                    except WrongResultError as error:
-                        record.put({"name": case.name, "wrong": str(error)})
-                        print(f"{case.name}: WRONG RESULT: {error}", file=sys.stderr, flush=True)
-                        status = 1
-                    if gpu and not timing().is_usable(DEVICE):
-                        print(f"{case.name} left the GPU unusable; --missing continues after it", file=sys.stderr)
-                        return 2
+            record = Record(given.json, conditions(given), [case.name for case in every], summarize)
+            if gpu:
+                timing().warm_up()
+            until = time.monotonic() + given.seconds
+            for case in wanted:
+                if given.missing and record.has(case.name):
+                    continue
+                if time.monotonic() > until:
+                    print("out of time; --missing measures the rest", file=sys.stderr)
+                    break
+                try:
+                    if (found := measured(case, given)) is not None:
+                        row = record.put({"name": case.name, **found})
+                        print(f"{case.name}: {described(row)}", flush=True)
+                        status |= is_bad(row)
+                except WrongResultError as error:
+                    record.put({"name": case.name, "wrong": str(error)})
+                    print(f"{case.name}: WRONG RESULT: {error}", file=sys.stderr, flush=True)
+                    status = 1
+                if gpu and not timing().is_usable():
+                    print(f"{case.name} left the GPU unusable; --missing continues after it", file=sys.stderr)
+                    return 2
         return status
 
     return main
@@ -280,4 +270,4 @@ def _build(cases: Sequence[C], builds: Callable[[C, Any], Iterable[Any]], given:
     from benchmarks.speed.builds import BuildStore
 
     given.store = BuildStore(given.builds, getattr(given, "provider", "auto"))
-    given.store.fill([one for case in cases for one in builds(case, given)], given.workers, given.again)
+    given.store.fill([one for case in cases for one in builds(case, given)], given.workers)

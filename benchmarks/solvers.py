@@ -186,6 +186,11 @@ class Cell:
         return tuple(batch for batch in OTHER_BATCHES if self.block and batch * matrix_bytes <= LARGEST_BYTES)
 
     @property
+    def allowed(self) -> float:
+        """The largest difference of two correct results, relative to the largest element."""
+        return LARGEST_DIFFERENCE[DTYPES[self.types]] * max(1, self.n / max(SIZES))
+
+    @property
     def is_product(self) -> bool:
         """True if X is a product of A with itself."""
         return self.function in _PRODUCTS
@@ -256,7 +261,7 @@ _kernels: dict[tuple[str, int, str], Any] = {}  # cells of one text differ in si
 def _kernel_of(store: BuildStore, build: Build[Cell]) -> Any:
     key = (build.side, build.limits_of, build.text)
     if key not in _kernels:
-        _kernels[key] = load_module(store, build, DEVICE).run
+        _kernels[key] = load_module(store, build).run
     return _kernels[key]
 
 
@@ -343,11 +348,10 @@ def measure(cell: Cell, store: BuildStore) -> Row:
             sides.pop(side, None)
             row[side]["error"] = f"{type(error).__name__}: {error}"[:300]
     results = {side: loaded.results() for side, loaded in sides.items()}
-    allowed = LARGEST_DIFFERENCE[DTYPES[cell.types]] * max(1, cell.n / max(SIZES))
     ours = results.pop("tiles", {})
     for peer, expected in results.items() if ours else ():
         found = [runner.difference(ours[name], values) for name, values in expected.items() if np.any(values)]
-        row[peer]["difference"] = runner.require_close(max(found, default=0.0), allowed, peer)
+        row[peer]["difference"] = runner.require_close(max(found, default=0.0), cell.allowed, peer)
     timed = _times(cell, sides)
     for name in sides:
         row[name] |= timed.pop(name)
@@ -367,7 +371,7 @@ def _times(cell: Cell, sides: Mapping[str, Loaded]) -> dict[str, Any]:
     launches = {side: Launch(loaded.run, loaded.prepare if cell.backward else None) for side, loaded in sides.items()}
     found: dict[str, Any] = {
         side: {"median_us": times.median_us, "spread_us": times.spread_us}
-        for side, times in time_alternately(launches, DEVICE).items()
+        for side, times in time_alternately(launches).items()
     }
     peers = [found[side]["median_us"] for side in ("warp", "native") if side in found]
     if peers and "tiles" in found:

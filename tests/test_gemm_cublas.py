@@ -15,6 +15,8 @@ from benchmarks.runner import WrongResultError
 from benchmarks.speed import cublas
 from benchmarks.speed.arrays import to_host
 from benchmarks.speed.cells import PARTS, Entry, Part
+from benchmarks.speed.cublas import Cublas
+from benchmarks.speed.sides import compare
 
 SIZE = 128
 WHOLE = {name: replace(PARTS[name], size=SIZE) for name in ("loop", "backward_loop")}
@@ -33,12 +35,12 @@ class Flags:
     allow_tf32 = None
 
 
-def stand_in_for_torch(matmul: Any = np.matmul) -> Any:
+def stand_in_for_torch() -> Any:
     """What the benchmark calls of torch."""
     cuda = SimpleNamespace(stream=lambda stream: contextlib.nullcontext(), is_available=lambda: True)
     backends = SimpleNamespace(cuda=SimpleNamespace(matmul=Flags()))
     version = SimpleNamespace(cuda="13.0")
-    return SimpleNamespace(matmul=matmul, cuda=cuda, backends=backends, version=version, __version__="2.11.0")
+    return SimpleNamespace(matmul=np.matmul, cuda=cuda, backends=backends, version=version, __version__="2.11.0")
 
 
 @pytest.fixture
@@ -46,6 +48,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stand-in that computes by NumPy, on the CPU."""
     monkeypatch.setattr(wp, "to_torch", lambda array, requires_grad=None: array.numpy().view(Tensor))
     monkeypatch.setattr(wp, "stream_to_torch", lambda device: None)
+    monkeypatch.setattr(cublas, "DEVICE", "cpu")
     return stand_in_for_torch()
 
 
@@ -66,8 +69,7 @@ def our_side(part: Part, types: str, wrong: bool = False) -> Any:
     results = {name: values[::17] * (1.5 if wrong else 1.0) for name, values in results.items()}
     command = SimpleNamespace(run=lambda: None, prepare=None)
     return SimpleNamespace(
-        replays_product=True,
-        cell=cell, part=part, device="cpu", rounds_to_half=False, results=lambda calls: results,
+        cell=cell, part=part, rounds_to_half=False, results=lambda calls: results,
         launch=lambda calls, adjoint: command, **arrays,
     )  # fmt: skip
 
@@ -75,22 +77,15 @@ def our_side(part: Part, types: str, wrong: bool = False) -> Any:
 @pytest.mark.parametrize("part", WHOLE.values(), ids=WHOLE)
 @pytest.mark.parametrize("types", ["fp16", "tf32", "fp32", "fp64"])
 def test_the_products_are_those_of_our_side(torch: Any, part: Part, types: str) -> None:
-    row: dict[str, Any] = {"difference": {}}
-    found = cublas.load(torch, our_side(part, types), row)
-    assert found is not None
+    ours = our_side(part, types)
+    found = Cublas(torch, ours)
     assert found.flops == (4 if "backward" in part.name else 2) * SIZE**3
-    assert set(row["difference"]["cublas"]) == ({"grad_a", "grad_b"} if "backward" in part.name else {"c"})
-    assert set(row["cublas"]["dtypes"]) == {entry_of(part, types).ours.a}  # the result has the operands' dtype
+    assert set(compare(ours, found)) == ({"grad_a", "grad_b"} if "backward" in part.name else {"c"})
+    assert found.cell.c == entry_of(part, types).ours.a, "the result has the operands' dtype"
     assert torch.backends.cuda.matmul.allow_tf32 == (types == "tf32")
 
 
-def test_wrong_results_are_an_error_and_those_of_torch_are_recorded(torch: Any) -> None:
-    row: dict[str, Any] = {"difference": {}}
+def test_wrong_results_are_an_error(torch: Any) -> None:
+    ours = our_side(WHOLE["loop"], "fp32", wrong=True)
     with pytest.raises(WrongResultError, match="c differs"):
-        cublas.load(torch, our_side(WHOLE["loop"], "fp32", wrong=True), row)
-
-    def fails(*_: Any, out: Any) -> None:
-        raise RuntimeError("no memory")
-
-    assert cublas.load(stand_in_for_torch(fails), our_side(WHOLE["loop"], "fp32"), row) is None
-    assert row["cublas"]["error"] == "RuntimeError: no memory"
+        compare(ours, Cublas(torch, ours))

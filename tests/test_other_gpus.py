@@ -65,18 +65,14 @@ def test_padded_blocks_are_as_many_as_on_the_other_architecture(arch: int) -> No
 # ---- rows
 
 
-def test_other_pipelines_are_those_that_a_build_has_and_the_chooser_does_not_choose() -> None:
-    def record(state: str, stages: int, instruction: str) -> dict[str, Any]:
-        return {"loops": [{"state": state, "stages": stages, "instruction": instruction}]}
+def test_another_pipeline_counts_if_a_build_has_it() -> None:
+    def record(stages: int, instruction: str) -> dict[str, Any]:
+        return {"loops": [{"stages": stages, "instruction": instruction}]}
 
-    staged = {stages: record("pipelined", stages, "mma_m16n8k16") for stages in (2, 3)}
-    buffers = record("pipelined", 2, "")
-    assert other_gpus.is_other_pipeline("mma,stages=2", staged[2], staged[3])
-    assert not other_gpus.is_other_pipeline("mma,stages=3", staged[3], staged[3])
-    assert not other_gpus.is_other_pipeline("mma,stages=4", staged[3], staged[2]), "four stages do not fit"
-    assert not other_gpus.is_other_pipeline("mma,stages=2", buffers, staged[3]), "double buffers are no stages"
-    assert other_gpus.is_other_pipeline("double_buffered", buffers, staged[3])
-    assert not other_gpus.is_other_pipeline("double_buffered", {"error": "none"}, staged[3])
+    assert other_gpus.is_as_asked("mma,stages=2", record(2, "mma_m16n8k16"))
+    assert not other_gpus.is_as_asked("mma,stages=4", record(3, "mma_m16n8k16")), "four stages do not fit"
+    assert not other_gpus.is_as_asked("mma,stages=2", record(2, "")), "double buffers are no stages"
+    assert other_gpus.is_as_asked("double_buffered", record(2, ""))
 
 
 def test_loops_multiply_as_often_as_the_other_gpus_tensor_cores_are_slower() -> None:

@@ -99,11 +99,11 @@ def test_a_run_ends_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_run_ends_when_the_gpu_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    gpu = SimpleNamespace(warm_up=calls.append, is_usable=lambda device: len(calls) < 3)
+    gpu = SimpleNamespace(warm_up=lambda: calls.append("warm"), is_usable=lambda: len(calls) < 3)
     monkeypatch.setattr(runner, "timing", lambda: gpu)
     main = runner.command("", CASES, lambda case, options: calls.append(case.name) or {}, lambda options: {}, gpu=True)
     assert main([]) == 2
-    assert calls == [runner.DEVICE, "loop a", "loop b"], "the clock is raised before the first row"
+    assert calls == ["warm", "loop a", "loop b"], "the clock is raised before the first row"
 
 
 def test_a_row_may_be_bad_or_missing(tmp_path: Path) -> None:
@@ -117,15 +117,11 @@ def test_a_row_may_be_bad_or_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at_a_time", "arguments", "expected"),
-    [
-        (0, [], ["build loop a, loop b, small a", "conditions", "loop a", "loop b", "small a", "closed"]),
-        (2, [], ["build loop a, loop b", "conditions", "loop a", "loop b", "build small a", "small a", "closed"]),
-        (2, ["--build-only"], ["build loop a, loop b, small a"]),
-    ],
+    ("arguments", "measured"),
+    [([], ["conditions", "loop a", "loop b", "small a", "closed"]), (["--build-only"], [])],
 )
 def test_cases_are_built_before_they_are_measured(
-    at_a_time: int, arguments: list[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[str] = []
     monkeypatch.setattr(BuildStore, "fill", lambda self, builds, *_: log.append(f"build {', '.join(builds)}"))
@@ -137,7 +133,7 @@ def test_cases_are_built_before_they_are_measured(
 
     main = runner.command(
         "", CASES, lambda case, options: log.append(case.name) or {}, conditions,
-        builds=lambda case, options: [case.name], at_a_time=at_a_time,
+        builds=lambda case, options: [case.name],
     )  # fmt: skip
     assert main(["--builds", str(tmp_path), *arguments]) == 0
-    assert log == expected
+    assert log == ["build loop a, loop b, small a", *measured]

@@ -28,6 +28,8 @@ import warp as wp
 
 from benchmarks.machine import source_digest
 from benchmarks.processes import ProcessError, environment, run_json
+from benchmarks.runner import DEVICE
+from benchmarks.speed import cubin as elf
 from benchmarks.speed import occupancy
 
 RECORD = "record.json"
@@ -71,12 +73,14 @@ class Build(Generic[C]):
         side: ``tiles`` stands for warp_tiles; other sides are Warp alone.
         limits_of: The architecture with whose limits it is planned and launched (:mod:`benchmarks.speed.occupancy`).
         passes: How often its loops by mma.sync multiply each pair of tiles.
+        before: The digest of the earlier sources that built it; empty for the present ones.
     """
 
     cell: C
     side: str
     limits_of: int = ARCH
     passes: int = 1
+    before: str = ""
 
     @property
     def label(self) -> str:
@@ -86,13 +90,13 @@ class Build(Generic[C]):
 
     @property
     def module(self) -> str:
-        """Name of its Python module."""
-        return f"{self.side}_{self.label}"
+        """Name of its Python module. Sides and states have different ones: Warp takes equal names for one module."""
+        return f"{'before' if self.before else self.side}_{self.label}"
 
     @property
     def multiplies_whole_arrays(self) -> bool:
-        """True if a tape computes gradients of products of whole arrays as warp_tiles does."""
-        return self.side == "tiles"
+        """True if a tape computes gradients of products of whole arrays as these sources do."""
+        return self.side == "tiles" and not self.before
 
     @property
     def text(self) -> str:
@@ -110,14 +114,10 @@ class BuildStore:
     def __init__(self, root: Path, provider: str) -> None:
         self.root = root.resolve()
         self.provider = provider
-        self._tiles = f"tiles-{provider}-{source_digest()}"
-
-    def side(self, side: str) -> Path:
-        """Folder of all builds of one side."""
-        return self.root / (self._tiles if side == "tiles" else f"{side}-{wp.__version__}")
 
     def folder(self, build: Build[Cell]) -> Path:
-        return self.side(build.side) / build.label
+        ours = f"tiles-{self.provider}-{build.before or source_digest()}"
+        return self.root / (ours if build.side == "tiles" else f"{build.side}-{wp.__version__}") / build.label
 
     def record(self, build: Build[Cell]) -> dict[str, Any] | None:
         """The record of a build: its time and sizes, or ``error``. None if there is no build yet."""
@@ -126,18 +126,25 @@ class BuildStore:
             record: dict[str, Any] = json.loads(text.replace(f"{self.root}{os.sep}", ""))  # messages contain paths
         except FileNotFoundError:
             return None
-        return record if (self.folder(build) / f"{build.module}.py").read_text() == build.text else None
+        return record if self._source(build).read_text() == build.text else None
 
-    def fill(self, builds: Iterable[Build[Cell]], workers: int, again: bool = False) -> None:
+    def _source(self, build: Build[Cell]) -> Path:
+        return self.folder(build) / f"{build.side}_{build.label}.py"
+
+    def machine_code(self, build: Build[Cell]) -> list[bytes]:
+        """The ELF sections of the functions of a finished build."""
+        (packed,) = self.folder(build).glob("*.cubin.xz")
+        found = elf.sections(lzma.decompress(packed.read_bytes()))
+        return [content for name, content in found if name.startswith(".text.")]
+
+    def fill(self, builds: Iterable[Build[Cell]], workers: int) -> None:
         """Build the missing kernels. A process builds kernels of one side with one architecture's limits.
 
         Args:
             builds: The builds; duplicates are built once.
             workers: Number of parallel processes.
-            again: True to try failed builds again.
         """
-        records = {build: self.record(build) for build in builds}
-        missing = [build for build, record in records.items() if record is None or (again and "error" in record)]
+        missing = [build for build in dict.fromkeys(builds) if self.record(build) is None and not build.before]
         batches = []
         for kind in dict.fromkeys((build.side, build.limits_of, build.passes) for build in missing):
             selected = [build for build in missing if (build.side, build.limits_of, build.passes) == kind]
@@ -163,7 +170,7 @@ class BuildStore:
         for build in batch:
             shutil.rmtree(self.folder(build), ignore_errors=True)
             self.folder(build).mkdir(parents=True)
-            (self.folder(build) / f"{build.module}.py").write_text(build.text)
+            self._source(build).write_text(build.text)
         environ = environment(
             WARP_CACHE_PATH=caches,
             WARP_TILES_CACHE_DIR=self.root / "caches" / "lto" if limits_of == ARCH else caches / "lto",
@@ -181,20 +188,18 @@ class BuildStore:
 
     def unpack(self, build: Build[Cell], target: Path) -> Path:
         """Write a finished build into a folder in the form that Warp reads. Returns the Python file of its kernels."""
-        source = self.folder(build)
-        for path in source.iterdir():
-            if path.suffix == ".xz":
-                (target / path.stem).write_bytes(lzma.decompress(path.read_bytes()))
-            elif path.suffix == ".meta":
-                shutil.copy(path, target)
-        return source / f"{build.module}.py"
+        source = self._source(build)
+        for path in (path for path in source.parent.iterdir() if path.suffix in (".xz", ".meta")):
+            packed, name = path.read_bytes(), path.name.removesuffix(".xz").replace(source.stem, build.module)
+            (target / name).write_bytes(lzma.decompress(packed) if path.suffix == ".xz" else packed)
+        return Path(shutil.copy(source, target / f"{build.module}.py")) if build.before else source
 
 
-def load_module(store: BuildStore, build: Build[Cell], device: str) -> ModuleType:
-    """The Python module of a finished build, whose kernels are loaded."""
+def load_module(store: BuildStore, build: Build[Cell]) -> ModuleType:
+    """The Python module of a finished build, whose kernels are loaded on the GPU."""
     with tempfile.TemporaryDirectory() as folder:
         module = import_kernels(store.unpack(build, Path(folder)), build.module)
-        wp.load_aot_module(module, device=device, arch=ARCH, module_dir=folder, strip_hash=True)
+        wp.load_aot_module(module, device=DEVICE, arch=ARCH, module_dir=folder, strip_hash=True)
     return module
 
 

@@ -185,6 +185,13 @@ class Part:
     size: int = 4096
     depth: int = 0
 
+    def flops(self, cell: Cell) -> int:
+        """Floating-point operations of one launch. An adjoint counts as three products, as Warp replays the first."""
+        products = 3 if cell.backward else 1
+        if cell.form != "resident":
+            return products * 2 * self.size**2 * (self.depth or self.size)
+        return products * 2 * cell.m * cell.n * cell.k * self.calls * self.blocks
+
     @property
     def whole(self) -> bool:
         """True if its rows multiply whole arrays, as cuBLAS does."""
@@ -199,18 +206,18 @@ def _shapes(*texts: str) -> tuple[Shape, ...]:
     return tuple(tuple(int(number) for number in re.split("[x ]", text)) for text in texts)  # type: ignore[misc]
 
 
-def _with_threads(shapes: str, *threads: int) -> tuple[Shape, ...]:
+def with_threads(shapes: str, *threads: int) -> tuple[Shape, ...]:
     """Shapes such as ``64x64x32``, with a space between, each with several numbers of threads."""
     return _shapes(*(f"{shape} {count}" for shape in shapes.split() for count in threads))
 
 
 _RESIDENT = _shapes("32x32x32 128", "64x64x64 64", "64x64x64 128", "64x64x64 256", "128x128x32 128", "128x128x32 256")
-_SMALL = _with_threads(
+_SMALL = with_threads(
     "4x4x4 6x6x6 8x8x8 12x12x12 16x16x16 24x24x24 32x32x32 4x4x32 32x4x4 6x6x24 1x32x32 24x1x24 8x32x16", 32, 64, 128
 )
 # few rows and columns, and a long sum
-_DEEP = _with_threads("16x16x128 16x16x256 16x16x512 32x16x256 32x32x128 32x32x256", 64, 128, 256)
-_UPDATE = _with_threads("16x16x16 32x32x32 64x64x32", 64, 128, 256)  # blocks of solvers
+_DEEP = with_threads("16x16x128 16x16x256 16x16x512 32x16x256 32x32x128 32x32x256", 64, 128, 256)
+_UPDATE = with_threads("16x16x16 32x32x32 64x64x32", 64, 128, 256)  # blocks of solvers
 _LOOPS: dict[Types, tuple[Shape, ...]] = {
     "fp16": _shapes("64x64x64 128", "64x64x32 128", "128x64x32 128", "128x128x32 128", "128x128x32 256",
                     "128x128x64 128", "128x128x64 256", "128x256x64 256"),
@@ -264,25 +271,25 @@ _BOTH: tuple[Side, ...] = ("warp", "scalar")
 # products of clients that opt out of MathDx
 _FEW, _MANY = (32, 128), (32, 64, 128, 256)
 _OPTED_OUT: dict[Types, tuple[Shape, ...]] = {
-    "fp32": _with_threads("4x4x4 6x6x6 8x8x8 12x12x12 16x16x16 16x16x1 16x1x16 6x6x24 12x32x12 8x32x16", *_MANY),
-    "fp64": _with_threads("6x6x6 12x12x12 16x16x16 16x1x16", *_MANY[:3]),
-    "fp16": _with_threads("8x8x8 16x16x16", *_FEW),
+    "fp32": with_threads("4x4x4 6x6x6 8x8x8 12x12x12 16x16x16 16x16x1 16x1x16 6x6x24 12x32x12 8x32x16", *_MANY),
+    "fp64": with_threads("6x6x6 12x12x12 16x16x16 16x1x16", *_MANY[:3]),
+    "fp16": with_threads("8x8x8 16x16x16", *_FEW),
 }
 _OPTED_OUT_LARGE: dict[Types, tuple[Shape, ...]] = {
-    "fp32": _with_threads("24x24x24 27x27x16 32x32x32 32x32x16 48x48x16 48x48x48 64x64x16 64x64x64 32x1x32", *_MANY),
-    "fp64": _with_threads("24x24x24 32x32x32 48x48x16 64x64x64", *_MANY[:3]),
-    "fp16": _with_threads("32x32x32 48x48x16 64x64x64", *_FEW),
+    "fp32": with_threads("24x24x24 27x27x16 32x32x32 32x32x16 48x48x16 48x48x48 64x64x16 64x64x64 32x1x32", *_MANY),
+    "fp64": with_threads("24x24x24 32x32x32 48x48x16 64x64x64", *_MANY[:3]),
+    "fp16": with_threads("32x32x32 48x48x16 64x64x64", *_FEW),
 }
-_OPTED_OUT_BACKWARD: dict[Types, tuple[Shape, ...]] = {"fp32": _with_threads("6x6x6 16x16x16 16x1x16 32x32x32", *_FEW)}
+_OPTED_OUT_BACKWARD: dict[Types, tuple[Shape, ...]] = {"fp32": with_threads("6x6x6 16x16x16 16x1x16 32x32x32", *_FEW)}
 _OPTED_OUT_LOOPS: dict[Types, tuple[Shape, ...]] = {
-    "fp32": _with_threads("16x16x16 32x32x16 64x64x16", *_MANY[:3]),
-    "fp64": _with_threads("16x16x16 32x32x16", *_FEW),
+    "fp32": with_threads("16x16x16 32x32x16 64x64x16", *_MANY[:3]),
+    "fp64": with_threads("16x16x16 32x32x16", *_FEW),
 }
 _OPTED_OUT_HERE = (_OPTED_OUT, _OPTED_OUT_LARGE, _OPTED_OUT_LOOPS, _OPTED_OUT_BACKWARD)
 _OPTED_OUT_ELSEWHERE: tuple[dict[Types, tuple[Shape, ...]], ...] = (  # with the limits of other architectures
-    {"fp32": _with_threads("6x6x6 8x8x8 16x16x16 16x1x16", *_FEW), "fp16": _shapes("16x16x16 32")},
-    {"fp32": _with_threads("24x24x24 32x32x32 48x48x48 64x64x16 64x64x64 32x1x32", *_FEW)},
-    {"fp32": _with_threads("16x16x16 32x32x16 64x64x16", *_FEW)},
+    {"fp32": with_threads("6x6x6 8x8x8 16x16x16 16x1x16", *_FEW), "fp16": _shapes("16x16x16 32")},
+    {"fp32": with_threads("24x24x24 32x32x32 48x48x48 64x64x16 64x64x64 32x1x32", *_FEW)},
+    {"fp32": with_threads("16x16x16 32x32x16 64x64x16", *_FEW)},
     {},
 )
 

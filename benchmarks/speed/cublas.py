@@ -11,9 +11,9 @@ from typing import Any
 
 import warp as wp
 
-from benchmarks.runner import Row, WrongResultError
+from benchmarks.runner import DEVICE
 from benchmarks.speed.arrays import Matrix
-from benchmarks.speed.sides import Side, compare, sample
+from benchmarks.speed.sides import Side, sample
 
 
 class Cublas:
@@ -32,7 +32,7 @@ class Cublas:
         # one tile is the whole product, so each result is rounded once
         self.cell = replace(cell, c=cell.a, m=size, n=size, k=size)
         self._torch = torch
-        self._stream = wp.stream_to_torch(ours.device)
+        self._stream = wp.stream_to_torch(DEVICE)
         a, b = (wp.to_torch(array, requires_grad=False) for array in (ours.a, ours.b))
         factors = {"c": (a, b)}
         if cell.backward:
@@ -40,7 +40,7 @@ class Cublas:
                 gradient = wp.to_torch(ours.gradient_of_c, requires_grad=False).to(a.dtype)
             factors = {"grad_a": (gradient, b.T), "grad_b": (a.T, gradient)}
         dtype = getattr(wp, cell.a)
-        self._results = {name: wp.empty((size, size), dtype=dtype, device=ours.device) for name in factors}
+        self._results = {name: wp.empty((size, size), dtype=dtype, device=DEVICE) for name in factors}
         self._products = [(*pair, wp.to_torch(self._results[name])) for name, pair in factors.items()]
 
     @property
@@ -57,29 +57,3 @@ class Cublas:
         """Samples of the results. ``calls`` is 1, as in every loop."""
         self.run()
         return {name: sample(array) for name, array in self._results.items()}
-
-
-def load(torch: Any, ours: Side, row: Row) -> Cublas | None:
-    """Prepare cuBLAS for a row and compare its results with ours. An error of torch goes into the row, not further.
-
-    Raises:
-        WrongResultError: The results differ by more than roundings explain.
-    """
-    cell = ours.cell
-    row["cublas"] = {"dtypes": [cell.a, cell.b, cell.a]}
-    try:
-        found = Cublas(torch, ours)
-        row["difference"]["cublas"] = compare(ours, found)
-    except WrongResultError:
-        raise
-    except Exception as error:  # of torch, e.g. no memory
-        row["cublas"]["error"] = f"{type(error).__name__}: {error}"[:300]
-        return None
-    return found
-
-
-def add_ratio(row: Row) -> None:
-    """Add the time of cuBLAS over ours: the part of cuBLAS's speed that a row reaches."""
-    times = [row.get(side, {}).get("median_us") for side in ("cublas", "tiles")]
-    if None not in times:
-        row["to_cublas"] = round(times[0] / times[1], 3)

@@ -10,13 +10,14 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instru
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import warp as wp
 
+from benchmarks.runner import DEVICE
 from benchmarks.speed import timing
 from benchmarks.speed.builds import import_kernels
 from benchmarks.speed.timing import Launch
@@ -24,8 +25,8 @@ from warp_tiles.gemm.hardware import LANES
 
 THREADS = 256
 BLOCKS = (1, 2, 4)  # of a multiprocessor
+GRIDS, FMA_GRIDS = ((2, 2), (2, 4)), ((8, 8),)  # rows and columns of fragments; others were slower on an H200
 _CLOCKS = 2_500_000  # of a launch, about
-_FLOPS_PER_CLOCK = {"tf32": 2048, "fp32": 256, "fp64": 256}  # of a multiprocessor of sm_90; 4096 of 16-bit types
 _MODULE = "mma_rates"
 
 _SNIPPET = """
@@ -34,15 +35,11 @@ _SNIPPET = """
     {scalar} a[{rows}][{a}], b[{columns}][{b}];
     {total} c[{rows}][{columns}][{c}] = {{}};
 #pragma unroll
-    for (int i = 0; i < {rows}; ++i)
+    for (int i = 0; i < {rows} * {a}; ++i)
+        a[i / {a}][i % {a}] = {drawn};
 #pragma unroll
-        for (int e = 0; e < {a}; ++e)
-            a[i][e] = {drawn};
-#pragma unroll
-    for (int j = 0; j < {columns}; ++j)
-#pragma unroll
-        for (int e = 0; e < {b}; ++e)
-            b[j][e] = {drawn};
+    for (int j = 0; j < {columns} * {b}; ++j)
+        b[j / {b}][j % {b}] = {drawn};
 #pragma unroll 1
     for (int step = 0; step < iterations; ++step) {{
 #pragma unroll
@@ -55,12 +52,8 @@ _SNIPPET = """
     }}
     {total} sum = 0;
 #pragma unroll
-    for (int i = 0; i < {rows}; ++i)
-#pragma unroll
-        for (int j = 0; j < {columns}; ++j)
-#pragma unroll
-            for (int e = 0; e < {c}; ++e)
-                sum += c[i][j][e];
+    for (int i = 0; i < {rows} * {columns} * {c}; ++i)
+        sum += c[i / ({columns} * {c})][i / {c} % {columns}][i % {c}];
     if (sum == static_cast<{total}>(0.123))  // never, but the compiler has to compute it
         out[0] = static_cast<float>(sum);
 """
@@ -73,33 +66,27 @@ def multiply_{name}(out: wp.array(dtype=wp.float32), iterations: int): ...
 def {name}(out: wp.array(dtype=wp.float32), iterations: int):
     multiply_{name}(out, iterations)
 '''
-# values of random sign in [0.5, 1)
-_HALF = "(bits() & 0x83ff83ffu) | 0x38003800u"
-_BFLOAT = "(bits() & 0x807f807fu) | 0x3f003f00u"
-_FLOAT_BITS = "(bits() & 0x807fffffu) | 0x3f000000u"
-_FLOAT = f"__uint_as_float({_FLOAT_BITS})"
-_DOUBLE = f"static_cast<double>({_FLOAT})"
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: its shape, and its operands in a thread.
+    """One instruction, and its operands in a thread.
 
     Attributes:
         types: Name of the types, as the tables group them.
         name: The name of the choosers.
-        m, n, k: Its shape for a warp; 0 for ``fma``, which multiplies in one thread.
-        ptx: Its PTX, without operands.
+        flops: Floating-point operations of a thread.
+        flops_per_clock: Of a multiprocessor of sm_90, about.
+        ptx: Its PTX, with the operands C (read and written), A and B.
         a, b, c: Registers of a thread with each operand: 32 bits, or 64 for fp64.
         scalar, total: C++ types of A and B, and of C.
-        drawn: C++ expression of a random operand.
+        drawn: C++ expression of a random operand, of random sign in [0.5, 1).
     """
 
     types: str
     name: str
-    m: int
-    n: int
-    k: int
+    flops: int
+    flops_per_clock: int
     ptx: str
     a: int
     b: int
@@ -109,44 +96,29 @@ class Instruction:
     drawn: str
 
     @property
-    def flops_of_thread(self) -> float:
-        """Floating-point operations of one instruction, in one thread."""
-        return 2 * self.m * self.n * self.k / LANES if self.m else 2
-
-    @property
     def multiply(self) -> str:
         """The C++ statement ``c[i][j] += a[i] * b[j]``."""
-        places = iter(range(self.a + self.b + self.c))
-        c, a, b = ([f"%{next(places)}" for _ in range(count)] for count in (self.c, self.a, self.b))
-        groups = [", ".join(group) if not self.m else f"{{{', '.join(group)}}}" for group in (c, a, b, c)]
         kinds = {"unsigned": "r", "float": "f", "double": "d"}
-        bound = [[f'"{kind}"({name}[{place}])' for place in range(count)] for kind, name, count in (
-            (f"+{kinds[self.total]}", "c[i][j]", self.c), (kinds[self.scalar], "a[i]", self.a),
-            (kinds[self.scalar], "b[j]", self.b),
-        )]  # fmt: skip
-        outputs, *inputs = (", ".join(part) for part in bound)
-        return f'asm("{self.ptx} {", ".join(groups)};" : {outputs} : {", ".join(inputs)});'
+
+        def bound(kind: str, name: str, count: int) -> str:
+            return ", ".join(f'"{kind}"({name}[{place}])' for place in range(count))
+
+        inputs = ", ".join(bound(kinds[self.scalar], *operand) for operand in (("a[i]", self.a), ("b[j]", self.b)))
+        return f'asm("{self.ptx};" : {bound("+" + kinds[self.total], "c[i][j]", self.c)} : {inputs});'
 
 
-def _mma(shape: str, types: str) -> str:
-    return f"mma.sync.aligned.{shape}.row.col.{types}"
-
-
+_FLOAT_BITS = "(bits() & 0x807fffffu) | 0x3f000000u"
+_FLOAT = f"__uint_as_float({_FLOAT_BITS})"
+_MMA = "mma.sync.aligned.{}.row.col.{} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}}"
+_FLOATS = (4, 2, 4, "unsigned", "float")
+_DOUBLES = (4, 2, 4, "double", "double", f"static_cast<double>({_FLOAT})")
 INSTRUCTIONS = (
-    Instruction("fp16", "mma_m16n8k16", 16, 8, 16, _mma("m16n8k16", "f32.f16.f16.f32"), 4, 2, 4, "unsigned", "float",
-                _HALF),
-    Instruction("bf16", "mma_m16n8k16", 16, 8, 16, _mma("m16n8k16", "f32.bf16.bf16.f32"), 4, 2, 4, "unsigned", "float",
-                _BFLOAT),
-    Instruction("tf32", "mma_m16n8k8", 16, 8, 8, _mma("m16n8k8", "f32.tf32.tf32.f32"), 4, 2, 4, "unsigned", "float",
-                _FLOAT_BITS),
-    Instruction("fp64", "mma_m16n8k8", 16, 8, 8, _mma("m16n8k8", "f64.f64.f64.f64"), 4, 2, 4, "double", "double",
-                _DOUBLE),
-    Instruction("fp64", "mma_m8n8k4", 8, 8, 4, _mma("m8n8k4", "f64.f64.f64.f64"), 1, 1, 2, "double", "double", _DOUBLE),
-    Instruction("fp64", "fma", 0, 0, 0, "fma.rn.f64", 1, 1, 1, "double", "double", _DOUBLE),
-    Instruction("fp32", "fma", 0, 0, 0, "fma.rn.f32", 1, 1, 1, "float", "float", _FLOAT),
+    Instruction("fp16", "mma_m16n8k16", 128, 4096, _MMA.format("m16n8k16", "f32.f16.f16.f32"), *_FLOATS,
+                "(bits() & 0x83ff83ffu) | 0x38003800u"),
+    Instruction("tf32", "mma_m16n8k8", 64, 2048, _MMA.format("m16n8k8", "f32.tf32.tf32.f32"), *_FLOATS, _FLOAT_BITS),
+    Instruction("fp64", "mma_m16n8k8", 64, 256, _MMA.format("m16n8k8", "f64.f64.f64.f64"), *_DOUBLES),
+    Instruction("fp32", "fma", 2, 256, "fma.rn.f32 %0, %1, %2, %0", 1, 1, 1, "float", "float", _FLOAT),
 )  # fmt: skip
-_GRIDS = ((2, 2), (2, 4), (4, 4))  # rows and columns of fragments
-_FMA_GRIDS = ((4, 4), (4, 8), (8, 8))
 
 
 @dataclass(frozen=True)
@@ -168,60 +140,50 @@ class Loop:
 
     @property
     def source(self) -> str:
-        one = self.instruction
-        fields = {field: getattr(one, field) for field in ("a", "b", "c", "scalar", "total", "drawn", "multiply")}
+        fields = asdict(self.instruction) | {"multiply": self.instruction.multiply}
         snippet = _SNIPPET.format(rows=self.rows, columns=self.columns, again=self.again, **fields)
         return _KERNEL.format(name=self.name, snippet=snippet.replace("\\", "\\\\"))
 
-    def flops(self, blocks: int, iterations: int) -> float:
-        each = self.instruction.flops_of_thread * self.rows * self.columns * self.again
-        return each * iterations * blocks * THREADS
+    def flops(self, blocks: int, iterations: int) -> int:
+        return self.instruction.flops * self.rows * self.columns * self.again * iterations * blocks * THREADS
 
 
-def loops() -> Iterator[Loop]:
-    """All kernels."""
-    for instruction in INSTRUCTIONS:
-        for grid in _GRIDS if instruction.m else _FMA_GRIDS:
-            yield Loop(instruction, *grid)
+LOOPS = [Loop(one, *grid) for one in INSTRUCTIONS for grid in (FMA_GRIDS if one.name == "fma" else GRIDS)]
 
 
 def module_text() -> str:
     options = {"enable_backward": False, "block_dim": THREADS}
-    return f"import warp as wp\n\nwp.set_module_options({options})\n" + "".join(loop.source for loop in loops())
+    return f"import warp as wp\n\nwp.set_module_options({options})\n" + "".join(loop.source for loop in LOOPS)
 
 
-def measured(device: str) -> dict[str, dict[str, dict[str, Any]]]:
+def measured() -> dict[str, dict[str, dict[str, Any]]]:
     """The best rate of each instruction: ``tflops`` and where it was reached, by types and instruction."""
-    multiprocessors = wp.get_device(device).sm_count
+    multiprocessors = wp.get_device(DEVICE).sm_count
+    cases, launches = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{_MODULE}.py"
         path.write_text(module_text())
         module = import_kernels(path, _MODULE)
-        out = wp.zeros(1, dtype=wp.float32, device=device)
-        launches, flops, cases = {}, {}, {}
-        for loop in loops():
-            for per_multiprocessor in BLOCKS:
-                blocks = per_multiprocessor * multiprocessors
-                target = _CLOCKS * multiprocessors * _FLOPS_PER_CLOCK.get(loop.instruction.types, 4096)
-                iterations = max(1, round(target / loop.flops(blocks, 1)))
-                key = f"{loop.name} {per_multiprocessor}"
-                command = wp.launch(
-                    getattr(module, loop.name), dim=blocks * THREADS, inputs=[out, iterations], block_dim=THREADS,
-                    device=device, record_cmd=True,
-                )  # fmt: skip
-                launches[key], flops[key] = Launch(command.launch), loop.flops(blocks, iterations)
-                cases[key] = (loop, per_multiprocessor)
+        out = wp.zeros(1, dtype=wp.float32, device=DEVICE)
+        for loop, blocks in product(LOOPS, (count * multiprocessors for count in BLOCKS)):
+            target = _CLOCKS * multiprocessors * loop.instruction.flops_per_clock
+            iterations = max(1, round(target / loop.flops(blocks, 1)))
+            command = wp.launch(
+                getattr(module, loop.name), dim=blocks * THREADS, inputs=[out, iterations], block_dim=THREADS,
+                device=DEVICE, record_cmd=True,
+            )  # fmt: skip
+            key = f"{loop.name} {blocks}"
+            launches[key], cases[key] = Launch(command.launch), (loop, blocks, iterations)
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for key, times in timing.time_alternately(launches, device, repeats=5).items():
-        loop, per_multiprocessor = cases[key]
-        rate: dict[str, Any] = {
-            "tflops": round(flops[key] / times.median_us / 1e6, 3),
+    for key, times in timing.time_alternately(launches, repeats=5).items():
+        loop, blocks, iterations = cases[key]
+        rate = {
+            "tflops": round(loop.flops(blocks, iterations) / times.median_us / 1e6, 3),
             "clock_ghz": times.clock_ghz,
             "fragments": f"{loop.rows}x{loop.columns}",
-            "warps": per_multiprocessor * THREADS // LANES,
+            "warps": blocks // multiprocessors * THREADS // LANES,
         }
-        rate["flops_per_clock"] = round(1e3 * rate["tflops"] / (rate["clock_ghz"] * multiprocessors), 1)
         of_types = found.setdefault(loop.instruction.types, {})
-        if rate["tflops"] > of_types.get(loop.instruction.name, rate | {"tflops": 0})["tflops"]:
-            of_types[loop.instruction.name] = rate
+        best = of_types.setdefault(loop.instruction.name, rate)
+        of_types[loop.instruction.name] = max(rate, best, key=lambda one: float(one["tflops"]))
     return found

@@ -10,7 +10,7 @@ import numpy as np
 import warp as wp
 
 import warp_tiles
-from benchmarks.runner import WrongResultError
+from benchmarks.runner import DEVICE, WrongResultError
 from benchmarks.speed.arrays import Matrix, draw, to_device, to_host
 from benchmarks.speed.builds import Build, BuildStore, load_module
 from benchmarks.speed.cells import Cell, Part
@@ -22,24 +22,11 @@ ROUNDOFF = {**{str(name): info.roundoff for name, info in DTYPES.items()}, "tf32
 _ALLOWED = 16.0  # largest difference between two correct results, in units of their roundings
 
 
-def load_kernel(store: BuildStore, build: Build[Cell], device: str) -> Any:
-    return load_module(store, build, device).gemm
-
-
 @functools.lru_cache(maxsize=8)  # neighbouring rows have the same operands
-def _operand(shape: tuple[int, ...], seed: int, exact: bool, dtype: str, device: str) -> Any:
+def _operand(shape: tuple[int, ...], seed: int, exact: bool, dtype: str) -> Any:
     """Random values on the device. With three dimensions, the first repeats one matrix."""
-    if len(shape) == 2:
-        return to_device(draw(shape, seed, exact), dtype, device)
-    result = wp.empty(shape, dtype=getattr(wp, dtype), device=device)
-    size = shape[1] * shape[2]
-    wp.copy(result, to_device(draw((1, *shape[1:]), seed, exact), dtype, device), count=size)
-    filled = 1
-    while filled < shape[0]:
-        more = min(filled, shape[0] - filled)
-        wp.copy(result, result, dest_offset=filled * size, count=more * size)
-        filled += more
-    return result
+    values = draw(shape[-2:], seed, exact)
+    return to_device(np.ascontiguousarray(np.broadcast_to(values, shape)), dtype, DEVICE)
 
 
 class Computed(Protocol):
@@ -60,25 +47,24 @@ class Side:
         store: The store of the build.
         build: The build.
         part: Sizes and number of launches.
-        device: Device of the launches.
-        exact: See :func:`draw`.
     """
 
-    def __init__(self, store: BuildStore, build: Build[Cell], part: Part, device: str, exact: bool) -> None:
+    def __init__(self, store: BuildStore, build: Build[Cell], part: Part) -> None:
         cell = build.cell
-        self.cell, self.part, self.device = cell, part, device
+        self.cell, self.part = cell, part
         self.rounds_to_half = build.side != "tiles"  # cuBLASDx does so with products of float and half
         self._multiplies_whole_arrays = build.multiplies_whole_arrays
-        self._kernel = load_kernel(store, build, device)
+        self._kernel = load_module(store, build).gemm
         shape_a, shape_b, shape_c = self._shapes(cell, part)
-        self.a = _operand(shape_a, 1, exact, cell.a, device)
-        self.b = _operand(shape_b, 2, exact, cell.b, device)
-        self.c = wp.zeros(shape_c, dtype=getattr(wp, cell.c), device=device)
+        exact = cell.a in ("float16", "bfloat16")  # which have the same values then
+        self.a = _operand(shape_a, 1, exact, cell.a)
+        self.b = _operand(shape_b, 2, exact, cell.b)
+        self.c = wp.zeros(shape_c, dtype=getattr(wp, cell.c), device=DEVICE)
         if cell.backward:
             self.a, self.b = wp.clone(self.a), wp.clone(self.b)
             for array in (self.a, self.b):
                 array.grad = wp.zeros_like(array)
-            self.gradient_of_c = _operand(shape_c, 3, exact, cell.c, device)
+            self.gradient_of_c = _operand(shape_c, 3, exact, cell.c)
             self.c.grad = wp.clone(self.gradient_of_c)
 
     @staticmethod
@@ -98,17 +84,12 @@ class Side:
         resident = self.cell.form == "resident"
         part, cell = self.part, self.cell
         grid = [part.blocks] if resident else [part.size // cell.m, part.size // cell.n]
-        keywords: dict[str, Any] = {"dim": grid, "block_dim": cell.threads, "device": self.device, "record_cmd": True}
+        keywords: dict[str, Any] = {"dim": grid, "block_dim": cell.threads, "device": DEVICE, "record_cmd": True}
         arrays, count = [self.a, self.b, self.c], [calls] if resident else []
         keywords["inputs"] = [*arrays, *count]
         if adjoint:
             keywords |= {"adjoint": True, "adj_inputs": [*(array.grad for array in arrays), *count]}
         return wp.launch_tiled(self._kernel, **keywords)
-
-    @property
-    def replays_product(self) -> bool:
-        """True if the adjoint computes the product again. A tape that multiplies whole arrays does not."""
-        return self.cell.form != "loop" or not self._multiplies_whole_arrays
 
     def launch(self, calls: int, adjoint: bool) -> Launch:
         """Returns a launch. An adjoint first restores the gradient of C, which Warp's adjoint of a store zeroes."""
@@ -131,7 +112,7 @@ class Side:
                 inputs=[self.a, self.b],
                 outputs=[self.c],
                 block_dim=cell.threads,
-                device=self.device,
+                device=DEVICE,
             )
         backward: Callable[[], None] = tape.backward
         return backward

@@ -13,16 +13,14 @@ from typing import Any
 
 import warp as wp
 
+from benchmarks.runner import DEVICE
 from benchmarks.speed.clock import read_clock
 
-REPEATS = 12
+REPEATS, CALLS = 12, 30
 _WARM_UPS = 3
 _TIMED_MS = 0.3
 _MAX_LAUNCHES = 16
 SPIN_NS = 200_000
-
-
-CALLS, WARM_CALLS = 30, 5
 
 
 @dataclass(frozen=True)
@@ -40,121 +38,93 @@ class Times:
     Attributes:
         median_us, spread_us: Median and interquartile range of the time of one launch.
         clock_ghz: Median clock of a multiprocessor just before the launches.
+        late: The number of times that the GPU was ready before the host had launched all. They contain the host.
     """
 
     median_us: float
     spread_us: float
     clock_ghz: float
+    late: int
 
 
-def time_alternately(launches: Mapping[str, Launch], device: str, repeats: int = REPEATS) -> dict[str, Times]:
-    """Time launches alternately, so that a drift of the clock affects all of them."""
-    counts = {name: _launches_for(launch, device) for name, launch in launches.items()}
-    clocks = wp.zeros(repeats * len(launches), dtype=wp.float64, device=device)
-    events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in launches}
-    order = list(launches)
-    for repeat in range(repeats):
-        for position, name in enumerate(order):
-            start, stop = (wp.Event(device, enable_timing=True) for _ in range(2))
-            inputs = [clocks, repeat * len(order) + position, SPIN_NS]
-            wp.launch(read_clock, dim=1, inputs=inputs, device=device)
-            if prepare := launches[name].prepare:
-                prepare()
+def time_alternately(
+    launches: Mapping[str, Launch], repeats: int = REPEATS, *, together: bool = True, queued: bool = True
+) -> dict[str, Times]:
+    """Time launches alternately, so that a drift of the clock affects all of them.
+
+    Args:
+        launches: The launches, by name.
+        repeats: Number of measurements of each.
+        together: True if several runs of a short launch are timed together.
+        queued: True for the time of the GPU alone. False for that of a call on an idle GPU, which contains what the
+            host does; there are no clocks then.
+    """
+    counts = {name: _launches_for(launch) if together else 1 for name, launch in launches.items()}
+    clocks = wp.zeros((repeats, len(launches)), dtype=wp.float64, device=DEVICE)
+    times: dict[str, list[float]] = {name: [] for name in launches}
+    late = dict.fromkeys(launches, 0)
+    for repeat in range(-_WARM_UPS, repeats):
+        for position, (name, launch) in enumerate(launches.items()):
+            start, stop = (wp.Event(DEVICE, enable_timing=True) for _ in range(2))
+            if queued:
+                wp.launch(read_clock, dim=1, inputs=[clocks[max(0, repeat)], position, SPIN_NS], device=DEVICE)
+            if launch.prepare:
+                launch.prepare()
             wp.record_event(start)
             for _ in range(counts[name]):
-                launches[name].run()
+                launch.run()
             wp.record_event(stop)
-            events[name].append((start, stop))
-        wp.synchronize_device(device)
-    read = clocks.numpy().reshape(repeats, len(order))
+            late[name] += queued and start.is_complete
+            elapsed_us = wp.get_event_elapsed_time(start, stop) * 1e3 / counts[name]
+            times[name] += [elapsed_us] if repeat >= 0 else []
     found = {}
-    for position, name in enumerate(order):
-        times = [wp.get_event_elapsed_time(*pair) * 1e3 / counts[name] for pair in events[name]]
-        low, _, high = statistics.quantiles(times, n=4)
-        clock = statistics.median(read[:, position].tolist())
-        found[name] = Times(round(statistics.median(times), 3), round(high - low, 3), round(clock, 4))
+    for position, (name, measured) in enumerate(times.items()):
+        low, median, high = statistics.quantiles(measured, n=4)
+        clock = statistics.median(clocks.numpy()[:, position].tolist())
+        found[name] = Times(round(median, 3), round(high - low, 3), round(clock, 4), late[name])
     return found
 
 
-def _launches_for(launch: Launch, device: str) -> int:
-    """Number of launches that are timed together. Warms up first."""
-    start, stop = (wp.Event(device, enable_timing=True) for _ in range(2))
-    for repeat in range(_WARM_UPS):
-        if repeat == _WARM_UPS - 1:
-            wp.record_event(start)
-        launch.run()
-    wp.record_event(stop)
-    milliseconds = wp.get_event_elapsed_time(start, stop)
+def _launches_for(launch: Launch) -> int:
+    """Number of launches that are timed together."""
     if launch.prepare:
         return 1
+    launch.run()
+    start, stop = (wp.Event(DEVICE, enable_timing=True) for _ in range(2))
+    wp.record_event(start)
+    launch.run()
+    wp.record_event(stop)
+    milliseconds = wp.get_event_elapsed_time(start, stop)
     return max(1, min(_MAX_LAUNCHES, int(_TIMED_MS / max(milliseconds, 1e-4))))
 
 
-@dataclass(frozen=True)
-class Calls:
-    """The times of some functions, by their names.
-
-    Attributes:
-        us: Median times in microseconds.
-        clock_ghz: Median clocks of a multiprocessor right before the calls.
-        late: The number of calls, warm-up calls included, that the host had not launched when the GPU was ready. Their
-            times contain the host.
-    """
-
-    us: dict[str, float]
-    clock_ghz: dict[str, float]
-    late: int
-
-    def row(self, flops: float) -> dict[str, Any]:
-        """The times and rates of calls with so many floating-point operations, as JSON values."""
-        tflops = {name: round(flops / us / 1e6, 1) for name, us in self.us.items()}
-        return {"us": self.us, "tflops": tflops, "clock_ghz": self.clock_ghz, "late": self.late}
+def time_calls(runs: Mapping[str, Callable[[], object]], *, queued: bool = True) -> dict[str, Times]:
+    """Times calls one by one. Warp's current stream must be that on which they launch."""
+    return time_alternately({name: Launch(run) for name, run in runs.items()}, CALLS, together=False, queued=queued)
 
 
-def time_calls(torch: Any, runs: Mapping[str, Callable[[], object]], *, queued: bool = True) -> Calls:
-    """Times some functions that launch kernels. Their calls alternate.
-
-    Args:
-        runs: The functions, by name.
-        queued: True for the time of the GPU alone, while a kernel that spins keeps it busy until all is launched. False
-            for the time of a call on an idle GPU, which contains what the host does; there are no clocks then.
-
-    Warp's current stream must be torch's, as :func:`benchmarks.machine.torch_with_warp` sets it.
-    """
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    total, late = WARM_CALLS + CALLS, 0
-    clocks = wp.zeros((total, len(runs)), dtype=wp.float64, device="cuda")
-    for number in range(total):
-        for position, (name, run) in enumerate(runs.items()):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            if queued:
-                wp.launch(read_clock, dim=1, inputs=[clocks[number], position, SPIN_NS], device="cuda")
-            start.record()
-            run()
-            end.record()
-            late += queued and start.query()
-            end.synchronize()
-            if number >= WARM_CALLS:
-                times[name].append(1e3 * start.elapsed_time(end))
-    read = clocks.numpy()[WARM_CALLS:].T if queued else ()
-    return Calls(
-        {name: statistics.median(found) for name, found in times.items()},
-        {name: round(statistics.median(one.tolist()), 3) for name, one in zip(runs, read)},
-        late,
-    )
+def row_of(times: Mapping[str, Times], flops: float | None = None) -> dict[str, Any]:
+    """The times of calls as JSON values, and their rates if the number of floating-point operations is given."""
+    rates = {name: round(flops / found.median_us / 1e6, 1) for name, found in times.items()} if flops else {}
+    return {
+        "us": {name: found.median_us for name, found in times.items()},
+        **({"tflops": rates} if flops else {}),
+        "clock_ghz": {name: found.clock_ghz for name, found in times.items()},
+        "late": sum(found.late for found in times.values()),
+    }
 
 
-def warm_up(device: str, seconds: float = 0.5) -> None:
+def warm_up(seconds: float = 0.5) -> None:
     """Keep the GPU busy until its clock has risen."""
-    clocks = wp.zeros(1, dtype=wp.float64, device=device)
+    clocks = wp.zeros(1, dtype=wp.float64, device=DEVICE)
     for _ in range(int(seconds / (SPIN_NS * 1e-9))):
-        wp.launch(read_clock, dim=1, inputs=[clocks, 0, SPIN_NS], device=device)
-    wp.synchronize_device(device)
+        wp.launch(read_clock, dim=1, inputs=[clocks, 0, SPIN_NS], device=DEVICE)
+    wp.synchronize_device(DEVICE)
 
 
-def is_usable(device: str) -> bool:
+def is_usable() -> bool:
     """Returns True if this process can still use the GPU. After a fault in a kernel it cannot."""
     try:
-        return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)
+        return bool(wp.ones(1, dtype=wp.int32, device=DEVICE).numpy()[0] == 1)
     except Exception:
         return False
