@@ -250,7 +250,7 @@ def measure_solver(row: SolverRow, options: argparse.Namespace) -> Found:
         return found | {"error": error[:300]}
     sides = [solvers.Loaded(options.store, build) for build in row.builds]
     found["difference"] = runner.require_close(
-        runner.difference(*(side.results()["x"] for side in sides)), row.cell.allowed, "the same with other limits"
+        runner.difference(*(side.result() for side in sides)), row.cell.allowed, "the same with other limits"
     )
     times = timing.time_alternately({str(number): Launch(side.run) for number, side in enumerate(sides)})
     return found | asdict(times["0"]) | {"share": round(times["1"].median_us / times["0"].median_us, 4)}

@@ -3,23 +3,20 @@
     python benchmarks/solvers.py --json benchmarks/results/solvers.json
 
 A cell is a kernel whose blocks each load a matrix, factor it or solve with it, and store the result; 4,096 blocks run.
-The matrices of cells "blocked" have up to 512 rows, and 1,024 blocks each work on one of them, part by part; such cells
-are also timed with 1, 32 and 4,096 matrices. Cells
-"*_product" multiply in a loop: K is 64, in steps of 16. `--only "*_product*" "*_inplace*"` selects the calls for which
-clients turn MathDx off.
-Backward cells launch the adjoint, which replays the forward function. All sides are built ahead of time in separate
-processes (`--build-only` needs no GPU), launches of the sides alternate, and times are medians by CUDA events. Results
-are compared first.
+Cells "blocked" work on matrices of up to 512 rows, part by part, and on 1 to 4,096 of them. Cells "*_product" multiply
+in a loop: K is 64, in steps of 16. `--only "*_product*" "*_inplace*"` selects the calls for which clients turn MathDx
+off. All sides are built ahead of time in separate processes (`--build-only` needs no GPU), launches of the sides
+alternate, and times are medians by CUDA events. Results are compared first.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import warp as wp
@@ -29,16 +26,15 @@ from benchmarks import runner
 from benchmarks.machine import gpu_record
 from benchmarks.runner import DEVICE, Row
 from benchmarks.speed.builds import Build, BuildStore, load_module
+from benchmarks.speed.cells import BYTES
 from benchmarks.speed.timing import Launch, time_alternately
 
-Side = Literal["tiles", "warp", "native"]
-SIDES: tuple[Side, ...] = ("tiles", "warp", "native")
+SIDES = ("tiles", "warp", "native")
 SIZES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 THREADS = (32, 64, 128, 256)
 DTYPES = {"fp32": "float32", "fp64": "float64"}
-BATCH = 4096
+BATCH, BATCHES = 4096, (1, 32, 1024, 4096)  # matrices; and of cells "blocked"
 BLOCKED_SIZES = (32, 64, 128, 256, 512)
-BLOCKED_BATCH, OTHER_BATCHES = 1024, (1, 32, 4096)
 LARGEST_BYTES = 3 << 30  # of an array
 DRAWN = 64  # different matrices
 BLOCKS = (16, 32)
@@ -65,14 +61,9 @@ _BODIES = {
     "lower_solve": _RHS + "    wp.tile_store(X[i], wp.tile_lower_solve(a, b))",
     "upper_solve": _RHS + "    wp.tile_store(X[i], wp.tile_upper_solve(a, b))",
 }
-# forward cells, and gradients in solver_errors.py
-_IN_PLACE_BODIES = {
-    "cholesky_inplace": "    wp.tile_cholesky_inplace(a)\n    wp.tile_store(X[i], a)",
-    **{
-        f"{function}_inplace": f"{_RHS}    wp.tile_{function}_inplace(a, b)\n    wp.tile_store(X[i], b)"
-        for function in ("cholesky_solve", "lower_solve", "upper_solve")
-    },
-}
+for _function in ("cholesky_solve", "lower_solve"):
+    _BODIES[f"{_function}_inplace"] = f"{_RHS}    wp.tile_{_function}_inplace(a, b)\n    wp.tile_store(X[i], b)"
+_BODIES["cholesky_inplace"] = "    wp.tile_cholesky_inplace(a)\n    wp.tile_store(X[i], a)"
 # as clients write them: Kamino's and Warp's example (lower), MuJoCo Warp's (upper), and the two substitutions
 _BLOCKED = {
     "blocked_cholesky": """
@@ -160,8 +151,8 @@ class Cell:
         n: Rows of the matrix, or of the result of a product.
         columns: Columns of the right-hand side; 0 for a vector.
         threads: Threads of a block.
-        backward: True if the adjoint is launched.
         block: Rows of a block, if the function works in blocks; 0 if the matrix is one tile.
+        batch: The number of matrices.
         opt_out: The setting ``mathdx_opt_out`` of warp_tiles, where products opt out of MathDx; empty if they do not.
     """
 
@@ -170,20 +161,13 @@ class Cell:
     n: int
     columns: int
     threads: int
-    backward: bool = False
     block: int = 0
+    batch: int = BATCH
     opt_out: str = ""
 
-    @property
-    def batch(self) -> int:
-        """The number of matrices that the results are compared with."""
-        return BLOCKED_BATCH if self.block else BATCH
-
-    @property
-    def other_batches(self) -> tuple[int, ...]:
-        """More numbers of matrices that are timed."""
-        matrix_bytes = self.n**2 * (8 if self.types == "fp64" else 4)
-        return tuple(batch for batch in OTHER_BATCHES if self.block and batch * matrix_bytes <= LARGEST_BYTES)
+    def build(self, side: str) -> Build[Cell]:
+        """Its build by a side, which is that of any number of matrices."""
+        return Build(replace(self, batch=BATCH), side)
 
     @property
     def allowed(self) -> float:
@@ -203,23 +187,16 @@ class Cell:
     def name(self) -> str:
         """Its name in results."""
         columns = f" columns{self.columns}" if self.columns else ""
-        backward = " backward" if self.backward else ""
         block = f" block{self.block}" if self.block else ""
+        batch = f" batch{self.batch}" if self.batch != BATCH else ""
         opt_out = f" products by {self.opt_out}" if self.opt_out else ""
-        return f"{self.function}{backward} {self.types} n{self.n}{columns}{block} t{self.threads}{opt_out}"
-
-    @property
-    def kind(self) -> str:
-        """Rows of one kind are summed up together."""
-        return f"{self.function}{' of a matrix' if self.columns else ''}{' backward' if self.backward else ''}"
+        return f"{self.function} {self.types} n{self.n}{columns}{block} t{self.threads}{opt_out}{batch}"
 
     def text(self, side: str) -> str:
         """The Python module with the kernel ``run``. For ``native`` options request Warp's native path."""
-        options: dict[str, object] = {"block_dim": self.threads, "enable_backward": self.backward}
+        options: dict[str, object] = {"block_dim": self.threads, "enable_backward": False}
         if side == "native":
             options |= {"enable_mathdx_solver": False, "enable_mathdx_gemm": False}
-        if side == "tiles" and self.backward:
-            options["warp_tiles_solver_gradients"] = "own"
         if side == "tiles" and self.opt_out:
             options |= {"enable_mathdx_gemm": False, "warp_tiles_mathdx_opt_out": self.opt_out}
         shape = f"({self.n}, {self.columns})" if self.columns else f"{self.n}"
@@ -229,7 +206,7 @@ class Cell:
         elif self.block:
             body = _BLOCKED[self.function]
         else:
-            body = _MATRIX + (_BODIES | _IN_PLACE_BODIES)[self.function]
+            body = _MATRIX + _BODIES[self.function]
         return _TEXT.format(
             options=options,
             dtype=DTYPES[self.types],
@@ -240,19 +217,21 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
+    vectors = ("cholesky", "cholesky_solve", "lower_solve", "upper_solve")
     for types, n, threads in itertools.product(DTYPES, SIZES, THREADS):
-        yield from (Cell(function, types, n, 0, threads) for function in _BODIES)
+        yield from (Cell(function, types, n, 0, threads) for function in vectors)
         if threads in (64, 128):
             yield Cell("lower_solve", types, n, n, threads)
-            yield from (Cell(function, types, n, 0, threads, True) for function in ("cholesky", "lower_solve"))
     functions = (*_PRODUCTS, "cholesky_inplace", "lower_solve_inplace", "cholesky_solve_inplace")
     for function, n, threads in itertools.product(functions, SIZES[4:], THREADS[:3]):
         yield Cell(function, "fp32", n, 0, threads)
-    for function, types, n, block in itertools.product(_BLOCKED, DTYPES, BLOCKED_SIZES, BLOCKS):
+    for function, types, n, block, batch in itertools.product(_BLOCKED, DTYPES, BLOCKED_SIZES, BLOCKS, BATCHES):
         columns = int(function == "blocked_solve")
-        yield Cell(function, types, n, columns, 64 if columns else 128, block=block)
-    for function, n, opt_out in itertools.product(_BLOCKED, (48, 96, 192), ("own", "warp")):  # MuJoCo Warp's blocks
-        yield Cell(function, "fp32", n, int(function == "blocked_solve"), 32, block=16, opt_out=opt_out)
+        if batch * n**2 * BYTES[DTYPES[types]] <= LARGEST_BYTES:
+            yield Cell(function, types, n, columns, 64 if columns else 128, block, batch)
+    opted_out = itertools.product(_BLOCKED, (48, 96, 192), ("own", "warp"), BATCHES)  # with MuJoCo Warp's blocks
+    for function, n, opt_out, batch in opted_out:
+        yield Cell(function, "fp32", n, int(function == "blocked_solve"), 32, 16, batch, opt_out)
 
 
 _kernels: dict[tuple[str, int, str], Any] = {}  # cells of one text differ in sizes alone
@@ -271,12 +250,11 @@ class Loaded:
     Args:
         store: The store of the build.
         build: The build.
-        batch: The number of matrices; None for that of the cell.
+        batch: The number of matrices.
     """
 
-    def __init__(self, store: BuildStore, build: Build[Cell], batch: int | None = None) -> None:
-        self._cell = cell = build.cell
-        self._batch = batch or cell.batch
+    def __init__(self, store: BuildStore, build: Build[Cell], batch: int = BATCH) -> None:
+        cell, self._batch = build.cell, batch
         random = np.random.default_rng(cell.n)
         dtype = DTYPES[cell.types]
         lower = np.tril(random.uniform(-1, 1, (DRAWN, cell.n, cell.n)) / cell.n**0.5)
@@ -287,19 +265,12 @@ class Loaded:
         if cell.is_product:
             first = random.uniform(-1, 1, (DRAWN, PRODUCT_ROWS, cell.n))
         rhs_shape = (DRAWN, first.shape[1], cell.columns) if cell.columns else (DRAWN, first.shape[1])
-        self.a = self._array(first, dtype)
-        self.b = self._array(random.uniform(-1, 1, rhs_shape), dtype)
+        a, b = self._array(first, dtype), self._array(random.uniform(-1, 1, rhs_shape), dtype)
         shape = (cell.n, cell.n) if cell.is_factor or cell.is_product else rhs_shape[1:]
-        self.x = wp.zeros((self._batch, *shape), dtype=self.a.dtype, device=DEVICE)
-        self.gradient = self._array(random.uniform(-1, 1, (DRAWN, *shape)), dtype)
-        if cell.backward:
-            for array in (self.a, self.b, self.x):
-                array.grad = wp.zeros_like(array)
-        arrays = [self.a, self.b, self.x]
-        adjoint = {"adjoint": True, "adj_inputs": [array.grad for array in arrays]} if cell.backward else {}
+        self._x = wp.zeros((batch, *shape), dtype=a.dtype, device=DEVICE)
         self._command: Any = wp.launch_tiled(
-            _kernel_of(store, build), dim=[self._batch], inputs=arrays, block_dim=cell.threads, device=DEVICE,
-            record_cmd=True, **adjoint,
+            _kernel_of(store, build), dim=[batch], inputs=[a, b, self._x], block_dim=cell.threads, device=DEVICE,
+            record_cmd=True,
         )  # fmt: skip
 
     def _array(self, values: Any, dtype: str) -> Any:
@@ -313,80 +284,46 @@ class Loaded:
     def run(self) -> None:
         self._command.launch()
 
-    def prepare(self) -> None:
-        """Restore the gradient of the result, which Warp's adjoint of a store zeroes."""
-        wp.copy(self.x.grad, self.gradient)
-
-    def results(self) -> dict[str, Any]:
-        """The results of one launch: X, or the gradients of A and B."""
-        if not self._cell.backward:
-            self.run()
-            return {"x": self.x.numpy()[::63]}
-        for array in (self.a, self.b):
-            array.grad.zero_()
-        self.prepare()
+    def result(self) -> Any:
+        """A sample of X after one launch."""
         self.run()
-        return {"grad_a": self.a.grad.numpy()[::63], "grad_b": self.b.grad.numpy()[::63]}
+        return self._x.numpy()[:: 63 if self._batch > 63 else 1]
 
 
 def measure(cell: Cell, store: BuildStore) -> Row:
     """One row: compare the sides' results, and time them."""
-    row: Row = {"kind": cell.kind, **asdict(cell)}
+    row: Row = asdict(cell)
     sides: dict[str, Loaded] = {}
+    results: dict[str, Any] = {}
     for side in SIDES:
-        build = Build(cell, side)
-        record = store.record(build) or {"error": "not built"}
-        row[side] = {key: record[key] for key in ("seconds", "cubin_bytes", "error") if key in record}
-        if "error" in record:
-            row[side]["error"] = record["error"][:300]
-            continue
+        record = store.record(cell.build(side)) or {"error": "not built"}
+        row[side] = {key: record[key] for key in ("seconds", "cubin_bytes") if key in record}
         try:
-            sides[side] = Loaded(store, build)
-            sides[side].run()
-            wp.synchronize_device(DEVICE)
+            if "error" in record:
+                raise LookupError(record["error"])
+            sides[side] = Loaded(store, cell.build(side), cell.batch)
+            results[side] = sides[side].result()
         except Exception as error:
             sides.pop(side, None)
             row[side]["error"] = f"{type(error).__name__}: {error}"[:300]
-    results = {side: loaded.results() for side, loaded in sides.items()}
-    ours = results.pop("tiles", {})
-    for peer, expected in results.items() if ours else ():
-        found = [runner.difference(ours[name], values) for name, values in expected.items() if np.any(values)]
-        row[peer]["difference"] = runner.require_close(max(found, default=0.0), cell.allowed, peer)
-    timed = _times(cell, sides)
-    for name in sides:
-        row[name] |= timed.pop(name)
-    row |= timed  # the ratio
-    for batch in cell.other_batches:
-        try:
-            loaded = {side: Loaded(store, Build(cell, side), batch) for side in sides}
-            times = _times(cell, loaded)
-        except Exception as error:  # e.g. memory is short; the other numbers of matrices are independent of it
-            times = {"error": f"{type(error).__name__}: {error}"[:300]}
-        row.setdefault("batches", {})[str(batch)] = times
-    return row
-
-
-def _times(cell: Cell, sides: Mapping[str, Loaded]) -> dict[str, Any]:
-    """The times of each side, and the ratio of the faster of Warp's times to ours."""
-    launches = {side: Launch(loaded.run, loaded.prepare if cell.backward else None) for side, loaded in sides.items()}
-    found: dict[str, Any] = {
-        side: {"median_us": times.median_us, "spread_us": times.spread_us}
-        for side, times in time_alternately(launches).items()
-    }
-    peers = [found[side]["median_us"] for side in ("warp", "native") if side in found]
-    if peers and "tiles" in found:
-        found["ratio"] = round(min(peers) / found["tiles"]["median_us"], 3)
-    return found
+    ours = results.pop("tiles", None)
+    for peer, expected in results.items() if ours is not None else ():
+        row[peer]["difference"] = runner.require_close(runner.difference(ours, expected), cell.allowed, peer)
+    for side, times in time_alternately({side: Launch(loaded.run) for side, loaded in sides.items()}).items():
+        row[side] |= {"median_us": times.median_us, "spread_us": times.spread_us}
+    peers = [row[side]["median_us"] for side in ("warp", "native") if side in sides]
+    return row | ({"ratio": round(min(peers) / row["tiles"]["median_us"], 3)} if peers and "tiles" in sides else {})
 
 
 def summary(rows: list[Row]) -> Row:
-    """The ratios by kind, type and other number of matrices, and over all rows."""
-    groups: dict[str, list[float]] = {}
+    """The ratios by function, type and number of matrices, and over all rows."""
+    groups: dict[str, list[float]] = {"all": []}
     for row in rows:
-        key = f"{row.get('kind')} {row.get('types')}"
-        timed = {key: row, "all": row} | {f"{key}, batch {batch}": one for batch, one in row.get("batches", {}).items()}
-        for name, one in timed.items():
-            groups.setdefault(name, []).extend([one["ratio"]] if "ratio" in one else [])
+        matrix = " of a matrix" if row["columns"] else ""
+        batch = f", batch {row['batch']}" if row["block"] else ""
+        batch += f", products by {row['opt_out']}" if row.get("opt_out") else ""
+        for name in ("all", f"{row['function']}{matrix} {row['types']}{batch}"):
+            groups.setdefault(name, []).extend([row["ratio"]] if "ratio" in row else [])
     return {"summary": {name: runner.summary(found) for name, found in groups.items() if found}}
 
 
@@ -401,7 +338,7 @@ main = runner.command(
     lambda cell, options: measure(cell, options.store),
     lambda options: gpu_record(),
     options={"--sides": {"nargs": "+", "choices": SIDES, "default": SIDES, "help": "sides to build"}},
-    builds=lambda cell, options: [Build(cell, side) for side in options.sides],
+    builds=lambda cell, options: [cell.build(side) for side in options.sides],
     folder="solvers",
     gpu=True,
     summarize=summary,
