@@ -17,8 +17,9 @@ and what torch computes:
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -120,9 +121,9 @@ class Sides:
         config: The configuration of the product, or of A's gradient, as JSON values.
     """
 
-    runs: dict[str, Callable[[], object]]
+    runs: Mapping[str, Callable[[], object]]
     check: Callable[[], float]
-    config: dict[str, int]
+    config: dict[str, int] | None = None
 
 
 def config_of(a: Any, b: Any, out: Any, **options: Any) -> dict[str, int]:
@@ -242,20 +243,23 @@ KINDS = {
 }
 
 
-def measure(torch: Any, row: Row) -> runner.Row:
-    """The times of a row and its difference from float64."""
-    torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
-    sides = KINDS[row.kind](torch, row)
+def beside_torch(sides: Sides, allowed: float, flops: float | None = None) -> runner.Row:
+    """The difference from float64, and the times of all sides."""
     sides.runs["tiles"]()
-    difference = runner.require_close(sides.check(), ALLOWED[row.dtype], "float64")
-    torch.cuda.empty_cache()
-    found = {**asdict(row), "config": sides.config, "difference": difference}
-    found |= row_of(time_calls(sides.runs), row.flops)
+    found: runner.Row = {"config": sides.config, "difference": runner.require_close(sides.check(), allowed, "float64")}
+    torch_with_warp().cuda.empty_cache()
+    found |= row_of(time_calls(sides.runs), flops)
     found["call_us"] = row_of(time_calls(sides.runs, queued=False))["us"]
     ours = found["us"]["tiles"]
     found["to_torch"] = {name: round(us / ours, 3) for name, us in found["us"].items() if name != "tiles"}
-    found["call_to_torch"] = round(found["call_us"]["torch"] / found["call_us"]["tiles"], 3)
     return found
+
+
+def measure(row: Row, options: argparse.Namespace) -> runner.Row:
+    torch = torch_with_warp()
+    torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
+    found = asdict(row) | beside_torch(KINDS[row.kind](torch, row), ALLOWED[row.dtype], row.flops)
+    return found | {"call_to_torch": round(found["call_us"]["torch"] / found["call_us"]["tiles"], 3)}
 
 
 def summary(rows: list[runner.Row]) -> runner.Row:
@@ -268,7 +272,7 @@ def summary(rows: list[runner.Row]) -> runner.Row:
 main = runner.command(
     __doc__,
     ROWS,
-    lambda row, _: measure(torch_with_warp(), row),
+    measure,
     lambda options: torch_record(),
     summarize=summary,
     described=lambda row: str(row["to_torch"]),
