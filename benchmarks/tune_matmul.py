@@ -1,7 +1,9 @@
-"""Measures configurations of warp_tiles.matmul on a GPU, and keeps them as tuning records.
+"""Measures configurations of warp_tiles.matmul on a GPU, and keeps them as tuning records; fits its estimates.
 
     python benchmarks/tune_matmul.py --store /tmp/records --only "float16 nn 16x" "tf32 nn"
     python benchmarks/tune_matmul.py --store /tmp/records --json warp_tiles/tuning/records/matmul/NVIDIA-H200.json
+    python benchmarks/tune_matmul.py --store /tmp/records --timings benchmarks/results/matmul_timings.json
+    python benchmarks/tune_matmul.py --fit benchmarks/results/matmul_timings.json
 
 A bucket is a type, a layout, and sizes rounded to powers of two. Its candidates are loops and, where it can compute the
 product, launches of the kernel with tensor copies. Those with the least estimated times are measured by the tuner's
@@ -9,34 +11,43 @@ search (warp_tiles.tuning.search): at most four loops if there are launches, and
 groups of other sizes. torch's product runs before each launch, as in benchmarks/matmul.py, so that each candidate finds
 its operands in the same parts of the L2 cache. Each bucket has a record in the store, and configurations that it holds
 are not measured again. --json writes the buckets whose default lost by at least 2 % (see `shipped`), in the form that
-the package ships and "warp-tiles tune import" reads. --timings writes all times of this
-run, for benchmarks/fit_matmul.py.
+the package ships and "warp-tiles tune import" reads. --timings writes all times of this run.
+
+--fit needs no GPU. For each kind of operands it prints the present rates of loops and fitted ones, each with the
+standard deviation of the logarithm of estimated over measured times, and with the speed of the candidate that the
+estimates choose, as a share of the fastest one's (geometric mean). Fitted rates come from the problems with even
+numbers, and their quality from the others. Rates are rounded to two digits, because the data decide no more. The last
+line has the same speed for factors against loops.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib
 import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import matmul
+from benchmarks.machine import torch_with_warp
+from benchmarks.runner import geometric_mean
+from warp_tiles.array_products.choice import BUCKET, key_of
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.gemm import tensor_kernel
-from warp_tiles.gemm.matmul import candidates, choose_matmul
+from warp_tiles.gemm.matmul import RATES, Rates, candidates, choose_matmul, loop_candidate, rates_name
 from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType
 from warp_tiles.settings import current
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock
-from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records
+from warp_tiles.tuning.record import DEFAULTS, Config, Record, decode_records, encode_records
 from warp_tiles.tuning.search import Question, SearchDevice, by_identity
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.tuning.tuning_key import TuningKey, environment_of
@@ -46,6 +57,8 @@ DEFAULT = DEFAULTS["matmul"]  # the chooser's choice
 LOOPS = 4  # of them, if the kernel with tensor copies can compute the product
 LEAST_GAIN = 0.02  # of a record that ships: two runs of float16 4096x4096x4096 differed by more (not on record)
 GROUPS = (4, 8, 16)  # of the fastest candidate, if it is a loop
+STEPS = (1.3, 1.1, 1.03)  # by which a rate is changed, one after another
+FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0)  # by which the estimate of a loop has to be less than that of the kernel
 TYPES: tuple[tuple[DType, bool], ...] = (  # and whether they are rounded to tf32
     *(("float16", False), ("float32", True), ("float32", False), ("float64", False)),
 )
@@ -98,21 +111,11 @@ class Bench:
 
         from warp_tiles.array_products.checks import checked
 
-        dtype = getattr(torch, problem.a)
-        batch = (problem.batch,) if problem.batch > 1 else ()
-
-        def operand(rows: int, columns: int, transposed: bool) -> Any:
-            shape = (columns, rows) if transposed else (rows, columns)
-            values = wp.from_torch(torch.randn((*batch, *shape), device="cuda", dtype=dtype))
-            axes = (0, 2, 1) if batch else (1, 0)
-            return values.transpose(axes) if transposed else values
-
-        self.arrays = [
-            operand(problem.m, problem.k, problem.a_transposed),
-            operand(problem.k, problem.n, problem.b_transposed),
-            operand(problem.m, problem.n, False),
-        ]
-        left, right, out = (wp.to_torch(array) for array in self.arrays)
+        layout = "".join("t" if transposed else "n" for transposed in (problem.a_transposed, problem.b_transposed))
+        dtype = "tf32" if problem.tf32 else problem.a
+        row = matmul.Row("product", dtype, problem.m, problem.n, problem.k, problem.batch, layout)
+        left, right, out = matmul.operands(torch, row)
+        self.arrays = [wp.from_torch(array) for array in (left, right, out)]
         torch.backends.cuda.matmul.allow_tf32 = problem.tf32
         self.peer: Callable[[], Any] = lambda: torch.matmul(left, right, out=out)
         precision = "tf32" if problem.tf32 else "default"
@@ -204,24 +207,127 @@ def explicit(record: Record, choice: MatmulConfig) -> Record:
     return replace(record, timings=tuple(timings))
 
 
+# ---- estimates
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A problem on a GPU with the times of its candidates in microseconds."""
+
+    problem: MatmulProblem
+    gpu: Gpu
+    times: dict[MatmulConfig, float]
+
+    @property
+    def loops(self) -> dict[MatmulConfig, float]:
+        """The times of loops."""
+        return {config: time for config, time in self.times.items() if not config.tensor_copies}
+
+    def estimate(self, config: MatmulConfig, rates: Rates | None = None) -> float:
+        """The estimated time of a loop, with other rates than those of ``RATES`` if they are given."""
+        return loop_candidate(self.problem, config, self.gpu, rates).time_us
+
+
+def measured(data: bytes) -> list[Measured]:
+    """The problems of a file of timings."""
+    asked = {problem.bucket: problem for problem in problems()}
+    found = []
+    for record in decode_records(data):
+        values, where = dict(record.key.values), record.key.environment
+        problem = asked.get(tuple(values[name] for name in BUCKET))  # type: ignore[arg-type]
+        if problem is not None:
+            times = {
+                MatmulConfig(**timing.config): timing.median_us
+                for timing in record.timings
+                if timing.status != "failed"
+            }
+            found.append(Measured(problem, Gpu(where.arch or 0, where.multiprocessors or 0), times))
+    return found
+
+
+def error(sample: Sequence[Measured], rates: Rates) -> float:
+    """The standard deviation of the estimates' logarithms."""
+    logs = [math.log(one.estimate(config, rates) / time) for one in sample for config, time in one.loops.items()]
+    return statistics.pstdev(logs) if logs else 0.0
+
+
+def speed(sample: Sequence[Measured], rates: Rates) -> float:
+    """The speed of the loop that the estimates choose among the measured ones, as a share of the fastest one's."""
+    shares = []
+    for one in sample:
+        if one.loops:
+            chosen = min(one.loops, key=lambda config: one.estimate(config, rates))
+            shares.append(min(one.loops.values()) / one.loops[chosen])
+    return geometric_mean(shares) or 0.0
+
+
+def fitted(rates: Rates, loss: Callable[[Rates], float]) -> Rates:
+    """Rates with a smaller loss. Each is changed in turn until nothing gains."""
+    best = loss(rates)
+    for step in STEPS:
+        gains = True
+        while gains:
+            gains = False
+            for field in fields(rates):
+                for factor in (step, 1 / step):
+                    value = getattr(rates, field.name) * factor
+                    other = replace(rates, **{field.name: value})
+                    if math.isfinite(value) and (found := loss(other)) < best - 1e-4:
+                        rates, best, gains = other, found, True
+    return replace(rates, **{field.name: float(f"{getattr(rates, field.name):.2g}") for field in fields(rates)})
+
+
+def preferred(sample: Sequence[Measured], factor: float) -> float:
+    """The speed of the choice between the fastest loop and the best launch of the kernel, by estimates."""
+    shares = []
+    for one in sample:
+        launches = [config for config in one.times if config.tensor_copies]
+        if not (launches and one.loops):
+            continue
+        possible = (found for found in candidates(one.problem, one.gpu) if found.kernel)
+        launch = min(possible, key=lambda found: found.time_us)
+        loop = min(one.loops, key=one.estimate)
+        is_loop = factor * one.estimate(loop) < launch.time_us or launch.config not in one.times
+        chosen = loop if is_loop else launch.config
+        shares.append(min(one.times.values()) / one.times[chosen])
+    return geometric_mean(shares) or 0.0
+
+
+def fit(found: Sequence[Measured]) -> None:
+    """Print the rates and the factor, with their quality."""
+    groups: dict[str, list[Measured]] = {}
+    for one in found:
+        groups.setdefault(rates_name(one.problem, one.gpu.arch), []).append(one)
+    for name, group in groups.items():
+        sample, others = group[::2], group[1::2]
+
+        def loss(rates: Rates, sample: Sequence[Measured] = sample) -> float:
+            return error(sample, rates) + 1 - speed(sample, rates)
+
+        for what, rates in (("now", RATES[name]), ("fitted", fitted(RATES[name], loss))):
+            quality = f"error {error(others, rates):.3f}, speed {speed(others, rates):.3f}"
+            print(f"{name}, {len(group)} problems, {what}: {quality}\n  {rates}")
+    print(*(f"factor {factor}: {preferred(found, factor):.3f}" for factor in FACTORS), sep=", ")
+
+
+# ---- a run
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", type=Path, required=True, help="folder of the records")
+    parser.add_argument("--store", type=Path, default=Path("build/matmul_records"), help="folder of the records")
     parser.add_argument("--json", type=Path, help="file for the records that the package ships")
     parser.add_argument("--timings", type=Path, help="file for the times of all candidates")
     parser.add_argument("--seconds", type=float, default=math.inf, help="measure no further bucket after this time")
     parser.add_argument("--only", nargs="*", default=[""], help="measure only buckets whose names contain one of these")
-    parser.add_argument("--candidates", type=int, default=MEASURED, help="candidates of each bucket")
+    parser.add_argument("--fit", type=Path, metavar="TIMINGS", help="fit estimates to such times, and measure nothing")
     options = parser.parse_args(arguments)
+    if options.fit:
+        fit(measured(options.fit.read_bytes()))
+        return 0
     import warp as wp
 
-    import warp_tiles
-    from warp_tiles.array_products.choice import key_of
-
-    torch = importlib.import_module("torch")
-    wp.config.log_level = wp.LOG_WARNING
-    warp_tiles.enable()
-    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
+    torch = torch_with_warp()
     device = wp.get_device("cuda:0")
     store, environment = RecordStore(options.store), environment_of(device)
     records, timings = list[Record](), list[Record]()
@@ -231,7 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
         key = key_of(problem, source, environment)
         if any(text in problem.text for text in options.only) and time.monotonic() < end:
             bench = Bench(torch, problem)
-            configs = considered(problem, Gpu(device.arch, device.sm_count), options.candidates)
+            configs = considered(problem, Gpu(device.arch, device.sm_count))
             record = tuned(bench, store, key, configs, EventClock(device))
             winner, default = record.winner(), record.default
             times = " and ".join(f"{one.median_us:.2f}" for one in (winner, default) if one is not None)

@@ -78,7 +78,7 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
 class Rates:
     """Speed of one multiprocessor, fitted to products of random sizes and layouts.
 
-    float16 was fitted on an H100, the others on an H200. Those times were not kept: ``benchmarks/fit_matmul.py``
+    float16 was fitted on an H100, the others on an H200. Those times were not kept: ``benchmarks/tune_matmul.py``
     compares the rates with kept times, and fits others.
     """
 
@@ -119,7 +119,7 @@ RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-# for the kernel with tensor copies (benchmarks/fit_matmul.py), and beside a loop with more slices (docs/experiments.md)
+# for the kernel with tensor copies (tune_matmul.py --fit), and beside a loop with more slices (docs/experiments.md)
 _PREFERENCE, _PREFERENCE_OVER_SLICES = 2.0, 1.5
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
