@@ -1,12 +1,11 @@
 """Counts with Nsight Compute what loops of products and warp_tiles.matmul do on a GPU, beside cuBLAS.
 
-    python benchmarks/counters.py --json benchmarks/results/counters.json
+    python benchmarks/counters.py --only "float16 4096 128x256x64*" "sm_89 loop tf32*" --json FILE
 
 Needs ncu on PATH, a driver that lets it count, and torch. Each row is one kernel in one call, after three calls that
-are not counted. A call of several kernels has a row for each. Names are those of benchmarks/loops.py and
-benchmarks/matmul.py, the latter behind "matmul" or "torch"; "cublas" is torch.matmul beside a loop. Percentages are of
-what a unit can do in the cycles in which multiprocessors are busy; those of the L2 cache and of memory are of all
-cycles.
+are not counted. A call of several kernels has a row for each. Names are those of benchmarks/loops.py, other_gpus.py and
+matmul.py, the latter behind "matmul" or "torch"; "cublas" is torch.matmul beside a loop. Percentages are of what a unit
+can do in the cycles in which multiprocessors are busy; those of the L2 cache and of memory are of all cycles.
 """
 
 from __future__ import annotations
@@ -28,47 +27,6 @@ from benchmarks.speed.builds import BuildStore
 from benchmarks.speed.sides import Side
 
 WARM_CALLS = 3
-LOOPS = (
-    "float16 4096 128x256x64 256 threads, auto",
-    "float16 4096 128x128x32 128 threads, auto",
-    "float16 4096 128x128x32 256 threads, auto",
-    "float16 4096 128x128x64 128 threads, mma",
-    "float16 4096 64x64x64 128 threads, auto",
-    "float32 4096 128x128x16 128 threads, auto",
-    "float64 4096 128x64x16 128 threads, auto",
-    "float32 4096 128x256x16 256 threads, auto",
-    "float64 4096 128x64x16 256 threads, auto",
-)
-BESIDE_CUBLAS = (LOOPS[0], LOOPS[5], LOOPS[6])
-PRODUCTS = (
-    "product float16 2048x2048x2048",
-    "product float16 4096x4096x4096",
-    "product bfloat16 4096x4096x4096",
-    "product float16 8192x8192x8192",
-    "product tf32 4096x4096x4096",
-    "product float32 4096x4096x4096",
-    "product float64 4096x4096x4096",
-    "backward float16 4096x4096x4096",
-    "product float16 1024 x 64x64x64",
-    "product float16 1024 x 128x128x128",
-    "product float16 1024 x 256x256x256",
-    "product float32 1024 x 64x64x64",
-    "product float32 1024 x 256x256x256",
-    "skinny float16 4096x32x1024",
-    "skinny float16 64x4096x4096",
-    "skinny float16 256x4096x4096",
-    "skinny float16 4096x256x8192",
-    "layer float16 8192x4096x4096",
-)
-OTHER_GPUS = (  # as they run within the limits of another architecture
-    "sm_89 loop fp16 128x128x64 128, mma",
-    "sm_89 loop fp16 128x128x32 128, mma",
-    "sm_89 loop fp16 128x128x32 256, mma",
-    "sm_89 loop tf32 128x128x32 128, mma",
-    "sm_89 loop fp32 128x128x16 128, mma",
-    "sm_80 loop fp64 128x64x16 128, mma",
-    "sm_80 loop fp16 128x256x32 256, mma",
-)
 SEPARATOR = "separator"  # a kernel before each call, by which the kernels of calls are told apart
 
 METRICS = {
@@ -97,29 +55,20 @@ STALLS = {
 
 def calls(torch: Any, only: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yields the calls to count, with the names of their rows."""
-    for row in loops.ROWS:
-        if row.name in LOOPS and runner.is_wanted(row.name, only):
-            call = loops.call_of(torch, row)
-            yield row.name, call.launch.launch
-            if row.name in BESIDE_CUBLAS:
-                yield f"cublas {row.name}", partial(torch.matmul, call.a, call.b)
-    yield from _of_other_gpus(only)
-    for case in matmul.ROWS:
-        if case.name in PRODUCTS and runner.is_wanted(case.name, only):
-            torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
-            sides = matmul.KINDS[case.kind](torch, case).runs
-            yield f"matmul {case.name}", sides["tiles"]
-            yield f"torch {case.name}", sides.get("torch adding", sides["torch"])
-
-
-def _of_other_gpus(only: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
-    chosen = other_gpus.chosen_rows(other_gpus.DEFAULT_ARCHS)
-    rows = [row for row in chosen if row.name in OTHER_GPUS and runner.is_wanted(row.name, only)]
+    for row in runner.select(loops.ROWS, only):
+        call = loops.call_of(torch, row)
+        yield row.name, call.launch.launch
+        yield f"cublas {row.name}", partial(torch.matmul, call.a, call.b)
+    others = runner.select(other_gpus.chosen_rows(), only)
     store = BuildStore(Path("build/benchmarks"), "auto")
-    store.fill([row.build for row in rows], len(os.sched_getaffinity(0)))
-    for row in rows:
-        side = Side(store, row.build, row.part)
-        yield row.name, side.command(row.part.calls, False).launch
+    store.fill([row.build for row in others], len(os.sched_getaffinity(0)))
+    for other in others:
+        yield other.name, Side(store, other.build, other.part).launch(other.part.calls, False).run
+    for case in runner.select(matmul.ROWS, only):
+        torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
+        sides = matmul.KINDS[case.kind](torch, case).runs
+        yield f"matmul {case.name}", sides["tiles"]
+        yield f"torch {case.name}", sides.get("torch adding", sides["torch"])
 
 
 def run(only: Sequence[str]) -> None:
@@ -172,7 +121,7 @@ def _number(text: str) -> float:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="results; rows that are not run are kept")
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="patterns or beginnings of row names")
+    parser.add_argument("--only", nargs="+", required=True, metavar="NAME", help="patterns or beginnings of names")
     parser.add_argument("--run", action="store_true", help="make the calls; ncu starts this script so")
     options = parser.parse_args(arguments)
     if options.run:

@@ -7,16 +7,12 @@ multiply float32 arrays with this precision. "B columns" is a B whose columns ar
 begins with its tile of C. cuBLAS is called through torch, with the same arrays and an output of the operands' type. In
 rows "C added" it is torch.addmm, which reads its output first. Launches alternate (``benchmarks/speed/timing.py``). The
 result is compared with a product in float64, relative to its largest element.
-
-Rows "cublasdx" compare a loop with the same one under ``provider="cublasdx"``, which forbids stages: `share` is its
-speed relative to that with stages. The plan (``codegen/loops.py``) quotes the least.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,43 +72,6 @@ class Row:
             loaded=loaded, right=right, start=start,
         )  # fmt: skip
 
-    def measure(self, torch: Any) -> runner.Row:
-        """The times, the treatment of the loop, and its difference from float64."""
-        call = call_of(torch, self)
-        a, b, out = call.a, call.b, torch.zeros_like(call.a)
-        difference = runner.difference(call.c.double(), a.double() @ b.double() + call.initial_c)
-        runner.require_close(difference, ALLOWED.get(self.dtype, ALLOWED_OTHERS), "float64")
-
-        def cublas() -> Any:
-            return torch.addmm(out, a, b, out=out) if self.c_added else torch.matmul(a, b, out=out)
-
-        timed = time_calls({"tiles": call.launch.launch, "cublas": cublas})
-        treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
-        found = {**asdict(self), **treatment, "difference": difference, **row_of(timed, 2 * self.size**3)}
-        return found | {"to_cublas": round(timed["cublas"].median_us / timed["tiles"].median_us, 3)}
-
-
-@dataclass(frozen=True)
-class ForcedRow(Row):
-    """A loop without stages, because cuBLASDx has to serve its products."""
-
-    @property
-    def name(self) -> str:
-        return f"cublasdx {super().name}"
-
-    def measure(self, torch: Any) -> runner.Row:
-        """The times with both providers, and what the plan says about the cost."""
-        import warp_tiles
-
-        stages = call_of(torch, self)
-        with warp_tiles.override(provider="cublasdx"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the warning whose number this measures
-            forced = call_of(torch, self)
-        timed = time_calls({"stages": stages.launch.launch, "cublasdx": forced.launch.launch})
-        share = round(timed["stages"].median_us / timed["cublasdx"].median_us, 3)
-        found = {**asdict(self), "instruction": stages.loop["instruction"], "cost": forced.loop["cost"]}
-        return found | row_of(timed, 2 * self.size**3) | {"share": share}
-
 
 TILES = ((128, 256, 64, 256), (128, 128, 64, 128), (128, 128, 64, 256), (128, 128, 32, 128), (128, 128, 32, 256))
 SMALL = (64, 64, 64, 128)
@@ -137,13 +96,6 @@ ROWS = (
     *(Row("float32", 4096, *tile, "double_buffered", True) for tile in F32_TILES[2:]),
     *(Row(dtype, 4096, *tile, "auto", c_added=True) for dtype, tile in C_ADDED),
 )
-FORCED = (
-    *(ForcedRow("float16", 4096, *tile, "auto") for tile in (TILES[1], SMALL)),
-    ForcedRow("tf32", 4096, *TF32_TILES[3], "auto"),
-    ForcedRow("float64", 4096, *F64_TILES[3], "auto"),
-    *(ForcedRow("float32", 4096, *tile, "auto") for tile in (F32_TILES[1], F32_TILES[3])),
-)
-CASES: tuple[Row, ...] = (*ROWS, *FORCED)
 
 # a loop that a user of Warp writes
 KERNEL = """
@@ -207,14 +159,26 @@ def call_of(torch: Any, row: Row) -> LoopCall:
 
 
 def measure(row: Row, options: argparse.Namespace) -> runner.Row:
+    """The times, the treatment of the loop, and its difference from float64."""
     torch = torch_with_warp()
     torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
-    return row.measure(torch)
+    call = call_of(torch, row)
+    a, b, out = call.a, call.b, torch.zeros_like(call.a)
+    difference = runner.difference(call.c.double(), a.double() @ b.double() + call.initial_c)
+    runner.require_close(difference, ALLOWED.get(row.dtype, ALLOWED_OTHERS), "float64")
+
+    def cublas() -> Any:
+        return torch.addmm(out, a, b, out=out) if row.c_added else torch.matmul(a, b, out=out)
+
+    timed = time_calls({"tiles": call.launch.launch, "cublas": cublas})
+    treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
+    found = {**asdict(row), **treatment, "difference": difference, **row_of(timed, 2 * row.size**3)}
+    return found | {"to_cublas": round(timed["cublas"].median_us / timed["tiles"].median_us, 3)}
 
 
 main = runner.command(
     __doc__,
-    CASES,
+    ROWS,
     measure,
     lambda options: torch_record(),
     described=lambda row: str(row["tflops"]),

@@ -12,14 +12,10 @@ A multiprocessor of an RTX 4090 computes a fifth of the fp16 operations in a clo
 ``share_at_ratio`` is the share of the same loop if it multiplies each pair of tiles ``passes`` times: tensor cores then
 have as much more to do than everything else as there. :data:`FLOPS_PER_CLOCK` has the rates.
 
-Rows are loops over 4096 x 4096 x 4096, and products of tiles that stay in shared memory. Rows marked ``chosen`` have
-the pipelines of the choosers. After them come other pipelines of the loops that fit: 2, 3 or 4 stages, or double
-buffers. Loops are compared with cuBLAS, and other products with NumPy. fp64 rows have the instruction of sm_90,
-m16n8k8, and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64. sm_120 has the limits of sm_89,
-so its rows repeat those of sm_89.
-
-The last rows are factorizations and solves in blocks. No rate of an instruction bounds those, so their bound is the
-same kernel with the limits of sm_90, whose results they must equal.
+Rows are loops over 4096 x 4096 x 4096, whose results are compared with cuBLAS. Rows marked ``chosen`` have the
+pipelines of the choosers. After them come other pipelines that fit: 2, 3 or 4 stages, or double buffers. fp64 rows have
+the instruction of sm_90, m16n8k8, and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64.
+sm_120 has the limits of sm_89, so its rows repeat those of sm_89.
 
 ``--build-only`` fills the folder of builds and needs no GPU.
 """
@@ -27,20 +23,16 @@ same kernel with the limits of sm_90, whose results they must equal.
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import runner, solvers
+from benchmarks import runner
 from benchmarks.machine import find_torch, gpu_record, torch_versions
 from benchmarks.speed import rates, timing
-from benchmarks.speed.arrays import to_host
 from benchmarks.speed.builds import ARCH, Build
 from benchmarks.speed.cells import BYTES, DTYPES, PARTS, Cell, Part, Shape, Types, with_threads
 from benchmarks.speed.cublas import Cublas
@@ -90,7 +82,7 @@ class Row:
     @property
     def passes(self) -> int:
         """How often a loop multiplies, so that the ratio of its work is that of the other architecture."""
-        rate = FLOPS_PER_CLOCK[self.arch].get(self.types) if self.cell.form == "loop" else None
+        rate = FLOPS_PER_CLOCK[self.arch].get(self.types)
         return max(1, round(_HERE[self.types] / rate)) if rate else 1
 
     @property
@@ -110,31 +102,6 @@ class Row:
         return f"sm_{self.arch} {cell.form} {self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}, {cell.main_loop}"
 
 
-@dataclass(frozen=True)
-class SolverRow:
-    """A factorization or solve in blocks, with the limits of an architecture and with those of this GPU."""
-
-    arch: int
-    cell: solvers.Cell
-
-    @property
-    def name(self) -> str:
-        return f"sm_{self.arch} {self.cell.name}"
-
-    @property
-    def builds(self) -> list[Build[solvers.Cell]]:
-        return [Build(self.cell, "tiles", arch) for arch in (self.arch, ARCH)]
-
-
-def solver_rows(archs: Sequence[int]) -> Iterator[SolverRow]:
-    """Blocks of 16, 32 and 64 rows in matrices of 256."""
-    for arch, types, block in itertools.product(archs, solvers.DTYPES, (16, 32, 64)):
-        for function, columns, threads in (("blocked_cholesky", 0, 128), ("blocked_solve", 1, 64)):
-            tiles_bytes = 4 * block**2 * BYTES[solvers.DTYPES[types]]
-            if tiles_bytes <= shared_limit(arch, threads):
-                yield SolverRow(arch, solvers.Cell(function, types, 256, columns, threads, block=block))
-
-
 def fits(cell: Cell, arch: int) -> bool:
     """True if the tiles of a kernel fit the shared memory of a block."""
     sizes = ((cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c))
@@ -147,17 +114,15 @@ def chosen_rows(archs: Sequence[int] = DEFAULT_ARCHS) -> Iterator[Row]:
         for types in TILES:  # bf16 has the code of fp16, apart from the instruction
             ab, c = DTYPES[types]
             loops = [Cell("loop", ab, ab, c, *tile, types == "tf32") for tile in TILES[types]]
-            resident = [entry.ours for entry in PARTS["resident"].entries if entry.types == types]
             if types != "fp64" or arch == 80:
-                cells = (replace(cell, main_loop=CHOSEN) for cell in (*loops, *resident))
+                cells = (replace(cell, main_loop=CHOSEN) for cell in loops)
                 yield from (Row(arch, types, cell) for cell in cells if fits(cell, arch))
 
 
 def other_rows(rows: Sequence[Row]) -> Iterator[Row]:
     """Other pipelines for the loops among chosen rows."""
     for row in rows:
-        if row.cell.form == "loop":
-            yield from (row.with_main_loop(other) for other in OTHERS)
+        yield from (row.with_main_loop(other) for other in OTHERS)
 
 
 def is_as_asked(main_loop: str, record: Found) -> bool:
@@ -169,35 +134,17 @@ def is_as_asked(main_loop: str, record: Found) -> bool:
 # ---- measurements
 
 
-class Expected:
-    """The product of one pair of resident tiles, by NumPy."""
-
-    rounds_to_half = False
-
-    def __init__(self, ours: Any) -> None:
-        self.cell, self.part = ours.cell, ours.part
-        self._product = to_host(ours.a)[0] @ to_host(ours.b)[0]
-
-    def results(self, calls: int) -> dict[str, Any]:
-        """The sum of so many products; it has to be compared with each of the sampled tiles."""
-        return {"c": calls * self._product[np.newaxis]}
-
-
 def planned(row: Row, record: Found) -> Found:
-    """What a row's build says: its pipeline or warp tiles, and its resources."""
+    """What a row's build says: its pipeline and its resources."""
     ((function, resources),) = record["kernels"].items()
-    found = {"launched_bytes": record["launched_bytes"][f"{function}_smem_bytes"], **resources}
-    found["blocks"] = resident_blocks(Resources(**resources), multiprocessor(row.arch))
-    if row.cell.form == "loop":
-        (loop,) = record["loops"]
-        names = ("state", "stages", "instruction", "accumulators", "shared_bytes", "reason")
-        return found | {name: loop[name] for name in names} | {"planned_blocks": loop["resident_blocks"]}
-    (product,) = record["builds"]
-    config = product["tile_config"] or {}
-    return found | {
-        "instruction": config.get("instruction", ""),
-        "provider": product["provider"],
-        "tile_config": config,
+    (loop,) = record["loops"]
+    names = ("state", "stages", "instruction", "accumulators", "shared_bytes", "reason")
+    return {
+        "launched_bytes": record["launched_bytes"][f"{function}_smem_bytes"],
+        **resources,
+        "blocks": resident_blocks(Resources(**resources), multiprocessor(row.arch)),
+        **{name: loop[name] for name in names},
+        "planned_blocks": loop["resident_blocks"],
     }
 
 
@@ -223,12 +170,9 @@ def measure(row: Row, options: argparse.Namespace) -> Found | None:
     launches = {"tiles": side.launch(part.calls, False)}
     for build in row.builds[1:] if found["instruction"] else []:  # double buffers multiply once
         launches["again"], found["passes"] = Side(store, build, part).launch(part.calls, False), row.passes
-    if cell.form == "loop":
-        cublas = Cublas(options.torch, side)
-        launches["cublas"] = Launch(cublas.run)
-        found["difference"] = compare(side, cublas)["c"]
-    else:
-        found["difference"] = compare(side, Expected(side))["c"]
+    cublas = Cublas(options.torch, side)
+    launches["cublas"] = Launch(cublas.run)
+    found["difference"] = compare(side, cublas)["c"]
     times = timing.time_alternately(launches)
     found |= asdict(times["tiles"])
     found["tflops"] = round(part.flops(cell) / times["tiles"].median_us / 1e6, 3)
@@ -237,23 +181,7 @@ def measure(row: Row, options: argparse.Namespace) -> Found | None:
     if "again" in times:
         ratio = times["tiles"].median_us / times["again"].median_us
         found["share_at_ratio"] = round(found["share"] * row.passes * ratio, 4)
-    if "cublas" in times:
-        found["to_cublas"] = round(times["cublas"].median_us / times["tiles"].median_us, 3)
-    return found
-
-
-def measure_solver(row: SolverRow, options: argparse.Namespace) -> Found:
-    """The time of a factorization or solve in blocks, and the share of the speed with the limits of this GPU."""
-    found: Found = {"arch": row.arch, **asdict(row.cell)}
-    records = [options.store.record(build) or {"error": "not built"} for build in row.builds]
-    if error := next((record["error"] for record in records if "error" in record), ""):
-        return found | {"error": error[:300]}
-    sides = [solvers.Loaded(options.store, build) for build in row.builds]
-    found["difference"] = runner.require_close(
-        runner.difference(*(side.result() for side in sides)), row.cell.allowed, "the same with other limits"
-    )
-    times = timing.time_alternately({str(number): Launch(side.run) for number, side in enumerate(sides)})
-    return found | asdict(times["0"]) | {"share": round(times["1"].median_us / times["0"].median_us, 4)}
+    return found | {"to_cublas": round(times["cublas"].median_us / times["tiles"].median_us, 3)}
 
 
 # ---- a run
@@ -263,13 +191,12 @@ def line_of(found: Found) -> str:
     if "share" not in found:
         return str(found["error"])
     ratio = f", {found['share_at_ratio']:.0%} at its ratio" if "share_at_ratio" in found else ""
-    blocks = f", {found['blocks']} blocks, {found['registers']} registers" if "blocks" in found else ""
-    return f"{found['median_us']} us, {found['share']:.0%} of the bound{ratio}{blocks}"
+    return f"{found['share']:.0%} of the bound{ratio}, {found['blocks']} blocks, {found['registers']} registers"
 
 
-def cases(options: argparse.Namespace) -> list[Row | SolverRow]:
+def cases(options: argparse.Namespace) -> list[Row]:
     chosen = list(chosen_rows(options.archs))
-    return [*chosen, *([] if options.chosen else other_rows(chosen)), *solver_rows(options.archs)]
+    return [*chosen, *([] if options.chosen else other_rows(chosen))]
 
 
 def conditions(options: argparse.Namespace) -> Found:
@@ -288,7 +215,7 @@ def conditions(options: argparse.Namespace) -> Found:
 main = runner.command(
     __doc__,
     cases,
-    lambda row, options: measure(row, options) if isinstance(row, Row) else measure_solver(row, options),
+    measure,
     conditions,
     options={
         "--archs": {

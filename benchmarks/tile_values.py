@@ -1,12 +1,11 @@
-"""The tables of docs/which_tile.md: what the choosers choose for tiles, by architecture, and what was measured."""
+"""The tables of docs/which_tile.md: what the choosers choose for tiles, by architecture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from benchmarks.other_gpus import TILES, fits
-from benchmarks.result_values import at, table
+from benchmarks.result_values import table
 from benchmarks.speed.cells import BYTES, DTYPES, Cell, Types
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.hardware import multiprocessor
@@ -74,40 +73,4 @@ def which_tiles() -> dict[str, str]:
     return found
 
 
-def shares(rows: list[dict[str, Any]]) -> str:
-    """A table of the loops of ``other_gpus.py`` with the largest shares of the bound, by architecture and type."""
-
-    def best(kind: tuple[int, str], *, chosen: bool) -> dict[str, Any]:
-        members = (row for row in timed if (row["arch"], row["types"]) == kind and (row["chosen"] or not chosen))
-        return max(members, key=lambda row: float(row["share"]))
-
-    def tile(row: dict[str, Any]) -> str:
-        return f"{row['m']}x{row['n']}, {row['k']}, {row['threads']}"
-
-    timed = [row for row in rows if row.get("form") == "loop" and "share" in row]
-    lines = []
-    for kind in dict.fromkeys((row["arch"], row["types"]) for row in timed):
-        ours, other = best(kind, chosen=True), best(kind, chosen=False)
-        beside = "the same" if other is ours else f"{tile(other)}, `{other['main_loop']}`: {other['share']:.2f}"
-        ratio = f", {ours['share_at_ratio']:.2f} at its ratio" if "share_at_ratio" in ours else ""
-        numbers = (f"{ours['share']:.2f}{ratio}", f"{ours['to_cublas']:.2f}")
-        lines.append([f"sm_{kind[0]}, {kind[1]}", tile(ours), *numbers, beside])
-    head = ["limits, operands", "best tile, step, threads", "share of the bound", "of cuBLAS of this GPU"]
-    return table([*head, "best of all pipelines"], lines)
-
-
-def other_gpus() -> dict[str, str]:
-    """The measured shares of the bound, with the GPU and its bounds."""
-    run = at("other_gpus/runs")[-1]
-    bounds = run["bounds"]
-    rates = (
-        f"{rate['tflops']:.0f} for {types} by `{name}`" for types in bounds for name, rate in bounds[types].items()
-    )
-    return {
-        "other gpus": shares(at("other_gpus/rows")),
-        "other gpus run": f"on one {run['gpu']} on {run['date'][:10]}",
-        "other gpus bounds": ", ".join(rates),
-    }
-
-
-PARTS = (which_tiles, other_gpus)
+PARTS = (which_tiles,)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import client_speed, counters, gemm, loops, matmul
+from benchmarks import client_speed, counters, gemm
 from benchmarks.result_values import at
 from benchmarks.speed.cells import BYTES, PARTS
 from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
@@ -124,8 +124,3 @@ def test_kernels_belong_to_the_call_before_them() -> None:
         ("b, kernel 2", "two", 3.0),
     ]
     assert rows[0]["stalls"]["barrier"] == 2000.0
-
-
-@pytest.mark.parametrize("name", [*counters.LOOPS, *counters.PRODUCTS])
-def test_each_name_is_a_row_of_a_benchmark(name: str) -> None:
-    assert name in {row.name for row in (*loops.ROWS, *matmul.ROWS)}
