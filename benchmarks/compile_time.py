@@ -14,19 +14,18 @@ out. Their time begins when each side is imported. The builders of rows `arch *`
 takes 3 times as long as sm_90 or longer, or if a module is left to Warp. With `--before`, a worktree of another state,
 the builders are `before` and `own`.
 
-More rows: `variants` has NVRTC's time for single functions, and `startup` what warp_tiles adds to the first load of a
-cached module and to a launch.
+The row `variants` has NVRTC's time for single functions.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -81,7 +80,7 @@ def product(A: wp.array2d(dtype=wp.{0}), B: wp.array2d(dtype=wp.{0}), C: wp.arra
 """
 THREADS, ARCH = 128, 90
 SLOWEST = 3.0  # of an architecture, in place of sm_90
-REPEATS = 7  # of single functions and starts
+REPEATS = 7  # of single functions
 _OWN = {"WARP_TILES_PROVIDER": "own"}
 BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None for builders without it
     "warp": None,
@@ -110,7 +109,6 @@ class Group:
         title: The modules and the state of the caches.
         modules: Texts of Python modules.
         builders: The builders.
-        again: True if LTO-IR is cached and only Warp's kernel cache is empty.
         before: Modules that are built before, each in a process of its own, so that warp_tiles knows the toolchain and
             has precompiled headers.
         slow_repeats: Largest number of builds by the builders that take minutes.
@@ -121,7 +119,6 @@ class Group:
     title: str
     modules: tuple[str, ...]
     builders: tuple[str, ...]
-    again: bool = False
     before: tuple[str, ...] = ()
     slow_repeats: int = 100
     threads: int = THREADS
@@ -135,17 +132,6 @@ class Group:
             side: sorted(rows, key=lambda row: float(row["seconds"]))[len(rows) // 2] for side, rows in found.items()
         }
         return {"title": self.title, "sides": medians, "repeats": {side: len(rows) for side, rows in found.items()}}
-
-
-@dataclass(frozen=True)
-class Other:
-    """A row that is no group of modules."""
-
-    name: str
-    measure: Callable[[], Row]
-
-    def measured(self, options: argparse.Namespace) -> Row:
-        return self.measure()
 
 
 _FOUR = ("warp", "scalar", "own", "cublasdx")
@@ -172,9 +158,7 @@ GROUPS = (
     Group("one", "differentiable, cold", _BOTH, _FOUR),
     Group("headers", "differentiable, headers precompiled", _BOTH, ("scalar", "own"), before=_SMALLER),
     Group("forward", "forward only by kernel option, cold", (ONE.source(False),), _FOUR),
-    Group("cached", "differentiable, LTO-IR cached", _BOTH, ("warp", "own", "cublasdx"), again=True),
     Group("eight", "eight kernels in one module, cold", ("".join(_EIGHT),), _FOUR, slow_repeats=1),
-    Group("apart", "eight modules, cold", tuple(_EIGHT), _FOUR, slow_repeats=1),
     Group("triton", "fp16 loop of 256 threads, cold", _FORWARD, _TRITON, threads=256),
     Group("triton_later", "fp16 loop of 256 threads, headers precompiled", _FORWARD, _TRITON, before=_SMALLER_LOOPS,
           threads=256),
@@ -184,14 +168,14 @@ GROUPS = (
 
 
 def build_once(group: Group, builder: str, options: argparse.Namespace) -> Row:
-    """Build once with empty caches, with cached LTO-IR, or after other modules."""
+    """Build once with empty caches, or after other modules."""
     with tempfile.TemporaryDirectory() as folder:
         if builder == "triton":
             return dict(run_json([options.triton, "benchmarks/triton_gemm.py"], environment(TRITON_CACHE_DIR=folder)))
         settings, root = BUILDERS[builder], str(options.before.resolve()) if builder == "before" else ""
         arch = int(builder[3:]) if builder.startswith("sm_") else ARCH
         runs = [((text,), f"before{number}") for number, text in enumerate(group.before) if settings is not None]
-        for modules, out in [*runs, (group.modules, "first"), *([(group.modules, "second")] if group.again else [])]:
+        for modules, out in [*runs, (group.modules, "measured")]:
             warp_cache = f"{folder}/warp" if settings is None else f"{folder}/warp_{out}"
             job = Job(
                 modules, settings is not None, arch, group.threads, warp_cache, f"{folder}/tiles", f"{folder}/{out}",
@@ -210,97 +194,39 @@ def is_bad(row: Row) -> bool:
     )
 
 
-# ---- single functions and starts
-
-
-def measure_variants() -> Row:
+@dataclass(frozen=True)
+class Functions:
     """NVRTC's time and the bytes of LTO-IR for single functions of the provider ``own``."""
-    from warp_tiles.compile.toolchain import ToolchainStore
-    from warp_tiles.compile.worker import run
-    from warp_tiles.gemm.dispatch import Target, Tile, products
-    from warp_tiles.providers.own import OwnProvider
 
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder:
-        provider = OwnProvider(ToolchainStore(Path(folder)))
-        for types, (ab, c, precision) in TYPES.items():
-            for size in (64, 16, 6):
+    name: str = "variants"
+
+    def measured(self, options: argparse.Namespace) -> Row:
+        from warp_tiles.compile.toolchain import ToolchainStore
+        from warp_tiles.compile.worker import run
+        from warp_tiles.gemm.dispatch import Target, Tile, products
+        from warp_tiles.providers.own import OwnProvider
+
+        rows: list[Row] = []
+        with tempfile.TemporaryDirectory() as folder:
+            provider = OwnProvider(ToolchainStore(Path(folder)))
+            for (types, (ab, c, precision)), size in itertools.product(TYPES.items(), (64, 16, 6)):
                 tiles = [Tile(dtype, (size, size), (size, 1), "row_major", True) for dtype in (ab, ab, c)]  # type: ignore[arg-type]
                 found = products(*tiles, precision=precision, target=Target(ARCH, THREADS))  # type: ignore[arg-type]
                 for role, variant in found.variants.items():
                     request = provider.request(provider.recipes(variant)[0])
-                    if not rows:  # the first loads the compiler
-                        run(request)
-                    built = [run(request) for _ in range(REPEATS)]
+                    built = [run(request) for _ in range(REPEATS + 1)][1:]  # the first of all loads the compiler
                     milliseconds = round(statistics.median(one.seconds for one in built) * 1e3, 1)
                     row = {"types": types, "size": size, "role": role.value, "milliseconds": milliseconds}
                     rows.append({**row, "lto_bytes": len(built[0].payload), "compiler": built[0].compiler})
-    return {"variants": rows}
+        return {"variants": rows}
 
 
-STARTUP = """
-import sys, time
-start = time.perf_counter()
-import warp as wp
-wp.config.log_level = wp.LOG_WARNING
-if sys.argv[1] == "tiles":
-    import warp_tiles
-    warp_tiles.enable()
-wp.init()
-namespace = {"__name__": "kernels", "__file__": sys.argv[2]}
-exec(compile(open(sys.argv[2]).read(), sys.argv[2], "exec"), namespace)
-kernel = namespace["product"]
-a = wp.zeros((16, 16), dtype=wp.float32, device="cpu")
-wp.launch_tiled(kernel, dim=[1], inputs=[a], block_dim=64, device="cpu")
-loaded = time.perf_counter() - start
-times = []
-for _ in range(200):
-    begin = time.perf_counter()
-    for _ in range(20):
-        wp.launch(kernel, dim=1, inputs=[a], block_dim=64, device="cpu")
-    times.append((time.perf_counter() - begin) / 20)
-print([loaded * 1e3, sorted(times)[len(times) // 2] * 1e6])
-"""
-STARTUP_KERNEL = """
-import warp as wp
-@wp.kernel
-def product(A: wp.array2d(dtype=wp.float32)):
-    a = wp.tile_load(A, shape=(16, 16))
-    wp.tile_store(A, wp.tile_matmul(a, a))
-"""
-
-
-def measure_startup() -> Row:
-    """Time the import plus first load of a cached module, and a launch, with and without warp_tiles."""
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        source = scratch / "startup_kernel.py"
-        source.write_text(STARTUP_KERNEL)
-        caches = {"WARP_CACHE_PATH": scratch / "warp", "WARP_TILES_CACHE_DIR": scratch / "tiles"}
-        environ = environment(**caches, PYTHONPYCACHEPREFIX=scratch / "bytecode")
-
-        def start(side: str) -> list[float]:
-            found: list[float] = run_json([sys.executable, "-c", STARTUP, side, str(source)], environ)
-            return found
-
-        sides = {side: partial(start, side) for side in ("warp", "tiles")}
-        runner.alternately(sides, 1)  # fills the caches
-        time.sleep(2.1)  # digests of files younger than two seconds are not cached
-        found = runner.alternately(sides, REPEATS)
-    medians = {side: [statistics.median(column) for column in zip(*values)] for side, values in found.items()}
-    return {
-        "added_ms": round(medians["tiles"][0] - medians["warp"][0], 1),
-        "warp_ms": round(medians["warp"][0], 1),
-        "launch_us": {side: round(values[1], 2) for side, values in medians.items()},
-    }
-
-
-def cases(options: argparse.Namespace) -> list[Group | Other]:
+def cases(options: argparse.Namespace) -> list[Group | Functions]:
     if options.before:
         return [replace(group, builders=("before", "own")) for group in GROUPS if "own" in group.builders]
     has_triton = subprocess.run([options.triton, "-c", "import triton"], capture_output=True).returncode == 0
     groups = [group for group in GROUPS if has_triton or "triton" not in group.builders]
-    return [*groups, Other("variants", measure_variants), Other("startup", measure_startup)]
+    return [*groups, Functions()]
 
 
 main = runner.command(

@@ -5,7 +5,7 @@
 
 A page marks what is filled in: ``<!--=NAME-->text<!--/-->`` in a sentence, with the marks on lines of their own around
 a table. A NAME with slashes is a value of a result and its format, for example
-``compile_time/startup/added_ms:.0f`` (:func:`benchmarks.result_values.shown`). :mod:`benchmarks.page_values` computes
+``mutations/killed`` (:func:`benchmarks.result_values.shown`). :mod:`benchmarks.page_values` computes
 the others.
 """
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
+BUILDS = ROOT / "build" / "benchmarks"
 DEVICE = "cuda:0"
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class WrongResultError(Exception):
 
 
 def _parser(
-    description: str | None, own: Mapping[str, Mapping[str, Any]], repeats: int, required: bool, builds: str
+    description: str | None, own: Mapping[str, Mapping[str, Any]], repeats: int, required: bool, builds: bool
 ) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=required, help="results; rows that are not run are kept")
@@ -57,7 +58,9 @@ def _parser(
     if repeats:
         parser.add_argument("--repeats", type=int, default=repeats, help="of each side")
     if builds:
-        parser.add_argument("--builds", type=Path, default=ROOT / "build" / builds, help="folder of finished builds")
+        parser.add_argument(
+            "--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds"
+        )
         parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
         parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
     for name, keywords in own.items():
@@ -78,22 +81,20 @@ def select(cases: Iterable[C], only: Sequence[str]) -> list[C]:
 
 
 def alternately(
-    sides: Mapping[str, Callable[[], T]], repeats: int, warm: int = 0, most: Mapping[str, int] | None = None
+    sides: Mapping[str, Callable[[], T]], repeats: int, most: Mapping[str, int] | None = None
 ) -> dict[str, list[T]]:
     """The results of calls that alternate, so that a slow phase of the machine affects all sides.
 
     Args:
         sides: The calls. Every second repeat has the opposite order.
-        repeats: Calls of each side that count.
-        warm: Calls of each side before them.
+        repeats: Calls of each side.
         most: Fewer repeats of some sides.
     """
     found: dict[str, list[T]] = {name: [] for name in sides}
-    for repeat in range(-warm, repeats):
+    for repeat in range(repeats):
         for name in list(sides)[:: -1 if repeat % 2 else 1]:
             if repeat < (most or {}).get(name, repeats):
-                result = sides[name]()
-                found[name] += [result] if repeat >= 0 else []
+                found[name].append(sides[name]())
     return found
 
 
@@ -198,7 +199,6 @@ def command(
     repeats: int = 0,
     required: bool = False,
     builds: Callable[[C, argparse.Namespace], Iterable[Any]] | None = None,
-    folder: str = "benchmarks",
     gpu: bool = False,
     summarize: Callable[[list[Row]], Row] = lambda rows: {},
     described: Callable[[Row], str] = json.dumps,
@@ -218,7 +218,6 @@ def command(
         required: True if it has to write a file.
         builds: Returns each :class:`benchmarks.speed.builds.Build` of a case. Processes build them into
             ``options.store`` before cases are measured.
-        folder: Where builds are kept, below ``build/``.
         gpu: True to raise the clock of the GPU before, and to end if a case leaves the GPU unusable.
         summarize: See :class:`Record`.
         described: The words about a row on the terminal.
@@ -226,7 +225,7 @@ def command(
     """
 
     def main(arguments: Sequence[str] | None = None) -> int:
-        given = _parser(description, options or {}, repeats, required, folder if builds else "").parse_args(arguments)
+        given = _parser(description, options or {}, repeats, required, builds is not None).parse_args(arguments)
         every = cases(given) if callable(cases) else cases
         wanted, status = select(every, given.only), 0
         if builds:

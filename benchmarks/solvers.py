@@ -339,7 +339,6 @@ main = runner.command(
     lambda options: gpu_record(),
     options={"--sides": {"nargs": "+", "choices": SIDES, "default": SIDES, "help": "sides to build"}},
     builds=lambda cell, options: [cell.build(side) for side in options.sides],
-    folder="solvers",
     gpu=True,
     summarize=summary,
     described=line_of,
