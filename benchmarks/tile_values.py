@@ -18,6 +18,7 @@ GPUS = {
     80: "A100", 86: "RTX 30, A40", 87: "Orin", 89: "RTX 40, L40", 90: "H100, H200", 100: "B200", 103: "B300",
     110: "Thor", 120: "RTX 50, RTX PRO", 121: "Spark",
 }  # fmt: skip
+THREADS = 128  # of a block, at least
 SHOWN: tuple[Types, ...] = ("fp16", "tf32", "fp32", "fp64")  # bf16 has the pipelines of fp16
 
 
@@ -62,7 +63,7 @@ def which_tiles() -> dict[str, str]:
     found = {"multiprocessors": table(head, limits())}
     for types in SHOWN:
         ab, c = DTYPES[types]
-        cells = [Cell("loop", ab, ab, c, *tile, types == "tf32") for tile in TILES[types]]
+        cells = [Cell("loop", ab, ab, c, *tile, types == "tf32") for tile in TILES[types] if tile[3] >= THREADS]
         columns = list(_columns(cells))
         heads = [", ".join(f"sm_{arch}" for arch in archs) for archs, _ in columns]
         rows = zip(*(texts for _, texts in columns))

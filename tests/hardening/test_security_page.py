@@ -1,4 +1,4 @@
-"""docs/security.md names the tests of this folder and of tests/store, and each of them exists."""
+"""docs/formats.md names the tests of this folder and of tests/store, and each of them exists."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-PAGE = FOLDER.parents[1] / "docs" / "security.md"
+PAGE = FOLDER.parents[1] / "docs" / "formats.md"
 OTHERS = {
     "test_security_page.py",
     "test_installations.py",
@@ -22,6 +22,6 @@ OTHERS = {
 
 
 def test_every_row_names_a_test_that_exists() -> None:
-    named = set(re.findall(r"`(test_\w+\.py)`", PAGE.read_text()))
+    named = set(re.findall(r"`(test_\w+\.py)`", PAGE.read_text("utf-8")))
     tests = [*FOLDER.glob("test_*.py"), *FOLDER.with_name("store").glob("test_[!c]*.py")]
     assert named == {path.name for path in tests} - OTHERS
