@@ -60,7 +60,7 @@ def calls(torch: Any, only: Sequence[str]) -> Iterator[tuple[str, Callable[[], o
         yield row.name, call.launch.launch
         yield f"cublas {row.name}", partial(torch.matmul, call.a, call.b)
     others = runner.select(other_gpus.chosen_rows(), only)
-    store = BuildStore(runner.BUILDS, "auto")
+    store = BuildStore(runner.BUILDS)
     store.fill([row.build for row in others], len(os.sched_getaffinity(0)))
     for other in others:
         yield other.name, Side(store, other.build, other.part).launch(other.part.calls, False).run

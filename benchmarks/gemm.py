@@ -11,8 +11,8 @@ process enables warp_tiles, so that `wp.Tape` multiplies whole arrays. Warp's ow
 Launches of the sides alternate. Times are medians by CUDA events. Results of the sides are compared first. A
 difference that roundings do not explain is an error.
 
-If torch with CUDA is installed, rows of the parts `loop` and `backward_loop` also have cuBLAS, called by torch.matmul
-with the same arrays, and `to_cublas`, its time over ours. Without torch the run says so, and rows lack this column.
+Rows of the parts `loop` and `backward_loop` also have cuBLAS, called by torch.matmul with the same arrays, and
+`to_cublas`, its time over ours. The other parts keep their tiles in shared memory, so cuBLAS has no counterpart.
 
 Against another state, whose speed is the peer of each row that has other machine code:
 
@@ -33,13 +33,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
-from benchmarks.machine import find_torch, gpu_record, torch_versions
+from benchmarks.machine import gpu_record, torch_record, torch_with_warp
 from benchmarks.runner import Row
 from benchmarks.speed import timing
 from benchmarks.speed.builds import Build, BuildStore
 from benchmarks.speed.cells import ENTRIES, PARTS, Entry
-from benchmarks.speed.cublas import Cublas
-from benchmarks.speed.sides import Side, compare
+from benchmarks.speed.sides import Cublas, Side, compare
 from benchmarks.speed.timing import Launch
 
 
@@ -148,14 +147,8 @@ def cases(options: argparse.Namespace) -> list[Entry]:
 
 
 def conditions(options: argparse.Namespace) -> Row:
-    options.torch, reason = None, "no row of this run is compared with it"
-    wanted = runner.select(cases(options), options.only)
-    if not (options.alone or options.before) and any(PARTS[entry.part].whole for entry in wanted):
-        options.torch, reason = find_torch()
-    if options.torch is None:
-        print(f"cuBLAS: {reason}", file=sys.stderr)
-    versions = torch_versions(options.torch) if options.torch else {"cublas": reason}
-    return gpu_record(options.provider) | versions | ({"before": options.before} if options.before else {})
+    options.torch = None if options.alone or options.before else torch_with_warp()
+    return torch_record() if options.torch else gpu_record() | {"before": options.before}
 
 
 main = runner.command(
@@ -164,7 +157,6 @@ main = runner.command(
     measure,
     conditions,
     options={
-        "--provider": {"default": "auto", "help": "provider of our products"},
         "--alone": {"action": "store_true", "help": "neither build nor time peers"},
         "--before": {"default": "", "metavar": "DIGEST", "help": "compare with builds of these sources"},
     },

@@ -34,22 +34,6 @@ def source_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def find_torch() -> tuple[Any, str]:
-    """Returns torch, or None and the reason why it cannot use a GPU."""
-    try:
-        torch = importlib.import_module("torch")
-    except (ImportError, OSError) as error:  # an OSError if a shared library is missing
-        return None, f"torch is not installed: {error}"
-    if not torch.cuda.is_available():
-        return None, f"torch {torch.__version__} has no GPU"
-    return torch, ""
-
-
-def torch_versions(torch: Any) -> dict[str, Any]:
-    """Versions of torch and of its CUDA, as JSON values."""
-    return {"torch": str(torch.__version__), "torch_cuda": torch.version.cuda}
-
-
 @cache
 def torch_with_warp() -> Any:
     """torch, with warp_tiles enabled and Warp's launches on torch's stream."""
@@ -66,7 +50,8 @@ def torch_with_warp() -> Any:
 
 def torch_record() -> dict[str, Any]:
     """:func:`gpu_record` with the versions of torch, which shares its stream with Warp."""
-    return gpu_record() | torch_versions(torch_with_warp())
+    torch = torch_with_warp()
+    return gpu_record() | {"torch": str(torch.__version__), "torch_cuda": torch.version.cuda}
 
 
 def cpu_record() -> dict[str, Any]:
@@ -91,7 +76,7 @@ def cpu_record() -> dict[str, Any]:
     }
 
 
-def gpu_record(provider: str = "auto") -> dict[str, Any]:
+def gpu_record() -> dict[str, Any]:
     import warp as wp
 
     from warp_tiles.compile.find import dotted
@@ -104,5 +89,4 @@ def gpu_record(provider: str = "auto") -> dict[str, Any]:
         "largest_clock_ghz": float(_nvidia_smi("clocks.max.sm")) / 1e3,
         "driver": driver_version(),
         "warp_cuda": dotted(wp.get_cuda_toolkit_version() or (0, 0)),
-        "provider": provider,
     }

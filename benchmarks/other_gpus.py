@@ -31,25 +31,24 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
-from benchmarks.machine import find_torch, gpu_record, torch_versions
+from benchmarks.machine import torch_record, torch_with_warp
 from benchmarks.speed import rates, timing
 from benchmarks.speed.builds import ARCH, Build
 from benchmarks.speed.cells import BYTES, DTYPES, PARTS, Cell, Part, Shape, Types, with_threads
-from benchmarks.speed.cublas import Cublas
 from benchmarks.speed.occupancy import Resources, resident_blocks
-from benchmarks.speed.sides import Side, compare
+from benchmarks.speed.sides import Cublas, Side, compare
 from benchmarks.speed.timing import Launch
 from warp_tiles.gemm.hardware import multiprocessor, shared_limit
 
 Found = dict[str, Any]
-ARCHS, DEFAULT_ARCHS = (80, 86, 89, 120), (80, 89)
+ARCHS = (80, 89)
 CHOSEN, OTHERS = "mma", ("mma,stages=2", "mma,stages=3", "mma,stages=4", "double_buffered")
 # Operations of tensor cores in a clock of a multiprocessor, with fp32 sums of fp16: of the A100, and of the GeForce RTX
 # 3090, 4090 and 5090. Source: peak rates in NVIDIA's architecture papers, by multiprocessors and boost clocks.
-_GEFORCE: dict[Types, int] = {"fp16": 512, "tf32": 256}
 FLOPS_PER_CLOCK: dict[int, dict[Types, int]] = {
-    80: {"fp16": 2048, "tf32": 1024, "fp64": 128}, 86: _GEFORCE, 89: _GEFORCE, 120: _GEFORCE
-}  # fmt: skip
+    80: {"fp16": 2048, "tf32": 1024, "fp64": 128},
+    89: {"fp16": 512, "tf32": 256},
+}
 _HERE: dict[Types, int] = {"fp16": 2464, "tf32": 1234, "fp64": 254}  # by mma.sync, on an H200
 
 _TILES = (
@@ -108,9 +107,9 @@ def fits(cell: Cell, arch: int) -> bool:
     return sum(elements * BYTES[dtype] for elements, dtype in sizes) <= shared_limit(arch, cell.threads)
 
 
-def chosen_rows(archs: Sequence[int] = DEFAULT_ARCHS) -> Iterator[Row]:
+def chosen_rows() -> Iterator[Row]:
     """The rows with the pipelines of the chooser."""
-    for arch in archs:
+    for arch in ARCHS:
         for types in TILES:  # bf16 has the code of fp16, apart from the instruction
             ab, c = DTYPES[types]
             loops = [Cell("loop", ab, ab, c, *tile, types == "tf32") for tile in TILES[types]]
@@ -170,7 +169,7 @@ def measure(row: Row, options: argparse.Namespace) -> Found | None:
     launches = {"tiles": side.launch(part.calls, False)}
     for build in row.builds[1:] if found["instruction"] else []:  # double buffers multiply once
         launches["again"], found["passes"] = Side(store, build, part).launch(part.calls, False), row.passes
-    cublas = Cublas(options.torch, side)
+    cublas = Cublas(torch_with_warp(), side)
     launches["cublas"] = Launch(cublas.run)
     found["difference"] = compare(side, cublas)["c"]
     times = timing.time_alternately(launches)
@@ -195,21 +194,19 @@ def line_of(found: Found) -> str:
 
 
 def cases(options: argparse.Namespace) -> list[Row]:
-    chosen = list(chosen_rows(options.archs))
+    chosen = list(chosen_rows())
     return [*chosen, *([] if options.chosen else other_rows(chosen))]
 
 
 def conditions(options: argparse.Namespace) -> Found:
     """Those of the GPU, the limits of the architectures, and the measured bounds."""
-    options.torch, reason = find_torch()
-    if options.torch is None:
-        raise SystemExit(f"loops are compared with torch.matmul: {reason}")
+    record = torch_record()
     timing.warm_up()
     options.rates = rates.measured()
     for types, of_types in options.rates.items():
         print(types, *(f"{name}: {rate['tflops']:.1f} TFLOP/s" for name, rate in of_types.items()), flush=True)
-    limits = {arch: asdict(multiprocessor(arch)) for arch in (*options.archs, ARCH)}
-    return {**gpu_record(), **torch_versions(options.torch), "limits": limits, "bounds": options.rates}
+    limits = {arch: asdict(multiprocessor(arch)) for arch in (*ARCHS, ARCH)}
+    return {**record, "limits": limits, "bounds": options.rates}
 
 
 main = runner.command(
@@ -218,9 +215,6 @@ main = runner.command(
     measure,
     conditions,
     options={
-        "--archs": {
-            "type": int, "nargs": "+", "choices": ARCHS, "default": DEFAULT_ARCHS, "help": "whose limits count"
-        },
         "--chosen": {"action": "store_true", "help": "leave out other pipelines than the chooser's"},
     },
     builds=lambda row, options: row.builds,

@@ -5,8 +5,7 @@
 
 A page marks what is filled in: ``<!--=NAME-->text<!--/-->`` in a sentence, with the marks on lines of their own around
 a table. A NAME with slashes is a value of a result and its format, for example
-``mutations/killed`` (:func:`benchmarks.result_values.shown`). :mod:`benchmarks.page_values` computes
-the others.
+``mutations/killed`` (:func:`benchmarks.result_values.shown`). Functions compute the others.
 """
 
 from __future__ import annotations
@@ -14,16 +13,69 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.page_values import values
-from benchmarks.result_values import shown
+from benchmarks import client_values, tile_values
+from benchmarks.result_values import at, shown, span, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md")
 MARK = re.compile(r"<!--=([^>]+?)-->(.*?)<!--/-->", re.DOTALL)
+
+
+def compile_times() -> dict[str, str]:
+    sides = {row["name"]: row["sides"] for row in at("compile_time/rows") if "sides" in row}
+    # of one function that Warp builds, products and solvers
+    built = [found["warp"] for name, found in sides.items() if name != "cached" and "warp" in found]
+    built = [found for found in built if found.get("lto_builds")]
+    functions = at("compile_time/variants/variants")
+    archs = [found for name, found in sides.items() if name.startswith("arch ")]
+
+    def architecture(name: str) -> list[str]:
+        times, peers = ([one[side]["seconds"] for one in archs] for side in (name, "sm_90"))
+        largest = max(time / peer for time, peer in zip(times, peers))
+        return [name, f"{sum(times):.1f}", f"{sum(times) / sum(peers):.2f}", f"{largest:.2f}"]
+
+    head = ["", "seconds, all modules", "ratio to sm_90", "largest ratio of a module"]
+    return {
+        "libmathdx seconds": span((found["seconds"] / found["lto_builds"] for found in built), ".0f"),
+        "libmathdx megabytes": span((found["lto_bytes"] / found["lto_builds"] / 1e6 for found in built), ".0f"),
+        "nvrtc": f"{span((found['milliseconds'] for found in functions), '.0f')} ms",
+        "lto": f"{span((found['lto_bytes'] / 1e3 for found in functions), '.0f')} KB",
+        "architectures": table(head, map(architecture, archs[0])),
+    }
+
+
+def loops() -> dict[str, str]:
+    rows = [row for row in at("loops/rows") if {"tiles", "cublas"} <= row["us"].keys()]
+    lines = [[row["name"], f"{row['tflops']['tiles']:.0f}", f"{row['to_cublas']:.2f}"] for row in rows]
+    return {"loops": table(["operands, size, tile of C and step, threads, `main_loop`", "TFLOP/s", "of cuBLAS"], lines)}
+
+
+def own_tests() -> dict[str, str]:
+    """How many of Warp's own tests pass with warp_tiles."""
+
+    def passed(part: str, *words: str) -> str:
+        counts = at(f"gpu_tests/{part}/counts").items()
+        chosen = [outcomes for name, outcomes in counts if any(word in name for word in words)]
+        return " of ".join(str(sum(one[side]["passed"] for one in chosen)) for side in ("with", "without"))
+
+    return {
+        "own tests": passed("warp_own_tests", "matmul", "mlp"),
+        "own solver tests": passed("warp_own_solver_tests", ""),
+    }
+
+
+PARTS: tuple[Callable[[], dict[str, str]], ...] = (
+    compile_times, loops, own_tests, *client_values.PARTS, *tile_values.PARTS
+)  # fmt: skip
+
+
+def values() -> dict[str, str]:
+    """Every computed name that a page may mark, with its text."""
+    return {name: text for part in PARTS for name, text in part().items()}
 
 
 def pages() -> Iterator[Path]:

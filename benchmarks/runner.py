@@ -26,7 +26,7 @@ BUILDS = ROOT / "build" / "benchmarks"
 DEVICE = "cuda:0"
 Row = dict[str, Any]
 T = TypeVar("T")
-_CONDITIONS = ("sources", "provider", "gpu", "torch", "cublas", "arguments")  # by which rows are told apart
+_CONDITIONS = ("sources", "gpu", "torch", "before")  # by which rows are told apart
 
 
 class Case(Protocol):
@@ -268,5 +268,5 @@ def timing() -> Any:
 def _build(cases: Sequence[C], builds: Callable[[C, Any], Iterable[Any]], given: argparse.Namespace) -> None:
     from benchmarks.speed.builds import BuildStore
 
-    given.store = BuildStore(given.builds, getattr(given, "provider", "auto"))
+    given.store = BuildStore(given.builds)
     given.store.fill([one for case in cases for one in builds(case, given)], given.workers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +11,10 @@ import pytest
 import warp as wp
 
 from benchmarks.runner import WrongResultError
-from benchmarks.speed import cublas
+from benchmarks.speed import sides
 from benchmarks.speed.arrays import to_host
 from benchmarks.speed.cells import PARTS, Entry, Part
-from benchmarks.speed.cublas import Cublas
-from benchmarks.speed.sides import compare
+from benchmarks.speed.sides import Cublas, compare
 
 SIZE = 128
 WHOLE = {name: replace(PARTS[name], size=SIZE) for name in ("loop", "backward_loop")}
@@ -37,18 +35,15 @@ class Flags:
 
 def stand_in_for_torch() -> Any:
     """What the benchmark calls of torch."""
-    cuda = SimpleNamespace(stream=lambda stream: contextlib.nullcontext(), is_available=lambda: True)
     backends = SimpleNamespace(cuda=SimpleNamespace(matmul=Flags()))
-    version = SimpleNamespace(cuda="13.0")
-    return SimpleNamespace(matmul=np.matmul, cuda=cuda, backends=backends, version=version, __version__="2.11.0")
+    return SimpleNamespace(matmul=np.matmul, backends=backends)
 
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stand-in that computes by NumPy, on the CPU."""
     monkeypatch.setattr(wp, "to_torch", lambda array, requires_grad=None: array.numpy().view(Tensor))
-    monkeypatch.setattr(wp, "stream_to_torch", lambda device: None)
-    monkeypatch.setattr(cublas, "DEVICE", "cpu")
+    monkeypatch.setattr(sides, "DEVICE", "cpu")
     return stand_in_for_torch()
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.page_values import values
-from benchmarks.pages import MARK, ROOT, filled, pages
+from benchmarks.pages import MARK, ROOT, filled, pages, values
 from benchmarks.result_values import RESULTS, table
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
 

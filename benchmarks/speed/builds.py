@@ -108,15 +108,13 @@ class BuildStore:
 
     Args:
         root: Parent of the folders.
-        provider: Provider of the products of warp_tiles.
     """
 
-    def __init__(self, root: Path, provider: str) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self.provider = provider
 
     def folder(self, build: Build[Cell]) -> Path:
-        ours = f"tiles-{self.provider}-{build.before or source_digest()}"
+        ours = f"tiles-auto-{build.before or source_digest()}"
         return self.root / (ours if build.side == "tiles" else f"{build.side}-{wp.__version__}") / build.label
 
     def record(self, build: Build[Cell]) -> dict[str, Any] | None:
@@ -174,7 +172,6 @@ class BuildStore:
         environ = environment(
             WARP_CACHE_PATH=caches,
             WARP_TILES_CACHE_DIR=self.root / "caches" / "lto" if limits_of == ARCH else caches / "lto",
-            WARP_TILES_PROVIDER=self.provider,
             WARP_TILES_JOBS="1",
         )
         job = {"tiles": side == "tiles", "limits_of": limits_of, "passes": passes, "items": items}
