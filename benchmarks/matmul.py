@@ -118,20 +118,10 @@ class Sides:
     Attributes:
         runs: ``tiles``, and torch's functions by name.
         check: Returns the greatest difference from float64 after one call of ``tiles``.
-        config: The configuration of the product, or of A's gradient, as JSON values.
     """
 
     runs: Mapping[str, Callable[[], object]]
     check: Callable[[], float]
-    config: dict[str, int] | None = None
-
-
-def config_of(a: Any, b: Any, out: Any, **options: Any) -> dict[str, int]:
-    """The configuration of the loop or kernel that computes a product of Warp arrays."""
-    from warp_tiles.array_products.checks import checked
-    from warp_tiles.array_products.prepared import prepared
-
-    return prepared(checked(a, b, out, **options).call, out.device).plan.chosen.config.to_json()
 
 
 def operands(torch: Any, row: Row) -> tuple[Any, Any, Any]:
@@ -160,11 +150,7 @@ def product(torch: Any, row: Row) -> Sides:
         "tiles": lambda: warp_tiles.matmul(x, y, z, precision=precision),
         "torch": lambda: peer(a, b, out=out),
     }
-    return Sides(
-        runs,
-        lambda: runner.difference(c.double(), torch.matmul(a.double(), b.double())),
-        config_of(x, y, z, precision=precision),
-    )
+    return Sides(runs, lambda: runner.difference(c.double(), torch.matmul(a.double(), b.double())))
 
 
 def backward(torch: Any, row: Row) -> Sides:
@@ -197,8 +183,7 @@ def backward(torch: Any, row: Row) -> Sides:
         pairs = ((of_a, g.double() @ b.double().T), (of_b, a.double().T @ g.double()))
         return max(runner.difference(found.double(), expected) for found, expected in pairs)
 
-    config = config_of(out.grad, y.transpose(), x.grad, beta=1.0)
-    return Sides({"tiles": tape.backward, "torch": both, "torch adding": both_added}, check, config)
+    return Sides({"tiles": tape.backward, "torch": both, "torch adding": both_added}, check)
 
 
 def layer(torch: Any, row: Row) -> Sides:
@@ -230,7 +215,7 @@ def layer(torch: Any, row: Row) -> Sides:
             out.double(), functional.gelu(functional.linear(x.double(), w.double(), bias.double()))
         )
 
-    return Sides(runs, check, config_of(left, right, result, bias=added, epilogue=gelu))
+    return Sides(runs, check)
 
 
 KINDS = {
@@ -246,7 +231,7 @@ KINDS = {
 def beside_torch(sides: Sides, allowed: float, flops: float | None = None) -> runner.Row:
     """The difference from float64, and the times of all sides."""
     sides.runs["tiles"]()
-    found: runner.Row = {"config": sides.config, "difference": runner.require_close(sides.check(), allowed, "float64")}
+    found: runner.Row = {"difference": runner.require_close(sides.check(), allowed, "float64")}
     torch_with_warp().cuda.empty_cache()
     found |= row_of(time_calls(sides.runs), flops)
     found["call_us"] = row_of(time_calls(sides.runs, queued=False))["us"]

@@ -6,7 +6,8 @@
 Each kernel is code for sm_90 with ``main_loop=mma``, as architectures without wgmma have it. It is planned with the
 shared memory, threads and blocks of another architecture's multiprocessor. Its blocks are padded with shared memory, so
 that as many are resident as there. Clocks, caches, bandwidths and rates of instructions are those of this GPU. So the
-result is the share of a bound that the same run measures: the rate of the same instruction from registers alone.
+result is the share of a bound: the rate of the same instruction from registers alone (:data:`BOUND_PER_CLOCK`), at the
+largest clock of the GPU.
 
 A multiprocessor of an RTX 4090 computes a fifth of the fp16 operations in a clock, and reads shared memory as fast. So
 ``share_at_ratio`` is the share of the same loop if it multiplies each pair of tiles ``passes`` times: tensor cores then
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.machine import torch_record, torch_with_warp
-from benchmarks.speed import rates, timing
+from benchmarks.speed import timing
 from benchmarks.speed.builds import ARCH, Build
 from benchmarks.speed.cells import BYTES, DTYPES, PARTS, Cell, Part, Shape, Types, with_threads
 from benchmarks.speed.occupancy import Resources, resident_blocks
@@ -49,7 +50,8 @@ FLOPS_PER_CLOCK: dict[int, dict[Types, int]] = {
     80: {"fp16": 2048, "tf32": 1024, "fp64": 128},
     89: {"fp16": 512, "tf32": 256},
 }
-_HERE: dict[Types, int] = {"fp16": 2464, "tf32": 1234, "fp64": 254}  # by mma.sync, on an H200
+# of sm_90, in fp32 by fma, with operands that are never reloaded: measured on an H200 (docs/experiments.md)
+BOUND_PER_CLOCK: dict[Types, float] = {"fp16": 2466.1, "tf32": 1235.8, "fp32": 223.8, "fp64": 254.1}
 
 _TILES = (
     *with_threads("128x128x32 128x128x64", 128, 256), *with_threads("128x64x32", 64, 128, 256),
@@ -82,7 +84,7 @@ class Row:
     def passes(self) -> int:
         """How often a loop multiplies, so that the ratio of its work is that of the other architecture."""
         rate = FLOPS_PER_CLOCK[self.arch].get(self.types)
-        return max(1, round(_HERE[self.types] / rate)) if rate else 1
+        return max(1, round(BOUND_PER_CLOCK[self.types] / rate)) if rate else 1
 
     @property
     def builds(self) -> list[Build[Cell]]:
@@ -118,12 +120,6 @@ def chosen_rows() -> Iterator[Row]:
                 yield from (Row(arch, types, cell) for cell in cells if fits(cell, arch))
 
 
-def other_rows(rows: Sequence[Row]) -> Iterator[Row]:
-    """Other pipelines for the loops among chosen rows."""
-    for row in rows:
-        yield from (row.with_main_loop(other) for other in OTHERS)
-
-
 def is_as_asked(main_loop: str, record: Found) -> bool:
     """True if a build has the pipeline that it asks for."""
     loop, asked = record["loops"][0], main_loop.rpartition("stages=")[2]
@@ -145,11 +141,6 @@ def planned(row: Row, record: Found) -> Found:
         **{name: loop[name] for name in names},
         "planned_blocks": loop["resident_blocks"],
     }
-
-
-def instruction_of(row: Row, instruction: str) -> str:
-    """The instruction whose rate bounds a row. A loop with double buffers does not name its own."""
-    return instruction or {"fp32": "fma", "fp16": "mma_m16n8k16"}.get(row.types, "mma_m16n8k8")
 
 
 def measure(row: Row, options: argparse.Namespace) -> Found | None:
@@ -175,8 +166,7 @@ def measure(row: Row, options: argparse.Namespace) -> Found | None:
     times = timing.time_alternately(launches)
     found |= asdict(times["tiles"])
     found["tflops"] = round(part.flops(cell) / times["tiles"].median_us / 1e6, 3)
-    bound = options.rates[row.types][instruction_of(row, found["instruction"])]
-    found["share"] = round(found["tflops"] / bound["tflops"], 4)
+    found["share"] = round(found["tflops"] * 1e3 / (BOUND_PER_CLOCK[row.types] * options.clocks_per_ns), 4)
     if "again" in times:
         ratio = times["tiles"].median_us / times["again"].median_us
         found["share_at_ratio"] = round(found["share"] * row.passes * ratio, 4)
@@ -195,18 +185,14 @@ def line_of(found: Found) -> str:
 
 def cases(options: argparse.Namespace) -> list[Row]:
     chosen = list(chosen_rows())
-    return [*chosen, *([] if options.chosen else other_rows(chosen))]
+    others = [row.with_main_loop(other) for row in chosen for other in OTHERS]
+    return [*chosen, *([] if options.chosen else others)]
 
 
 def conditions(options: argparse.Namespace) -> Found:
-    """Those of the GPU, the limits of the architectures, and the measured bounds."""
     record = torch_record()
-    timing.warm_up()
-    options.rates = rates.measured()
-    for types, of_types in options.rates.items():
-        print(types, *(f"{name}: {rate['tflops']:.1f} TFLOP/s" for name, rate in of_types.items()), flush=True)
-    limits = {arch: asdict(multiprocessor(arch)) for arch in (*ARCHS, ARCH)}
-    return {**record, "limits": limits, "bounds": options.rates}
+    options.clocks_per_ns = record["multiprocessors"] * record["largest_clock_ghz"]
+    return record | {"limits": {arch: asdict(multiprocessor(arch)) for arch in (*ARCHS, ARCH)}}
 
 
 main = runner.command(
