@@ -13,15 +13,11 @@ provider. `triton` is Triton; `--triton PYTHON` names an interpreter that has it
 out. Their time begins when each side is imported. The builders of rows `arch *` are architectures: a row is bad if one
 takes 3 times as long as sm_90 or longer, or if a module is left to Warp. With `--before`, a worktree of another state,
 the builders are `before` and `own`.
-
-The row `variants` has NVRTC's time for single functions.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -80,7 +76,6 @@ def product(A: wp.array2d(dtype=wp.{0}), B: wp.array2d(dtype=wp.{0}), C: wp.arra
 """
 THREADS, ARCH = 128, 90
 SLOWEST = 3.0  # of an architecture, in place of sm_90
-REPEATS = 7  # of single functions
 _OWN = {"WARP_TILES_PROVIDER": "own"}
 BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None for builders without it
     "warp": None,
@@ -194,39 +189,11 @@ def is_bad(row: Row) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Functions:
-    """NVRTC's time and the bytes of LTO-IR for single functions of the provider ``own``."""
-
-    name: str = "variants"
-
-    def measured(self, options: argparse.Namespace) -> Row:
-        from warp_tiles.compile.toolchain import ToolchainStore
-        from warp_tiles.compile.worker import run
-        from warp_tiles.gemm.dispatch import Target, Tile, products
-        from warp_tiles.providers.own import OwnProvider
-
-        rows: list[Row] = []
-        with tempfile.TemporaryDirectory() as folder:
-            provider = OwnProvider(ToolchainStore(Path(folder)))
-            for (types, (ab, c, precision)), size in itertools.product(TYPES.items(), (64, 16, 6)):
-                tiles = [Tile(dtype, (size, size), (size, 1), "row_major", True) for dtype in (ab, ab, c)]  # type: ignore[arg-type]
-                found = products(*tiles, precision=precision, target=Target(ARCH, THREADS))  # type: ignore[arg-type]
-                for role, variant in found.variants.items():
-                    request = provider.request(provider.recipes(variant)[0])
-                    built = [run(request) for _ in range(REPEATS + 1)][1:]  # the first of all loads the compiler
-                    milliseconds = round(statistics.median(one.seconds for one in built) * 1e3, 1)
-                    row = {"types": types, "size": size, "role": role.value, "milliseconds": milliseconds}
-                    rows.append({**row, "lto_bytes": len(built[0].payload), "compiler": built[0].compiler})
-        return {"variants": rows}
-
-
-def cases(options: argparse.Namespace) -> list[Group | Functions]:
+def cases(options: argparse.Namespace) -> list[Group]:
     if options.before:
         return [replace(group, builders=("before", "own")) for group in GROUPS if "own" in group.builders]
     has_triton = subprocess.run([options.triton, "-c", "import triton"], capture_output=True).returncode == 0
-    groups = [group for group in GROUPS if has_triton or "triton" not in group.builders]
-    return [*groups, Functions()]
+    return [group for group in GROUPS if has_triton or "triton" not in group.builders]
 
 
 main = runner.command(

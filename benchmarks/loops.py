@@ -117,15 +117,7 @@ def kernel_of(row: Row) -> Any:
 
 @dataclass(frozen=True)
 class LoopCall:
-    """A row's arrays and its recorded launch, which has run once.
-
-    Attributes:
-        a, b: The operands.
-        c: C, which the launch writes.
-        initial_c: C before the first launch.
-        launch: The recorded launch.
-        loop: The loop of its plan.
-    """
+    """A row's operands, C before and after one launch, that launch as it is recorded, and the loop of its plan."""
 
     a: Any
     b: Any

@@ -26,11 +26,10 @@ MARK = re.compile(r"<!--=([^>]+?)-->(.*?)<!--/-->", re.DOTALL)
 
 
 def compile_times() -> dict[str, str]:
-    sides = {row["name"]: row["sides"] for row in at("compile_time/rows") if "sides" in row}
+    sides = {row["name"]: row["sides"] for row in at("compile_time/rows")}
     # of one function that Warp builds, products and solvers
-    built = [found["warp"] for name, found in sides.items() if name != "cached" and "warp" in found]
+    built = [found["warp"] for found in sides.values() if "warp" in found]
     built = [found for found in built if found.get("lto_builds")]
-    functions = at("compile_time/variants/variants")
     archs = [found for name, found in sides.items() if name.startswith("arch ")]
 
     def architecture(name: str) -> list[str]:
@@ -42,8 +41,6 @@ def compile_times() -> dict[str, str]:
     return {
         "libmathdx seconds": span((found["seconds"] / found["lto_builds"] for found in built), ".0f"),
         "libmathdx megabytes": span((found["lto_bytes"] / found["lto_builds"] / 1e6 for found in built), ".0f"),
-        "nvrtc": f"{span((found['milliseconds'] for found in functions), '.0f')} ms",
-        "lto": f"{span((found['lto_bytes'] / 1e3 for found in functions), '.0f')} KB",
         "architectures": table(head, map(architecture, archs[0])),
     }
 

@@ -12,9 +12,8 @@ import warp as wp
 
 from benchmarks.runner import WrongResultError
 from benchmarks.speed import sides
-from benchmarks.speed.arrays import to_host
 from benchmarks.speed.cells import PARTS, Entry, Part
-from benchmarks.speed.sides import Cublas, compare
+from benchmarks.speed.sides import Cublas, compare, to_host
 
 SIZE = 128
 WHOLE = {name: replace(PARTS[name], size=SIZE) for name in ("loop", "backward_loop")}
