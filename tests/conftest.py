@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 import resource
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -208,6 +211,29 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         engine = Engine(warp_toolkit=(13, 4), tuned=TunedSnapshots())
         yield Bench(engine, monkeypatch)
         engine.close()
+
+
+@pytest.fixture
+def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) -> None:
+    """Compilers that answer at once with a digest of all that they would read: equal binaries mean equal inputs."""
+    from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+    from warp_tiles.compile.find import dotted
+    from warp_tiles.compile.pool import CompilerPool
+    from warp_tiles.compile.toolchain import ToolchainStore
+
+    version = f"NVRTC {dotted(ToolchainStore(tmp_path / 'facts').toolchain().nvrtc_version)}"
+
+    def submit(pool: CompilerPool, request: Any, prefix: int = 0, **_: object) -> Future[Compiled]:
+        done: Future[Compiled] = Future()
+        by = version if isinstance(request, CompileRequest | LinkRequest) else "Warp"
+        if by == version:  # the keys of linked modules and of functions leave the names of their sources out
+            subject = {"subject": ""} if isinstance(request, CompileRequest) else {}
+            request = dataclasses.replace(request, name="", **subject)
+        done.set_result(Compiled(hashlib.sha256(repr(request).encode()).digest(), 0.01, by))
+        return done
+
+    monkeypatch.setattr(CompilerPool, "submit", submit)
+    monkeypatch.setattr(CompilerPool, "start_processes", lambda *_: None)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Long series of cases: each run has the first ones, and a nightly run (``nox -s nightly``) has all."""
+"""Long series of cases: a run has the first ones, and a longer run has all, with marks ``slow`` or ``nightly``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 
-def some(values: Iterable[Any], count: int) -> list[Any]:
-    """Parameters of a test, of which only the first ``count`` are not marked ``nightly``."""
+def some(values: Iterable[Any], count: int, mark: str = "nightly") -> list[Any]:
+    """Parameters of a test, of which all but the first ``count`` have a mark."""
     return [
         value
         if number < count
-        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.nightly)
+        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=getattr(pytest.mark, mark))
         for number, value in enumerate(values)
     ]

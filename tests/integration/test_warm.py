@@ -88,6 +88,7 @@ def of(size):
 
 
 @pytest.mark.parametrize("tile", [True, False], ids=["product", "plain"])
+@pytest.mark.usefixtures("digesting")
 def test_a_module_that_grows_is_compiled_as_it_is_at_each_launch(tile: bool, device: StandIn) -> None:
     def grown(then: Callable[[Any, int], object]) -> None:
         forget_modules(["grown"])
@@ -106,6 +107,7 @@ def test_a_module_that_grows_is_compiled_as_it_is_at_each_launch(tile: bool, dev
     assert found_at_load() == [True] * 3, "the second module of one content is that of the first"
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_question_about_occupancy_is_a_launch(device: StandIn) -> None:
     plain = load(KERNEL.format(name="asked", value=5.0))
     modules = LaunchedModules(installed().engine, [90])
@@ -116,12 +118,14 @@ def test_a_question_about_occupancy_is_a_launch(device: StandIn) -> None:
     assert found_at_load() == [True]
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_kernel_of_a_module_of_its_own_is_compiled(device: StandIn) -> None:
     kernel = load(KERNEL.format(name="unique", value=6.0).replace("(enable", '(module="unique", enable')).unique
     assert kernel.module.hashers, "Warp has hashed it to name it"
     assert warmed(lambda: launch(kernel)) == {"compiled": 1}
 
 
+@pytest.mark.usefixtures("digesting")
 def test_deferred_static_expressions_are_evaluated_at_the_launch(device: StandIn) -> None:
     other = load(SEEN)
     module = load(KERNEL.format(name="plain", value="late(7.0)").replace("@wp.kernel", "late = wp.abs\n@wp.kernel"))
@@ -137,6 +141,7 @@ def test_deferred_static_expressions_are_evaluated_at_the_launch(device: StandIn
     assert warmed(program) == {"compiled": 2}
 
 
+@pytest.mark.usefixtures("digesting")
 def test_another_instance_of_a_generic_kernel_is_compiled(device: StandIn) -> None:
     text = KERNEL.format(name="plain", value="out[0]").replace("dtype=float", "dtype=Any")
     module = load("from typing import Any\n" + text)
@@ -144,6 +149,7 @@ def test_another_instance_of_a_generic_kernel_is_compiled(device: StandIn) -> No
     assert warmed(lambda: [launch(module.plain, array) for array in arrays]) == {"compiled": 2}
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_module_that_fails_is_said_and_the_others_are_compiled(device: StandIn) -> None:
     broken, fine = (load(KERNEL.format(name="plain", value=value)) for value in ("missing(1.0)", "1.0"))
     fft = load("""
@@ -163,6 +169,7 @@ def plain(out: wp.array2d(dtype=wp.vec2f)):
     assert warmed(program) == {"failed": 1, "left out": 1, "compiled": 1}
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_module_that_opts_out_of_mathdx_is_compiled_with_its_products(device: StandIn) -> None:
     product = load(gemm(m=16, n=16, k=16, decorator=FORWARD_ONLY), enable_mathdx_gemm=False)
     arrays = [wp.zeros((16, 16), dtype=float, device="cpu") for _ in range(3)]
@@ -172,6 +179,7 @@ def test_a_module_that_opts_out_of_mathdx_is_compiled_with_its_products(device: 
     assert found_at_load() == [True]
 
 
+@pytest.mark.usefixtures("digesting")
 def test_launches_on_the_cpu_beside_a_gpu_are_left_out(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warp_tiles._warp.plain.gpus_here", lambda: {90: device})
     plain = load(KERNEL.format(name="plain", value=3.0))

@@ -355,6 +355,7 @@ def test_a_module_with_another_start_key_is_found_by_its_source(
 
 
 @pytest.mark.parametrize("modules", ["auto", "all"])
+@pytest.mark.usefixtures("digesting")
 def test_what_a_package_lacks_is_built_as_without_it(modules: str, program: Program) -> None:
     program.device.arch = 86
     with warp_tiles.override(modules=modules):
@@ -363,6 +364,7 @@ def test_what_a_package_lacks_is_built_as_without_it(modules: str, program: Prog
     assert ("WarpCompileRequest" in program.requests) == (modules == "all")
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_module_from_another_source_is_built(program: Program) -> None:
     wp.get_module(CLIENT).options["fast_math"] = True
     assert program.load() == {f"{CLIENT}.tiles": "Client.kernels"}
@@ -382,6 +384,7 @@ def test_a_module_from_another_source_is_built(program: Program) -> None:
         ({"policy": "off"}, {}),
     ],
 )
+@pytest.mark.usefixtures("digesting")
 def test_settings_say_what_comes_from_packages(
     settings: dict[str, Any], served: dict[str, str], program: Program
 ) -> None:
@@ -394,6 +397,7 @@ def test_settings_say_what_comes_from_packages(
     assert program.missed() == []
 
 
+@pytest.mark.usefixtures("digesting")
 def test_damaged_files_cost_one_warning_and_nothing_else(
     program: Program, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:

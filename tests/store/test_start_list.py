@@ -126,6 +126,7 @@ def test_modules_of_warp_are_left_to_it_with_the_setting_tiles(
     assert [module.linked is None for module in read_start_list(file).modules] == [False, True]
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_module_has_another_name_in_warps_folder_if_others_are_trusted(
     recorded: Any, remote: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_module_has_another_name_in_warps_folder_if_others_are_trusted(
 
 
 @pytest.mark.parametrize("reason", ["Warp's folder", "another Warp", "off", "locked"])
+@pytest.mark.usefixtures("digesting")
 def test_a_start_that_needs_nothing_compiles_nothing(
     reason: str, recorded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +216,7 @@ def test_a_changed_module_is_generated_and_replaces_the_stale_one(change: str, r
         assert recorded.start == {"file": str(file), "compiled": 1, "used": 0, "unused": 1}
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_module_with_other_settings_is_not_recorded(recorded: Any, toolchain: None) -> None:
     file = recorded("first", load(TINY, warp_tiles_register_accumulators=False))
     assert not file.exists()
@@ -237,6 +240,7 @@ def test_a_record_cannot_make_the_compiler_read_files(line: str, tmp_path: Path)
     assert reason_without_key(module, hostile.source), "nor may a snippet of the user's own kernels"
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_record_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(text())
     (tmp_path / "elsewhere").mkdir()
@@ -248,6 +252,7 @@ def test_a_record_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.M
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.usefixtures("digesting")
 def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (kept,) = read_start_list(recorded("first", load(text()))).modules
     pushed: list[object] = []
@@ -263,6 +268,7 @@ def others_of(module: StartModule) -> list[StartModule]:
     return [dataclasses.replace(module, name=f"other{n}", source=f"{module.source}// {n}\n") for n in range(3)]
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_start_asks_a_remote_store_once_what_it_has(
     recorded: Any, remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +296,7 @@ class Everything:
         return True
 
 
+@pytest.mark.usefixtures("digesting")
 def test_fetches_that_miss_hold_up_no_functions(
     recorded: Any, remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolchain: None
 ) -> None:
@@ -306,6 +313,7 @@ def test_fetches_that_miss_hold_up_no_functions(
     assert asked.count("module") == 3, "each is asked for once"
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_store_is_not_listed_if_no_key_is_trusted(
     recorded: Any, remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +404,7 @@ def test_a_field_of_another_kind_is_refused(change: dict[str, object]) -> None:
         StartList.from_bytes(StartList("\x1b[2J", (MODULE,)).to_bytes())
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_damaged_record_is_said_and_stays(tmp_path: Path, recorded: Any) -> None:
     file = tmp_path / "start.json"
     file.write_text("{")
@@ -420,6 +429,7 @@ def test_with_a_record_all_modules_pass_through_the_cache_until_the_end(tmp_path
                 assert not current().all_modules, "a bundle takes the place of the store"
 
 
+@pytest.mark.usefixtures("digesting")
 def test_enable_takes_another_record_in_place_of_the_one_before(tmp_path: Path) -> None:
     with enabled(tmp_path / "cache"):
         for name in ("first.json", "second.json"):
@@ -439,6 +449,7 @@ def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:
 # ---- machines, caches and ranks
 
 
+@pytest.mark.usefixtures("digesting")
 def test_modules_of_other_architectures_are_not_compiled_here(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -475,6 +486,7 @@ def test_a_cache_that_cannot_keep_modules_ends_the_builds(
         assert sum(process._requests for process in built) <= 2
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,6 +520,7 @@ def test_a_cache_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         installed().begin_start(start_file(root, Path("/script.py")))
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_damaged_list_of_a_script_is_said_once_and_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -528,6 +541,7 @@ def test_a_damaged_list_of_a_script_is_said_once_and_written_again(
     assert len(read_start_list(file).modules) == 1
 
 
+@pytest.mark.usefixtures("digesting")
 def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "cache", tmp_path / "elsewhere.json"
     file = start_file(root, Path("/script.py"))
@@ -546,6 +560,7 @@ def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
     assert elsewhere.read_bytes() == before
 
 
+@pytest.mark.usefixtures("digesting")
 def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_list, "STARTS", dataclasses.replace(STARTS, most_files=2))
     root = tmp_path / "cache"
@@ -579,6 +594,7 @@ def test_a_list_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: py
     assert not file.exists()
 
 
+@pytest.mark.usefixtures("digesting")
 def test_ranks_that_cannot_write_say_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_LOCK_S", 0.0)
     module = load(text())

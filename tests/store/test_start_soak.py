@@ -1,12 +1,9 @@
 """Many starts with a list, while modules, the list and the cache change at random: no launch gets a wrong module.
-
-The compilers are replaced by a digest of all that they would read, so that equal binaries mean equal inputs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import random
 import shutil
 import time
@@ -27,33 +24,12 @@ from tests.store.warp_modules import compiled, records, text
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles.build.start_list import StartModule, read_start_list
-from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.find import dotted
+from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.module import WarpCompileRequest
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.compile.toolchain import ToolchainStore
 
 STARTS = 50
 VALUES = 4  # of the constant of each module
-
-
-@pytest.fixture
-def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) -> None:
-    """Compilers that answer at once with a digest of the request."""
-    version = f"NVRTC {dotted(ToolchainStore(tmp_path / 'facts').toolchain().nvrtc_version)}"
-
-    def submit(pool: CompilerPool, request: Any, prefix: int = 0, **_: object) -> Future[Compiled]:
-        done: Future[Compiled] = Future()
-        by = version if isinstance(request, CompileRequest | LinkRequest) else "Warp"
-        if by == version:  # the keys of linked modules and of functions leave the names of their sources out
-            subject = {"subject": ""} if isinstance(request, CompileRequest) else {}
-            request = dataclasses.replace(request, name="", **subject)
-        done.set_result(Compiled(hashlib.sha256(repr(request).encode()).digest(), 0.01, by))
-        return done
-
-    monkeypatch.setattr(CompilerPool, "submit", submit)
-    monkeypatch.setattr(CompilerPool, "start_processes", lambda *_: None)
-    monkeypatch.setattr("warp_tiles._warp.hooks.gpus_here", dict)  # as on a machine without a GPU
 
 
 def changes(chance: random.Random) -> dict[str, Callable[[tuple[StartModule, ...]], tuple[StartModule, ...]]]:
@@ -95,6 +71,7 @@ def changes(chance: random.Random) -> dict[str, Callable[[tuple[StartModule, ...
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", some(range(20), 1))
 def test_no_launch_gets_a_wrong_module(seed: int, digesting: None, tmp_path: Path) -> None:
     chance, file = random.Random(seed), tmp_path / "start.json"
