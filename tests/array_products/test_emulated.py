@@ -73,6 +73,7 @@ def test_an_epilogue_of_the_previous_c(machine: Machine, tmp_path: Path, out: st
     assert np.array_equal(found["C"][0], -(2 * (a @ b) + 0.5 * c + bias))
 
 
+@pytest.mark.slow
 def test_rounded_sums_of_wide_tiles(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
     kernel = tile_kernel(key(Epilogue("float16"), tile=(64, 192, 32)))  # whose columns a warp exchanges in parts
     columns = 232
@@ -83,6 +84,7 @@ def test_rounded_sums_of_wide_tiles(machine: Machine, tmp_path: Path) -> None:  
     assert np.array_equal(launched(machine, kernel, tmp_path, 4, given)["C"][0], a @ b)
 
 
+@pytest.mark.slow
 def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
     batch, slices = 2, 3
     kernel = tile_kernel(key(None, a_transposed=True, scaled=False, slices=slices))
@@ -95,7 +97,7 @@ def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> No
     assert np.array_equal(found["C"].reshape(batch, slices, M, N).sum(1), a @ b)
 
 
-@pytest.mark.parametrize("epilogue", [False, True], ids=["plain", "epilogue"])
+@pytest.mark.parametrize("epilogue", some([True, False], 1, "slow"), ids=["epilogue", "plain"])
 def test_the_last_block_of_a_tile_adds_the_slices(machine: Machine, tmp_path: Path, epilogue: bool) -> None:  # noqa: F811
     batch, slices = 2, 3
     last = Epilogue("float16", "float32", True, negated, has_factor=True) if epilogue else Epilogue("float32")
@@ -114,8 +116,8 @@ def test_the_last_block_of_a_tile_adds_the_slices(machine: Machine, tmp_path: Pa
     assert not found["Arrived"].any()
 
 
-@pytest.mark.parametrize("in_parts", ["a", "b"])
-@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("in_parts", some(["a", "b"], 1, "slow"))
+@pytest.mark.parametrize("transposed", some([True, False], 1, "slow"), ids=["transposed", ""])
 def test_an_operand_in_parts(machine: Machine, tmp_path: Path, in_parts: str, transposed: bool) -> None:  # noqa: F811
     kernel = tile_kernel(
         key(Epilogue("float32"), a_transposed=transposed, b_transposed=transposed, scaled=False, split_operand=in_parts)
@@ -135,13 +137,17 @@ def test_an_operand_in_parts(machine: Machine, tmp_path: Path, in_parts: str, tr
 
 @pytest.mark.parametrize(
     ("a_type", "b_type", "result", "tf32"),
-    [
-        ("float16", "float16", "float32", False),
-        ("float32", "float32", "float32", False),
-        ("float32", "float32", "float32", True),
-        ("float64", "float64", "float64", False),
-        ("float32", "float16", "float16", False),
-    ],
+    some(
+        [
+            ("float16", "float16", "float32", False),
+            ("float32", "float32", "float32", True),
+            ("float32", "float32", "float32", False),
+            ("float64", "float64", "float64", False),
+            ("float32", "float16", "float16", False),
+        ],
+        2,
+        "slow",
+    ),
 )
 @pytest.mark.parametrize("transposed", some([False, True], 1))
 def test_types(
@@ -185,7 +191,7 @@ class Emulated:
         return self._kernels.run(self._kernel, dim, arguments, tiled=False)
 
 
-@pytest.mark.parametrize(("dtype", "upper"), [("float32", False), ("float64", True)])
+@pytest.mark.parametrize(("dtype", "upper"), some([("float32", False), ("float64", True)], 1, "slow"))
 def test_one_block_for_a_matrix(machine: Machine, tmp_path: Path, dtype: str, upper: bool) -> None:  # noqa: F811
     n, rows = 37, 40
     a, b = spoiled(matrices(1, n, 3), [0, 20, 0]), np.random.default_rng(2).normal(size=(3, n, 5))

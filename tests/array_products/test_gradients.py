@@ -11,6 +11,7 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
+from tests.nightly import some
 from warp_tiles.array_products import backward as backward_module
 from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.prepared import PreparedMatmul
@@ -75,7 +76,7 @@ def differentiated(a: Values, b: Values, g: Values, dtype: Any = wp.float16, alp
     return arrays
 
 
-@pytest.mark.parametrize("dtype", [wp.float16, wp.bfloat16], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("dtype", some([wp.float16, wp.bfloat16], 1, "slow"), ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("shapes", [((33, 20), (20, 18)), ((3, 33, 20), (20, 18)), ((33, 20), (3, 20, 18))], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_a_float32_result(dtype: Any, shapes: tuple[tuple[int, ...], ...], layout: str) -> None:

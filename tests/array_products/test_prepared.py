@@ -70,7 +70,11 @@ def test_the_alignment_of_the_first_element(gap: int) -> None:
     assert view_of(part).line_alignment == 16
 
 
-@pytest.mark.parametrize("copies", [(True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize(
+    "copies",
+    [(True, True), *(pytest.param(one, marks=pytest.mark.slow) for one in ((True, False), (False, True)))],
+    ids=str,
+)
 @pytest.mark.parametrize("slices", [1, 3])
 @pytest.mark.parametrize(
     ("a_shape", "b_shape"), [((50, 33), (33, 70)), ((3, 50, 33), (3, 33, 70)), ((50, 33), (3, 33, 70))], ids=str

@@ -22,6 +22,7 @@ from tests.array_products.solve_cases import (
     spoiled,
     symmetric,
 )
+from tests.nightly import some
 from warp_tiles.array_products.prepared_solves import choose
 from warp_tiles.gemm.hardware import shared_limit
 
@@ -31,7 +32,7 @@ SIZES = [1, 5, 16, 30, 64, LARGE]
 
 
 @pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", some(SIZES, 4, "slow"))
 def test_factors(n: int, upper: bool) -> None:
     a = matrices(n, n, 2)
     expected = factor_of(a, upper)
@@ -45,7 +46,7 @@ def test_factors(n: int, upper: bool) -> None:
 
 
 @pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize("n", [5, 64, LARGE])
+@pytest.mark.parametrize("n", some([5, LARGE, 64], 2, "slow"))
 def test_solutions(n: int, upper: bool) -> None:
     a = matrices(n, n, 2)
     factor = factor_of(a, upper)
@@ -62,6 +63,7 @@ def test_solutions(n: int, upper: bool) -> None:
         np.testing.assert_allclose(values_of(right), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_drawn_calls() -> None:
     random = np.random.default_rng(0)
     for _ in range(20):
@@ -79,7 +81,7 @@ def test_drawn_calls() -> None:
         assert not info.numpy().any(), case
 
 
-@pytest.mark.parametrize("n", [30, LARGE])
+@pytest.mark.parametrize("n", some([30, LARGE], 1, "slow"))
 def test_float32_and_one_matrix(n: int) -> None:
     a, b = matrices(3, n), np.random.default_rng(1).normal(size=n)
     found = warp_tiles.solve(on(a), on(b))
@@ -89,7 +91,7 @@ def test_float32_and_one_matrix(n: int) -> None:
 
 
 @pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize("n", [16, LARGE])
+@pytest.mark.parametrize("n", some([16, LARGE], 1, "slow"))
 def test_info_is_that_of_lapack(n: int, upper: bool) -> None:
     orders = [0, 1, n // 2, n, 2, 0]
     a = spoiled(matrices(1, n, len(orders)), orders)
@@ -194,6 +196,7 @@ def test_gradients_of_solutions(upper: bool, factored: bool) -> None:
     np.testing.assert_allclose(found[1], gradient(lambda y: value(clean, y), b), rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_gradients_of_panels() -> None:
     a, b = matrices(1, LARGE), np.random.default_rng(2).normal(size=LARGE)
     lower, seed = factor_of(a, False), np.random.default_rng(3).normal(size=a.shape)

@@ -15,6 +15,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.nightly import some
 from warp_tiles import settings
 from warp_tiles.array_products import tensor_matmul
 from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
@@ -191,7 +192,7 @@ def softplus(x: float):
 
 
 @pytest.mark.usefixtures("toolchain")
-@pytest.mark.parametrize("function", [softplus, wp.tanh], ids=["of the user", "of Warp"])
+@pytest.mark.parametrize("function", some([softplus, wp.tanh], 1, "slow"), ids=["of the user", "of Warp"])
 def test_a_kernel_contains_the_code_of_its_function(function: Any, tmp_path: Path) -> None:
     found, definition = tensor_matmul._function_source(function)
     assert found == tensor_matmul._function_source(function)[0]

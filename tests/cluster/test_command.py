@@ -75,6 +75,7 @@ def test_a_malformed_list_is_a_usage_error(archs: str, script: Path, tmp_path: P
 # ---- schedulers that cannot be used
 
 
+@pytest.mark.slow
 def test_an_unreachable_scheduler_is_an_error(script: Path, tmp_path: Path) -> None:
     done = command("compile", "-o", tmp_path / "out", "--scheduler", NOBODY, script, as_json=False)
     assert done.returncode == 2

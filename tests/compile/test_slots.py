@@ -250,6 +250,7 @@ with CompilerPool(4, WorkerSlots(TrustedFolder(Path(sys.argv[1])))) as pool:
 """
 
 
+@pytest.mark.slow
 def test_ranks_on_one_host_share_its_cores(tmp_path: Path, slots: Callable[[], WorkerSlots]) -> None:
     cache = tmp_path / "cache"
     command = [sys.executable, "-W", "ignore", "-c", RANK, str(cache)]

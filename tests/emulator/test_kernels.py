@@ -16,6 +16,7 @@ from tests.emulator.generated import EmulatedKernels, Generated, Kernels, Runs, 
 from tests.emulator.module import Machine
 from tests.integration.helpers import ARRAYS, WARP_VERSION, gemm, load
 from tests.integration.solvers import CALLS, solver
+from tests.nightly import some
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
@@ -138,7 +139,7 @@ def results(
     return [outcome.error.encode() or b"".join(v.tobytes() for v in outcome.arrays.values()) for outcome in outcomes]
 
 
-@pytest.mark.parametrize("builtin", TEXTS)
+@pytest.mark.parametrize("builtin", some(TEXTS, 2, "slow"))
 def test_every_function_is_needed(builtin: str, machine: Machine, tmp_path: Path) -> None:
     with warp_tiles.override(solver_gradients="own"):
         module = load(TEXTS[builtin])
@@ -179,7 +180,7 @@ def check_blocked(kernels: Runs, n: int, size: int, count: int, dtype: str) -> N
         np.testing.assert_allclose(found, expected, rtol=0, atol=BLOCKED[dtype], err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", BLOCKED)
+@pytest.mark.parametrize("dtype", some(BLOCKED, 1, "slow"))
 def test_solves_and_inverses(dtype: str, machine: Machine, tmp_path: Path) -> None:
     kernels = build(machine, tmp_path / "m", text(dtype), THREADS)
     for n in BLOCKS:

@@ -14,6 +14,7 @@ from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.emulator.staged import compile_cases, padded
 from tests.mixed_tiles import mixed_tiles
+from tests.nightly import some
 from tests.staged_cases import HEADER, Case, with_type
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
@@ -135,7 +136,7 @@ STAGED = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["auto", "mma"])
+@pytest.fixture(scope="module", params=some(["auto", "mma"], 1, "slow"))
 def staged(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     found = build(machine, tmp_path_factory.mktemp("staged"), HEADER + STAGED, 128, main_loop=request.param)
     assert found.source.count("wt_module::Ring<") == 4

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.nightly import some
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.tensor_kernels import cubin_of
@@ -252,11 +253,11 @@ def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
 
 
 @pytest.mark.usefixtures("toolchain")
-@pytest.mark.parametrize("kernel", [
+@pytest.mark.parametrize("kernel", some([
     TensorKernel("float16", "float16", 128, 128, False, True),
     TensorKernel("bfloat16", "float32", 128, 192, True, False, True, "bfloat16"),
     TensorKernel("float32", "float32", 192, 128, False, False, False, "float32"),
-], ids=lambda kernel: kernel.name)  # fmt: skip
+], 1, "slow"), ids=lambda kernel: kernel.name)  # fmt: skip
 def test_it_is_built_once_and_kept(kernel: TensorKernel, tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path):
         now = settings.current()

@@ -52,6 +52,7 @@ def while_compiling(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None])
     return changes
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 def test_a_change_in_another_thread_disturbs_neither_a_launch_nor_a_build(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any

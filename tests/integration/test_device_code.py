@@ -140,6 +140,7 @@ def test_every_dtype_on_every_architecture(
     check_code(name, forward_variant(case, arch), instruction)
 
 
+@pytest.mark.slow
 def test_a_missing_instruction_would_be_seen() -> None:
     variant = forward_variant(Case(32, 32, 32, B, B, F, backward=False), 75)
     ptx = linked_ptx("cublasdx", variant, source_arch=80)

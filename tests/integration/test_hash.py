@@ -14,6 +14,7 @@ import warp_tiles
 from tests.integration.helpers import FORWARD_ONLY, WARP_VERSION, gemm, load, roles
 from tests.integration.plans import ALL
 from tests.integration.solvers import CALLS, IN_PLACE, solver
+from tests.nightly import some
 from warp_tiles._warp.internals import REQUIRED, SOLVERS, SUPPORTED_VERSIONS, TRACED, check_internals, find
 from warp_tiles._warp.modules import module_builder
 from warp_tiles._warp.reload import this_thread
@@ -288,7 +289,7 @@ def test_importing_changes_nothing() -> None:
 MEMBERS = list(REQUIRED)
 
 
-@pytest.mark.parametrize("path", MEMBERS)
+@pytest.mark.parametrize("path", some(MEMBERS, 6, "slow"))
 def test_a_missing_member_is_named_and_warp_stays_unchanged(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wp.init()
     owner_path, _, name = path.rpartition(".")

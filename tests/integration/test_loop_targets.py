@@ -58,6 +58,7 @@ def test_a_module_without_functions_is_linked_limited_and_kept(tmp_path: Path, a
     assert forward["reason"].endswith("computed by its loop from stages, so no function is built")
 
 
+@pytest.mark.slow
 def test_warps_link_has_mma(tmp_path: Path) -> None:
     with warp_tiles.override(linker="warp"):
         (loop,) = warp_tiles.plan(loop_module(), arch=90, block_dim=128).loops
@@ -101,6 +102,7 @@ def negated(A: wp.array2d(dtype=float), W: wp.array2d(dtype=float), C: wp.array2
 """
 
 
+@pytest.mark.slow
 def test_a_debug_build_of_a_computed_store_with_a_gradient(tmp_path: Path) -> None:
     # the linker of CUDA 13.4 rejects a symbol of an inlined function, so adjoint_chains.cuh does not inline it
     with warnings.catch_warnings():

@@ -127,6 +127,7 @@ def test_what_a_record_names_is_built_where_its_source_has_changed(
     assert next((tmp_path / "warp").glob("*.cubin")).read_bytes() == ahead, "the bytes are those of Warp"
 
 
+@pytest.mark.slow
 def test_a_constant_that_changes_later_counts(
     device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_constant_that_changes_later_counts(
     assert found_at_load() == [True, False]
 
 
+@pytest.mark.slow
 def test_disabling_meanwhile_leaves_the_launch_to_warp(
     device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from benchmarks.stand_in import StandIn
 from tests.integration.ahead_modules import SEEN, found_at_load
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import FORWARD_ONLY, gemm, load
+from tests.nightly import some
 from warp_tiles._warp import installed
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles._warp.modules import forget_modules
@@ -231,7 +232,7 @@ with stand_in(Path(sys.argv[1])) as device:
 """
 
 
-@pytest.mark.parametrize("starts", ["run", "enable()"])
+@pytest.mark.parametrize("starts", some(["enable()", "run"], 1, "slow"))
 def test_runs_of_a_warmed_script_build_nothing(starts: str, tmp_path: Path) -> None:
     script, cache = tmp_path / "script.py", tmp_path / "cache"
     script.write_text(SCRIPT + "    if not warp_tiles.is_planning():" + LOADS.replace("\n", "\n        "))

@@ -175,6 +175,7 @@ def test_equal_inputs_give_equal_bytes(made: Made, tmp_path: Path) -> None:
     assert again.read_bytes() == made.wheel.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(util.find_spec("pip") is None, reason="pip is missing")
 def test_pip_installs_it_and_removes_all_of_it(made: Made, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
@@ -206,6 +207,7 @@ def test_what_cannot_be_made(made: Made, tmp_path: Path) -> None:
         assert usage_error(done) if "--wheel" in message or "-o" in message else done.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_script_that_stops_early_makes_no_wheel_unless_that_is_allowed(made: Made, tmp_path: Path) -> None:
     words = "--wheel", "a", "--arch", "90", "-o", tmp_path, f"{made.client / 'script.py'} fails"
     done = made.bundle(*words)
@@ -329,6 +331,7 @@ def test_an_installed_module_is_neither_generated_nor_compiled_nor_linked(progra
     assert "2 cached, 2 of them from Client.kernels 2.0+warp" in installed().engine.recorder.summary()
 
 
+@pytest.mark.slow
 def test_the_binaries_are_those_that_this_machine_would_build(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +455,7 @@ def test_a_module_of_a_cache_that_others_fill_has_another_name(program: Program,
     assert (len(names[0]), len(names[1])) == (1, 2)
 
 
+@pytest.mark.slow
 def test_doctor_and_plan_name_the_package(made: Made, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     warp_tiles.disable()
     found = CliRunner().invoke(commands, ["doctor", "--json"])

@@ -97,6 +97,7 @@ def test_the_steps_of_a_ci_over_webdav(filled_cache: Path, pair: tuple[Path, str
         }
 
 
+@pytest.mark.slow
 def test_webdav_without_lists_of_all_levels(pair: tuple[Path, str], tmp_path: Path) -> None:
     with dav(tmp_path, infinite=False) as url:
         fleet = {"WARP_TILES_REMOTE": url, "WARP_TILES_TRUSTED_KEYS": pair[1]}

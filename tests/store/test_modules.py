@@ -107,6 +107,7 @@ def test_a_key_that_is_not_trusted_loads_nothing(built: bytes, store: Path, tmp_
     assert (record["found"], counts(record)) == (False, (1, 0))
 
 
+@pytest.mark.slow
 def test_the_own_cache_keeps_modules_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with warp_tiles.override(cache_dir=tmp_path / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
         first, record = compile_module(load(TINY), tmp_path / "first")

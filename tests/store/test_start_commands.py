@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from click.testing import CliRunner
 
 from tests.integration.commands import command
 from tests.integration.helpers import load
+from tests.nightly import some
 from tests.store.test_start_list import _disabled, recorded, rewrite  # noqa: F401
 from tests.store.warp_modules import entries, text, warm
 from warp_tiles.build.start_list import read_start_list
@@ -34,13 +32,15 @@ if __name__ == "__main__":
 def run(folder: Path, script: str, *options: str, **environment: str) -> str:
     """Run a script under ``warp-tiles run``, with a cache in its folder. Returns what it prints."""
     (folder / "script.py").write_text(script)
-    given = {**os.environ, "WARP_TILES_CACHE_DIR": str(folder / "cache"), **environment}
-    words = [sys.executable, "-m", "warp_tiles", "run", *options, str(folder / "script.py")]
-    done = subprocess.run(words, env=given, check=True, capture_output=True, text=True, timeout=120, cwd=folder)
+    words = "run", *options, folder / "script.py"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = command(*words, cache=folder / "cache", as_json=False, **environment)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize("by", ["a setting", "a store"])
+@pytest.mark.parametrize("by", some(["a setting", "a store"], 1, "slow"))
 def test_run_keeps_a_list_for_each_script(by: str, tmp_path: Path) -> None:
     asks = {"WARP_TILES_MODULES": "all"} if by == "a setting" else {"WARP_TILES_REMOTE": (tmp_path / "store").as_uri()}
     (tmp_path / "store").mkdir()
@@ -50,7 +50,7 @@ def test_run_keeps_a_list_for_each_script(by: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "kept"), [((), "script"), (("--start", "given.json"), "given"), (("--no-start",), "")]
+    ("option", "kept"), some([(("--start", "given.json"), "given"), ((), "script"), (("--no-start",), "")], 1, "slow")
 )
 def test_a_script_may_name_its_list_under_run(option: tuple[str, ...], kept: str, tmp_path: Path) -> None:
     enable = "\nimport warp_tiles\nwarp_tiles.enable(start='script.json')\n"
@@ -74,6 +74,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_children_know_of_the_start_list(tmp_path: Path) -> None:
     shown = run(tmp_path, CHILDREN, "--start", "start.json")
     assert [line for line in shown.splitlines() if line.endswith("True")] == ["fork True", "spawn True"]
@@ -98,7 +99,8 @@ def rows_of(*arguments: object, **given: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
+@pytest.mark.slow
+def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_path: Path, toolchain: None) -> None:  # noqa: F811
     file = recorded("first", load(text()))
     record = read_start_list(file)
     (kept,) = record.modules

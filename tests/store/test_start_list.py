@@ -17,6 +17,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.builds import TINY
 from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
+from tests.nightly import some
 from tests.store.warp_modules import compiled, enabled, entries, records, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
@@ -48,8 +49,10 @@ def _disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Callable[..., Path]:
-    """Returns a function that compiles modules under a start list with a cache of their own, and its path."""
+def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Path]:
+    """Returns a function that compiles modules under a start list, by a digest unless the test has ``toolchain``."""
+    if "toolchain" not in request.fixturenames:
+        request.getfixturevalue("digesting")
     file = tmp_path / "start.json"
 
     def run(name: str, *modules: Any, wait: bool = False) -> Path:
@@ -111,6 +114,7 @@ def test_what_was_not_loaded_stays_behind_and_is_bounded() -> None:
     assert StartList("1", (MODULE,)).after("2", [named("f")], lambda _: True) == StartList("2", (named("f"),))
 
 
+@pytest.mark.slow
 def test_modules_of_warp_are_left_to_it_with_the_setting_tiles(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolchain: None
 ) -> None:
@@ -126,7 +130,6 @@ def test_modules_of_warp_are_left_to_it_with_the_setting_tiles(
     assert [module.linked is None for module in read_start_list(file).modules] == [False, True]
 
 
-@pytest.mark.usefixtures("digesting")
 def test_a_module_has_another_name_in_warps_folder_if_others_are_trusted(
     recorded: Any, remote: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +142,6 @@ def test_a_module_has_another_name_in_warps_folder_if_others_are_trusted(
 
 
 @pytest.mark.parametrize("reason", ["Warp's folder", "another Warp", "off", "locked"])
-@pytest.mark.usefixtures("digesting")
 def test_a_start_that_needs_nothing_compiles_nothing(
     reason: str, recorded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +173,7 @@ def solve(a: wp.array2d(dtype=float), b: wp.array2d(dtype=float)):
 
 
 @pytest.mark.parametrize(
-    "source", [text(), gemm(m=8, n=8, k=8), LOOP, SOLVER], ids=["without functions", "adjoints", "loop", "solver"]
+    "source", some([text(), LOOP, gemm(m=8, n=8, k=8), SOLVER], 2, "slow"), ids=["plain", "loop", "adjoints", "solver"]
 )
 def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(
     source: str, recorded: Any, tmp_path: Path, toolchain: None
@@ -194,7 +196,7 @@ def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(
         assert "depend on it" in row["reason"]
 
 
-@pytest.mark.parametrize("change", ["source", "functions", "register_limit", "source with functions"])
+@pytest.mark.parametrize("change", some(["source", "functions", "register_limit", "source with functions"], 2, "slow"))
 def test_a_changed_module_is_generated_and_replaces_the_stale_one(change: str, recorded: Any, toolchain: None) -> None:
     module = load(text() if change == "source" else TINY)
     file = recorded("first", module)
@@ -216,8 +218,7 @@ def test_a_changed_module_is_generated_and_replaces_the_stale_one(change: str, r
         assert recorded.start == {"file": str(file), "compiled": 1, "used": 0, "unused": 1}
 
 
-@pytest.mark.usefixtures("digesting")
-def test_a_module_with_other_settings_is_not_recorded(recorded: Any, toolchain: None) -> None:
+def test_a_module_with_other_settings_is_not_recorded(recorded: Any) -> None:
     file = recorded("first", load(TINY, warp_tiles_register_accumulators=False))
     assert not file.exists()
 
@@ -252,7 +253,6 @@ def test_a_record_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.M
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-@pytest.mark.usefixtures("digesting")
 def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (kept,) = read_start_list(recorded("first", load(text()))).modules
     pushed: list[object] = []
@@ -268,7 +268,6 @@ def others_of(module: StartModule) -> list[StartModule]:
     return [dataclasses.replace(module, name=f"other{n}", source=f"{module.source}// {n}\n") for n in range(3)]
 
 
-@pytest.mark.usefixtures("digesting")
 def test_a_start_asks_a_remote_store_once_what_it_has(
     recorded: Any, remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,9 +295,8 @@ class Everything:
         return True
 
 
-@pytest.mark.usefixtures("digesting")
 def test_fetches_that_miss_hold_up_no_functions(
-    recorded: Any, remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolchain: None
+    recorded: Any, remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = recorded("first", load(TINY))
     rewrite(file, *others_of(*read_start_list(file).modules))
@@ -313,7 +311,6 @@ def test_fetches_that_miss_hold_up_no_functions(
     assert asked.count("module") == 3, "each is asked for once"
 
 
-@pytest.mark.usefixtures("digesting")
 def test_a_store_is_not_listed_if_no_key_is_trusted(
     recorded: Any, remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +323,8 @@ def test_a_store_is_not_listed_if_no_key_is_trusted(
     assert listed == []
 
 
-def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: Any, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: Any, toolchain: None) -> None:
     module = load(text())
     file = recorded("first", module)
     (good,) = read_start_list(file).modules
@@ -355,11 +353,10 @@ LARGE = 'float a[] = {1.0f, 2.0f}; printf("[%s]\\n", "{");\n' * 10_000
 LONG = dataclasses.replace(MODULE, program=f"wp_{'é' * 117}.cu", arch=999, suffix="a")
 
 
-@pytest.mark.parametrize(
-    "modules",
-    [(LONG,), tuple(dataclasses.replace(MODULE, name=f"m{n}", source=LARGE) for n in range(100))],
-    ids=["a name that fills a file name", "50 MB"],
-)
+FIFTY_MEGABYTES = tuple(dataclasses.replace(MODULE, name=f"m{n}", source=LARGE) for n in range(100))
+
+
+@pytest.mark.parametrize("modules", [(LONG,), pytest.param(FIFTY_MEGABYTES, marks=pytest.mark.slow)], ids=len)
 def test_what_is_written_is_read(modules: tuple[StartModule, ...]) -> None:
     data = StartList("1", modules).to_bytes()
     assert StartList.from_bytes(data).modules == modules
@@ -404,7 +401,6 @@ def test_a_field_of_another_kind_is_refused(change: dict[str, object]) -> None:
         StartList.from_bytes(StartList("\x1b[2J", (MODULE,)).to_bytes())
 
 
-@pytest.mark.usefixtures("digesting")
 def test_a_damaged_record_is_said_and_stays(tmp_path: Path, recorded: Any) -> None:
     file = tmp_path / "start.json"
     file.write_text("{")
@@ -449,7 +445,6 @@ def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:
 # ---- machines, caches and ranks
 
 
-@pytest.mark.usefixtures("digesting")
 def test_modules_of_other_architectures_are_not_compiled_here(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,8 +468,9 @@ def record_of_eight(recorded: Any) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_keep_modules_ends_the_builds(
-    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolchain: None
 ) -> None:
     file = record_of_eight(recorded)
     monkeypatch.setenv("WARP_TILES_CACHE_MAX_BYTES", "1000")
@@ -486,7 +482,6 @@ def test_a_cache_that_cannot_keep_modules_ends_the_builds(
         assert sum(process._requests for process in built) <= 2
 
 
-@pytest.mark.usefixtures("digesting")
 def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,7 +589,6 @@ def test_a_list_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: py
     assert not file.exists()
 
 
-@pytest.mark.usefixtures("digesting")
 def test_ranks_that_cannot_write_say_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_LOCK_S", 0.0)
     module = load(text())

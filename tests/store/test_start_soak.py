@@ -1,5 +1,4 @@
-"""Many starts with a list, while modules, the list and the cache change at random: no launch gets a wrong module.
-"""
+"""Many starts with a list, while modules, the list and the cache change at random: no launch gets a wrong module."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
 from tests.integration.helpers import load
+from tests.nightly import some
 from tests.store.warp_modules import TEXTS, compiled, enabled, entries, exact, records, text
 from tests.waiting import until
 from warp_tiles._warp import installed
@@ -85,7 +86,7 @@ def test_files_are_byte_for_byte_those_of_warp(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "options",
-    [{"fast_math": True, "optimization_level": 1, "enable_backward": False}, {"fuse_fp": False}],
+    some([{"fast_math": True, "optimization_level": 1, "enable_backward": False}, {"fuse_fp": False}], 1, "slow"),
     ids=["cubin", "ptx"],
 )
 def test_options_and_ptx_give_the_bytes_of_warp(options: Mapping[str, Any], tmp_path: Path) -> None:
@@ -97,6 +98,7 @@ def test_options_and_ptx_give_the_bytes_of_warp(options: Mapping[str, Any], tmp_
         assert [record["found"] for record in records()] == [False]
 
 
+@pytest.mark.slow
 def test_modules_of_warp_are_left_to_warp_by_default_and_by_an_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +114,7 @@ def test_modules_of_warp_are_left_to_warp_by_default_and_by_an_option(
 # ---- two keys, one entry
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_known_module_is_not_generated(everything: Path, no_generation: Callable[[], None]) -> None:
     module = load(text())
     expected = compiled(module, everything / "first")
@@ -140,6 +143,7 @@ def test_a_start_key_is_not_bound_to_an_entry_that_was_replaced(
         assert len(bound) == count
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_launch_vouches_for_what_a_record_compiled(tmp_path: Path) -> None:
     module = load(text())
     with enabled(tmp_path / "first", start=tmp_path / "start.json"):
@@ -155,6 +159,7 @@ def test_a_launch_vouches_for_what_a_record_compiled(tmp_path: Path) -> None:
         assert [AHEAD in item.manifest.info for item in context.modules.entries()] == [False, False]
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_module_is_found_by_its_content_but_not_with_another_name_or_other_metadata(
     everything: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +180,7 @@ def test_a_module_is_found_by_its_content_but_not_with_another_name_or_other_met
     }
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_foreign_payload_under_a_key_is_not_served(everything: Path) -> None:
     module = load(text())
     expected = compiled(module, everything / "first")
@@ -323,6 +329,7 @@ def test_target_and_options_are_in_the_start_key_which_changes_no_hash_of_warp(e
         assert start_key(module, **change) != first, change
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_constant_that_changes_during_the_generation_binds_nothing(everything: Path) -> None:
     module = load(text())
     original = find("context.ModuleBuilder").codegen
@@ -350,8 +357,12 @@ def test_hashes_of_modules_cover_who_may_choose_their_code(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"mode": "debug"}, "debug builds"), ({"lineinfo": True}, "lineinfo"), ({"strip_hash": True}, "strip_hash")],
-    ids=["debug", "lineinfo", "strip_hash"],
+    some(
+        [({"lineinfo": True}, "lineinfo"), ({"mode": "debug"}, "debug builds"), ({"strip_hash": True}, "strip_hash")],
+        1,
+        "slow",
+    ),
+    ids=["lineinfo", "debug", "strip_hash"],
 )
 def test_what_names_files_or_hides_its_hash_is_left_to_warp(
     options: dict[str, Any], reason: str, everything: Path
@@ -385,6 +396,7 @@ def test_a_cache_of_kernels_that_is_off_is_honoured(everything: Path, monkeypatc
 
 
 @pytest.mark.parametrize("option", ["deterministic", "verify_autograd_array_access"])
+@pytest.mark.usefixtures("digesting")
 def test_generation_with_effects_is_not_left_out(
     option: str, everything: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,6 +516,7 @@ def test_prefetched_modules_are_compiled_by_several_workers(
     assert len(stand_in.loaded) == 4
 
 
+@pytest.mark.usefixtures("digesting")
 def test_a_launch_finds_what_a_start_key_has_found_ahead(
     stand_in: StandIn, everything: Path, no_generation: Callable[[], None]
 ) -> None:
@@ -518,6 +531,7 @@ def test_a_launch_finds_what_a_start_key_has_found_ahead(
     assert source.read_bytes() == next((everything / "out").glob("*.cu")).read_bytes()
 
 
+@pytest.mark.usefixtures("digesting")
 def test_the_key_of_a_module_is_explained(everything: Path) -> None:
     compiled(load(text()), everything / "out")
     key = records()[0]["module_key"]

@@ -9,6 +9,7 @@ import pytest
 
 import warp_tiles
 from tests.integration.helpers import load
+from tests.nightly import some
 from tests.store.warp_modules import compiled, enabled, records, text
 from tests.waiting import until
 from warp_tiles.compile import pool as pool_module
@@ -52,7 +53,7 @@ def let_workers(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(pool_module, "_BOOTSTRAP", changed)
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", some(PHASES, 2, "slow"))
 def test_a_killed_worker_costs_one_message(
     phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_killed_worker_costs_one_message(
     assert "memory" in phase or "a compiler process ended with exit status -9 during a build" in message
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_after_its_answer_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
