@@ -2,36 +2,60 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Any
 
-from benchmarks.drawing.cold_start import FIRST_STEPS, first_steps
+from benchmarks.client_speed import medians
+from benchmarks.drawing.cold_start import first_steps
 from benchmarks.result_values import at, table
+
+STARTS = {  # rows of client_speed.json
+    "starts humanoid": "MuJoCo Warp, humanoid",
+    "starts n_humanoid": "MuJoCo Warp, n_humanoid",
+    "starts aloha_pot": "MuJoCo Warp, aloha_pot",
+    "starts featherstone": "Newton, Featherstone",
+    "starts ik": "Newton, inverse kinematics (LM)",
+    "starts kamino": "Newton, Kamino's solver, 256 mechanisms",
+    "starts kamino 4096": "Newton, Kamino's solver, 4,096 mechanisms",
+}
+WORLDS = {"humanoid": 8192, "n_humanoid": 1024, "featherstone": 4096, "ik": 4096}
 
 
 def whole_starts() -> dict[str, str]:
-    """Starts with modules="all" beside Warp's: on a GPU, and the compilation on two cores."""
-    titles = {name: f"MuJoCo Warp, {name}" for name in ("humanoid", "n_humanoid", "aloha_pot")}
-    titles["kamino"] = "Newton, Kamino's solver"
-
-    def line(title: str, warp_s: float, ratios: list[float | None]) -> list[str]:
-        return [title, f"{warp_s:.1f}", *("not measured" if ratio is None else f"{ratio:.3g}" for ratio in ratios)]
+    """Starts beside Warp's: on a GPU, and the compilation on two cores."""
 
     def on_gpu(name: str) -> list[str]:
-        client = at(f"client_speed/starts {name}")
-        warp_s = next(run["jit_s"] for run in client["runs"] if (run["side"], run["phase"]) == ("warp", "cold"))
-        ratios = client["compared"]["jit_to_warp"]
-        return line(titles[name], warp_s, [ratios.get(side) for side in ("all", "record", "store")])
+        row = at(f"client_speed/{name}")
+        seconds = medians((run for run in row["runs"] if run["phase"] == "cold"), "jit_s")
+        warm_s = medians(row["runs"], "warm_s").get("warm")
+        warp = f"{seconds['warp']:.1f}" if "warp" in seconds else f"more than {row['cut_after_s']['warp']}"
+        texts = {
+            side: f"{value:.1f} ({value / seconds['warp']:.3f})" if "warp" in seconds else f"{value:.1f}"
+            for side, value in seconds.items()
+        }
+        if warm_s is not None:
+            texts["warm"] = f"{warm_s:.1f}; {texts['warm']}"
+        return [STARTS[name], warp, *(texts.get(side, "not measured") for side in sides)]
 
     def on_two_cores(client: dict[str, Any]) -> list[str]:
-        ratios = [client["ratios"].get(side) for side in ("first", "record", "store")]
-        return line(client["title"], client["seconds"]["warp"], ratios)
+        ratios = (f"{client['ratios'][side]:.3g}" for side in ("all", "record", "store"))
+        return [client["title"], f"{client['seconds']['warp']:.1f}", *ratios]
 
-    head = ["client", "Warp, s", "first start", "with a start list", "with a store"]
+    sides = ("tiles", "all", "list", "warm", "store", "wheel")
+    head = [
+        "client",
+        "Warp",
+        "first start",
+        '`modules="all"`',
+        "start list",
+        "`warm`; then the start",
+        "store",
+        "wheel",
+    ]
     starts = [row for row in at("clients/rows") if row["name"].startswith("starts ")]
+    plain = ["client", "Warp, s", '`modules="all"`', "start list", "store"]
     return {
-        "whole starts": table(head, map(on_gpu, titles)),
-        "whole starts on two cores": table(head, map(on_two_cores, starts)),
+        "whole starts": table(head, map(on_gpu, STARTS)),
+        "whole starts on two cores": table(plain, map(on_two_cores, starts)),
     }
 
 
@@ -46,38 +70,28 @@ def clients() -> dict[str, str]:
                 both(".1f", *seconds), f"{client['ratio']:.1f}", f"{client['tile_modules']['ratio']:.1f}",
                 both(".2f", *(size / 1e6 for size in sizes))]  # fmt: skip
 
-    cold_starts = first_steps(at("client_speed/rows"))
-
     def steps(value: float) -> str:
         return f"{value / 1e6:.2f} million" if value >= 1e6 else f"{round(value, -2):,.0f}"
 
-    def speed(title: str) -> list[str]:
-        worlds, row = FIRST_STEPS[title]
-        cold, warm = at(f"client_speed/{row}/runs"), at(f"client_speed/speed {row.rpartition(' ')[2]}")
-        sides = ("warp", "tiles")
-        sizes = [next(run["cubin_bytes"] for run in cold if run["side"] == side) for side in sides]
-        first = [cold_starts[title][side] for side in sides]
-        rates = [
-            median(run["steps_per_second"] for run in warm["runs"] if (run["side"], run["phase"]) == (side, "warm"))
-            for side in sides
-        ]
-        return [title, f"{worlds:,}", both(".1f", *first), f"{first[1] / first[0]:.2f}",
-                both(".1f", *(size / 1e6 for size in sizes)), "; ".join(map(steps, rates)),
-                f"{warm['compared']['steps_to_warp']['tiles']:.2f}"]  # fmt: skip
+    def speed(title: str, worlds: int, name: str) -> list[str]:
+        row = at(f"client_speed/speed {name}")
+        found = medians((run for run in row["runs"] if run["phase"] == "warm"), "steps_per_second")
+        rates = "; ".join(steps(found[side]) for side in ("warp", "tiles"))
+        return [title, f"{worlds:,}", rates, f"{row['compared']['steps_to_warp']['tiles']:.2f}"]
 
-    newton = cold_starts["Newton, Featherstone"]
+    humanoid, inverse = (first_steps(at("client_speed/rows"))[STARTS[f"starts {name}"]] for name in ("humanoid", "ik"))
     return {
         "clients": table(
             ["client", "modules; with functions", "LTO-IR builds by Warp: without, with warp_tiles",
              "CPU s: Warp; warp_tiles", "ratio", "ratio of modules with functions", "cubins, MB: Warp; warp_tiles"],
-            map(cold, (row for row in at("clients/rows") if not row["name"].startswith("starts "))),
+            map(cold, (row for row in at("clients/rows") if "tile_modules" in row)),
         ),
         "client speed": table(
-            ["client", "worlds or problems", "seconds until the first step, caches empty: Warp; warp_tiles", "ratio",
-             "cubins, MB: Warp; warp_tiles", "steps (solves) a second: Warp; warp_tiles", "ratio"],
-            map(speed, FIRST_STEPS),
+            ["client", "worlds or problems", "steps (solves) a second: Warp; warp_tiles", "ratio"],
+            [speed(STARTS[f"starts {name}"], worlds, name) for name, worlds in WORLDS.items()],
         ),
-        "README cold start": f"{newton['tiles']:.0f} s in place of {newton['warp']:.0f} s",
+        "README first start": f"{inverse['tiles']:.0f} s in place of {inverse['warp']:.0f} s",
+        "README wheel": f"{humanoid['wheel']:.0f} s in place of {humanoid['warp']:.0f} s",
     }  # fmt: skip
 
 

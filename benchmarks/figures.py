@@ -59,7 +59,7 @@ class Picture:
 def pictures() -> Iterator[Picture]:
     """Every picture."""
     record = result("client_speed")
-    run = record["runs"][0]
+    run = next(record["runs"][row["run"]] for row in record["rows"] if row["name"] == "starts humanoid")
     where = f"one {run['gpu']}, {run['cores']} cores, Warp {run['warp']}"
     yield Picture("cold_start.png", (cold_start.first_steps(record["rows"]), where), cold_start.draw)
     record = result("gemm")

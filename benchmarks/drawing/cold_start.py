@@ -10,18 +10,23 @@ from matplotlib.figure import Figure
 from benchmarks.client_speed import medians
 from benchmarks.drawing import style
 
-FIRST_STEPS = {  # worlds or problems, and the row with the cold runs
-    "MuJoCo Warp, humanoid": (8192, "cold humanoid"),
-    "MuJoCo Warp, n_humanoid": (1024, "cold n_humanoid"),
-    "Newton, Featherstone": (4096, "speed featherstone"),
-    "Newton, inverse kinematics (LM)": (4096, "speed ik"),
+FIRST_STEPS = {  # rows of client_speed.json, by title
+    "MuJoCo Warp, humanoid": "starts humanoid",
+    "MuJoCo Warp, n_humanoid": "starts n_humanoid",
+    "MuJoCo Warp, aloha_pot": "starts aloha_pot",
+    "Newton, inverse kinematics (LM)": "starts ik",
 }
+SIDES = (  # with the words behind the first bar, its colour and its place
+    ("warp", "with Warp", style.WARP, -0.22),
+    ("tiles", "with warp_tiles", style.OURS, 0.02),
+    ("wheel", "with a wheel of its kernels", style.OURS, 0.26),
+)
 
 
 def first_steps(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Median seconds until the first step with empty caches, by client and side (``warp``, ``tiles``)."""
+    """Seconds until the first step with empty caches, by client and side."""
     runs = {row["name"]: [run for run in row["runs"] if run["phase"] == "cold"] for row in rows}
-    return {title: medians(runs[row], "jit_s") for title, (_, row) in FIRST_STEPS.items()}
+    return {title: medians(runs[row], "jit_s") for title, row in FIRST_STEPS.items()}
 
 
 def draw(clients: Mapping[str, Mapping[str, float]], where: str) -> Figure:
@@ -31,18 +36,19 @@ def draw(clients: Mapping[str, Mapping[str, float]], where: str) -> Figure:
         clients: See :func:`first_steps`.
         where: The machine.
     """
-    figure, matrix = style.subplots(1, 0.62 * len(clients), width_inches=style.PHONE_INCHES)
+    figure, matrix = style.subplots(1, 0.75 * len(clients), width_inches=style.PHONE_INCHES)
     axes = matrix[0, 0]
     ordered = sorted(clients.items(), key=lambda client: -client[1]["warp"])
     for place, (title, seconds) in enumerate(ordered):
         axes.text(0, place - 0.38, title, va="bottom", fontsize=style.NORMAL)
-        for side, colour, offset in (("warp", style.WARP, -0.17), ("tiles", style.OURS, 0.17)):
-            axes.barh(place + offset, seconds[side], 0.32, color=colour)
-            text = f"{seconds[side]:.0f} s" + (" with warp_tiles" if side == "tiles" else " with Warp") * (place == 0)
-            inside = side == "warp" and place == 0
+        for side, words, colour, offset in SIDES:
+            axes.barh(place + offset, seconds[side], 0.22, color=colour)
+            value = seconds[side]
+            text = f"{value:.{int(value < 10)}f} s" + f" {words}" * (place == 0)
+            inside = side != "wheel" and place == 0
             given = {"va": "center", "fontsize": style.NORMAL, "textcoords": "offset points"}
             given |= {"ha": "right", "color": "white"} if inside else {}
-            axes.annotate(text, (seconds[side], place + offset), (-4 if inside else 4, 0), **given)
+            axes.annotate(text, (value, place + offset), (-4 if inside else 4, 0), **given)
     axes.set_ylim(len(ordered) - 0.5, -0.75)
     axes.set_axis_off()
     figure.suptitle(f"Seconds until the first step, caches empty\n{where}", fontsize=style.NORMAL)
