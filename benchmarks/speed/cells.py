@@ -300,12 +300,13 @@ def _opted_out() -> Iterator[Part]:
         end = (f"_{transposed}_transposed" if transposed else "") + (f"_as_sm_{arch}" if arch != ARCH else "")
         small, large, loops, backward = _OPTED_OUT_HERE if arch == ARCH else _OPTED_OUT_ELSEWHERE
         about = end.replace("_", " ")
-        for name, form, shapes, sizes in (
+        kinds: tuple[tuple[str, Form, Mapping[Types, tuple[Shape, ...]], dict[str, int]], ...] = (
             ("opted_out", "resident", small, {"calls": 128}),
             ("opted_out_large", "resident", large, {"calls": 16}),
             ("opted_out_loop", "update", loops, {"size": 2048, "depth": 64}),
             ("backward_opted_out", "resident", backward, {"calls": 32}),
-        ):
+        )
+        for name, form, shapes, sizes in kinds:
             yield _part(
                 name + end, name.replace("_", " ") + about, form, shapes, "scalar",
                 transposed=transposed, arch=arch, alone=form == "resident", **sizes,

@@ -103,8 +103,8 @@ class Side:
     def _shapes(cell: Cell, part: Part) -> tuple[tuple[int, ...], ...]:
         depth = part.depth or part.size
         m, n, k = (cell.m, cell.n, cell.k) if cell.form == "resident" else (part.size, part.size, depth)
-        a, b = (m, k), (k, n)
-        a, b = a[:: -1 if cell.transposed == "a" else 1], b[:: -1 if cell.transposed == "b" else 1]
+        a = (k, m) if cell.transposed == "a" else (m, k)
+        b = (n, k) if cell.transposed == "b" else (k, n)
         if cell.form != "resident":
             return a, b, (part.size, part.size)
         # each block has its own gradients, because atomic additions to shared ones would dominate the time
