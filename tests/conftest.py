@@ -63,6 +63,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # The files that take longest, in the order in which they start, so that no worker of pytest-xdist is left with one of
 # them when the others are done. All others follow in their own order.
 LONGEST_FIRST = (
+    "tests/test_checks.py",
+    "tests/emulator/test_loads.py",
     "tests/integration/test_cmake_build.py",
     "tests/emulator/test_staged_loops.py",
     "tests/test_examples.py",
@@ -78,7 +80,6 @@ LONGEST_FIRST = (
     "tests/integration/test_loop_forms.py",
     "tests/emulator/test_solvers.py",
     "tests/integration/test_solver_builds.py",
-    "tests/emulator/test_loads.py",
     "tests/integration/test_build.py",
     "tests/integration/test_wheel.py",
     "tests/integration/test_cli_cache.py",

@@ -142,7 +142,7 @@ def readme_commands() -> list[str]:
 def test_readme_has_two_commands_and_ci_runs_the_second() -> None:
     first, second = readme_commands()
     assert "warp-tiles run examples/gemm.py" in first
-    assert second.endswith('-m pytest -q -n 3 --dist loadfile -m "not slow and not gpu"')
+    assert second.endswith('-m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu"')
     script = (ROOT / ".ci" / "run").read_text()
     assert "README.md" in script
     assert all(part in second for part in re.findall(r"(?:quick|workers)='(.*?)'", script)), "CI removes these parts"

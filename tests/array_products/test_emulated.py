@@ -116,8 +116,9 @@ def test_the_last_block_of_a_tile_adds_the_slices(machine: Machine, tmp_path: Pa
     assert not found["Arrived"].any()
 
 
-@pytest.mark.parametrize("in_parts", some(["a", "b"], 1, "slow"))
-@pytest.mark.parametrize("transposed", some([True, False], 1, "slow"), ids=["transposed", ""])
+@pytest.mark.slow
+@pytest.mark.parametrize("in_parts", ["a", "b"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
 def test_an_operand_in_parts(machine: Machine, tmp_path: Path, in_parts: str, transposed: bool) -> None:  # noqa: F811
     kernel = tile_kernel(
         key(Epilogue("float32"), a_transposed=transposed, b_transposed=transposed, scaled=False, split_operand=in_parts)
@@ -191,7 +192,8 @@ class Emulated:
         return self._kernels.run(self._kernel, dim, arguments, tiled=False)
 
 
-@pytest.mark.parametrize(("dtype", "upper"), some([("float32", False), ("float64", True)], 1, "slow"))
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "upper"), [("float32", False), ("float64", True)])
 def test_one_block_for_a_matrix(machine: Machine, tmp_path: Path, dtype: str, upper: bool) -> None:  # noqa: F811
     n, rows = 37, 40
     a, b = spoiled(matrices(1, n, 3), [0, 20, 0]), np.random.default_rng(2).normal(size=(3, n, 5))

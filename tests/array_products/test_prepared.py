@@ -10,6 +10,7 @@ import pytest
 import warp as wp
 
 from tests.array_products.cases import CPU, LAYOUTS, integers, on, square, transposed, values_of
+from tests.nightly import some
 from warp_tiles.array_products.call import MatmulCall, View, aligned_view, contiguous, view_of
 from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.prepared import padded_copy, prepare
@@ -70,20 +71,16 @@ def test_the_alignment_of_the_first_element(gap: int) -> None:
     assert view_of(part).line_alignment == 16
 
 
-@pytest.mark.parametrize(
-    "copies",
-    [(True, True), *(pytest.param(one, marks=pytest.mark.slow) for one in ((True, False), (False, True)))],
-    ids=str,
-)
+@pytest.mark.parametrize(("copies_a", "copies_b"), some([(True, True), (True, False), (False, True)], 1, "slow"))
 @pytest.mark.parametrize("slices", [1, 3])
 @pytest.mark.parametrize(
     ("a_shape", "b_shape"), [((50, 33), (33, 70)), ((3, 50, 33), (3, 33, 70)), ((50, 33), (3, 33, 70))], ids=str
 )
 def test_products_of_copies(
-    a_shape: tuple[int, ...], b_shape: tuple[int, ...], slices: int, copies: tuple[bool, bool]
+    a_shape: tuple[int, ...], b_shape: tuple[int, ...], slices: int, copies_a: bool, copies_b: bool
 ) -> None:
     a, b = integers(1, *a_shape), integers(2, *b_shape)
-    config = MatmulConfig(16, 32, 16, 1, slices, 2, *copies)
+    config = MatmulConfig(16, 32, 16, 1, slices, 2, copies_a, copies_b)
     for a_layout, b_layout in itertools.product(LAYOUTS, LAYOUTS):
         out: Any = on(np.full((a @ b).shape, np.nan))
         assert np.array_equal(run(config, LAYOUTS[a_layout](a), LAYOUTS[b_layout](b), out), a @ b), (a_layout, b_layout)

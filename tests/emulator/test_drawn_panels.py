@@ -158,7 +158,7 @@ def problem(seed: int, drawn: SimpleNamespace) -> tuple[Values, Values, Values, 
 
 @pytest.mark.parametrize(
     "seed",
-    [*some(FIRST, 2, "slow"), *some((seed for seed in range(COUNT) if seed not in FIRST), 0)],
+    [*some(FIRST, 1, "slow"), *some((seed for seed in range(COUNT) if seed not in FIRST), 0)],
 )
 def test_drawn_panels(seed: int, machine: Machine, tmp_path: Path) -> None:
     drawn = draw(seed)

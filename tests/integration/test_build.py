@@ -38,6 +38,7 @@ def test_several_architectures_at_once(cold: Path, tmp_path: Path) -> None:
     assert [counts(record) for record in warp_tiles.report()["modules"] if record["builds"]] == [(1, 0), (1, 0)]
 
 
+@pytest.mark.slow
 def test_ptx(tmp_path: Path) -> None:
     ptx, record = compile_module(load(TINY), tmp_path / "out", 80, use_ptx=True)
     text = ptx.read_text()

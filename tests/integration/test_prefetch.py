@@ -107,6 +107,7 @@ def test_a_module_of_one_kernel_is_compiled_ahead(device: StandIn, compiler: Com
     assert compiler.ahead == [True]
 
 
+@pytest.mark.usefixtures("digesting")
 def test_products_are_built_ahead(device: StandIn, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     module, flags, submit = load(gemm(decorator=FORWARD_ONLY)), list[bool](), CompilerPool.submit
 

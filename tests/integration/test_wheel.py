@@ -122,6 +122,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, toolchain: None) -> Made:
 # ---- the wheel
 
 
+@pytest.mark.slow
 def test_the_wheel_names_its_client_warp_and_platform(made: Made) -> None:
     warp = metadata.version("warp-lang")
     (tag,) = {line.rpartition("-")[2] for line in _of_warp("WHEEL") if line.startswith("Tag: ")}
@@ -139,6 +140,7 @@ def _of_warp(file: str) -> list[str]:
     return (metadata.distribution("warp-lang").read_text(file) or "").splitlines()
 
 
+@pytest.mark.slow
 def test_the_record_has_every_file(made: Made) -> None:
     with zipfile.ZipFile(made.wheel) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
@@ -154,6 +156,7 @@ def test_the_record_has_every_file(made: Made) -> None:
         assert rows[name] == (f"sha256={digest}", str(len(data)))
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_each_module_once_under_all_of_its_keys(made: Made) -> None:
     folder = made.site / "warp_tiles_kernels" / "client_kernels"
     index = json.loads((folder / "index.json").read_text())["body"]
@@ -193,6 +196,7 @@ def test_pip_installs_it_and_removes_all_of_it(made: Made, tmp_path: Path) -> No
     assert [path.name for path in site.rglob("*")] in ([], [packages.NAMESPACE]), "pip leaves the empty folder"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_made(made: Made, tmp_path: Path) -> None:
     script = made.client / "script.py"
     for words, message in (
@@ -322,6 +326,7 @@ class Program:
 BOTH = {CLIENT: "Client.kernels", f"{CLIENT}.tiles": "Client.kernels"}
 
 
+@pytest.mark.slow
 def test_an_installed_module_is_neither_generated_nor_compiled_nor_linked(program: Program, tmp_path: Path) -> None:
     assert program.load() == BOTH
     assert program.generated == [f"{CLIENT}.tiles"], "modules with products have no start key"
@@ -348,6 +353,7 @@ def test_the_binaries_are_those_that_this_machine_would_build(
     assert program.requests, "the second ones were built"
 
 
+@pytest.mark.slow
 def test_a_module_with_another_start_key_is_found_by_its_source(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +363,7 @@ def test_a_module_with_another_start_key_is_found_by_its_source(
     assert program.requests == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modules", ["auto", "all"])
 @pytest.mark.usefixtures("digesting")
 def test_what_a_package_lacks_is_built_as_without_it(modules: str, program: Program) -> None:
@@ -367,6 +374,7 @@ def test_what_a_package_lacks_is_built_as_without_it(modules: str, program: Prog
     assert ("WarpCompileRequest" in program.requests) == (modules == "all")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("digesting")
 def test_a_module_from_another_source_is_built(program: Program) -> None:
     wp.get_module(CLIENT).options["fast_math"] = True
@@ -375,6 +383,7 @@ def test_a_module_from_another_source_is_built(program: Program) -> None:
     assert program.generated == [CLIENT, f"{CLIENT}.tiles"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "served"),
     [
@@ -400,6 +409,7 @@ def test_settings_say_what_comes_from_packages(
     assert program.missed() == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("digesting")
 def test_damaged_files_cost_one_warning_and_nothing_else(
     program: Program, made: Made, monkeypatch: pytest.MonkeyPatch
@@ -413,6 +423,7 @@ def test_damaged_files_cost_one_warning_and_nothing_else(
     assert program.generated == [CLIENT, f"{CLIENT}.tiles"]
 
 
+@pytest.mark.slow
 def test_a_module_that_no_package_names_is_not_looked_up(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("its start key takes time")
@@ -427,6 +438,7 @@ def test_a_module_that_no_package_names_is_not_looked_up(program: Program, monke
     assert program.generated == ["another"]
 
 
+@pytest.mark.slow
 def test_a_start_list_does_not_compile_what_a_package_has(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,6 +455,7 @@ def test_a_start_list_does_not_compile_what_a_package_has(
     assert program.requests == []
 
 
+@pytest.mark.slow
 def test_a_module_of_a_cache_that_others_fill_has_another_name(program: Program, tmp_path: Path) -> None:
     """The cache is asked before the package, and Warp's folder must not keep the code of others under Warp's name."""
     names = []

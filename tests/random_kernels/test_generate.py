@@ -110,6 +110,7 @@ def test_a_worker_reports_a_wrong_result_and_a_refusal(monkeypatch: pytest.Monke
     assert (outcome["outcome"], outcome["reason"]) == ("refused", "ValueError: tile '...' of N rows")
 
 
+@pytest.mark.slow
 def test_the_command_counts_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.json"
     assert run.main(["--count", "1", "--start", "3", "--device", "cpu", "--jobs", "1", "--json", str(path)]) == 0

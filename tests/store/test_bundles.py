@@ -265,6 +265,7 @@ def test_a_machine_without_compilers_and_without_a_cache(made: Made, machine: Ma
     assert (states["toolchain"], states["bundle"]) == ("note", "ok")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_the_signature_decides_and_not_the_owner_of_the_file(made: Made, machine: Machine) -> None:
     done = machine.run("run", "--json", "--bundle", machine.bundle, "--policy", "locked", machine.script, ".", "build")
