@@ -372,6 +372,7 @@ def test_no_reason_is_left_over() -> None:
 # ---- this file itself
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line", ["warp-tiles plan --ach 90 train.py", "warp-tiles cache gone", "warp-tiles plan gone.py"]
 )

@@ -28,6 +28,7 @@ def test_nothing(): pass
 """
 
 
+@pytest.mark.slow
 def test_a_test_that_leaves_state_behind_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).resolve().parent.parent
     monkeypatch.setenv("PYTHONPATH", str(root), prepend=os.pathsep)

@@ -43,6 +43,7 @@ def array(values: Any) -> Any:
     return wp.array(values, dtype=wp.float32, device="cpu")
 
 
+@pytest.mark.slow
 def test_each_run_has_its_own_memory_and_factor() -> None:
     launch = prepared()
     for number in range(3):

@@ -246,6 +246,7 @@ def test_an_unknown_builtin_is_named_in_the_plan(transpose_update: None, text: s
     assert len(plan.needed) == text.count("tile_matmul("), "a product beside it is planned as ever"
 
 
+@pytest.mark.slow
 def test_an_unknown_builtin_alone_is_built_as_by_warp(transpose_update: None, tmp_path: Path) -> None:
     codes, module = [], load(UPDATES["alone"])
     for folder in ("warp", "tiles"):

@@ -66,6 +66,7 @@ def test_an_epilogue_is_known_by_what_it_computes() -> None:
     assert names[0] == names[2] != names[1]
 
 
+@pytest.mark.slow
 def test_names_are_the_same_in_each_process() -> None:
     code = (
         "import sys, warp as wp; wp.config.log_level = wp.LOG_WARNING\n"

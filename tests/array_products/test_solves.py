@@ -31,8 +31,7 @@ LARGE = 150  # strips of panels
 SIZES = [1, 5, 16, 30, 64, LARGE]
 
 
-@pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize("n", some(SIZES, 4, "slow"))
+@pytest.mark.parametrize(("n", "upper"), some([(n, upper) for upper in (False, True) for n in SIZES], 5, "slow"))
 def test_factors(n: int, upper: bool) -> None:
     a = matrices(n, n, 2)
     expected = factor_of(a, upper)
@@ -45,8 +44,9 @@ def test_factors(n: int, upper: bool) -> None:
     np.testing.assert_allclose(values_of(single), expected[1], rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize("n", some([5, LARGE, 64], 2, "slow"))
+@pytest.mark.parametrize(
+    ("n", "upper"), some([(n, upper) for n in (5, LARGE, 64) for upper in (False, True)], 3, "slow")
+)
 def test_solutions(n: int, upper: bool) -> None:
     a = matrices(n, n, 2)
     factor = factor_of(a, upper)

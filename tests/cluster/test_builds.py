@@ -72,6 +72,7 @@ def test_a_module_is_the_same_as_without_a_cluster(workers: Any, tmp_path: Path)
     assert not list((tmp_path / "cluster").rglob("*.pch")), "workers use their own folder"
 
 
+@pytest.mark.slow
 def test_both_workers_compile(workers: Any, tmp_path: Path) -> None:
     engine = Engine(warp_toolkit=(13, 4), executor=workers.get_executor())
     with settings.override(cache_dir=tmp_path):

@@ -224,6 +224,7 @@ def small(seed: int, tile_shape: tuple[int, int]) -> Matrix:
     return np.random.default_rng(seed).integers(-2, 3, tile_shape).astype(np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_exact(products: EmulatedProducts, name: str, beta: float) -> None:

@@ -138,8 +138,7 @@ def results(
     return [outcome.error.encode() or b"".join(v.tobytes() for v in outcome.arrays.values()) for outcome in outcomes]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("builtin", TEXTS)
+@pytest.mark.parametrize("builtin", some(TEXTS, 1, "slow"))
 def test_every_function_is_needed(builtin: str, machine: Machine, tmp_path: Path) -> None:
     with warp_tiles.override(solver_gradients="own"):
         module = load(TEXTS[builtin])
@@ -180,7 +179,8 @@ def check_blocked(kernels: Runs, n: int, size: int, count: int, dtype: str) -> N
         np.testing.assert_allclose(found, expected, rtol=0, atol=BLOCKED[dtype], err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", some(BLOCKED, 1, "slow"))
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", BLOCKED)
 def test_solves_and_inverses(dtype: str, machine: Machine, tmp_path: Path) -> None:
     kernels = build(machine, tmp_path / "m", text(dtype), THREADS)
     for n in BLOCKS:

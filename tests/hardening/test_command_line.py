@@ -16,6 +16,7 @@ from tests.hardening.devices import device
 from tests.integration.commands import MAIN
 from tests.integration.helpers import gemm, load
 from tests.interpreter import REPOSITORY, python
+from tests.nightly import some
 from warp_tiles import cli, settings
 from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError, SettingError
@@ -74,7 +75,7 @@ def test_a_block_size_that_no_block_has_is_refused(run: Run, tmp_path: Path, blo
     assert f"block_dim is {block_dim}" in messages
 
 
-@pytest.mark.parametrize("error", [MemoryError("bad allocation"), KeyError("a name")])
+@pytest.mark.parametrize("error", some([MemoryError("bad allocation"), KeyError("a name")], 1, "slow"))
 def test_an_error_of_warp_is_one_message(
     run: Run, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -167,6 +168,7 @@ def test_files_whose_names_have_no_hash_are_never_up_to_date(run: Run, tmp_path:
     assert "sm90.cubin is for one of 2 block sizes, whose files have one name by strip_hash" in messages
 
 
+@pytest.mark.slow
 def test_a_full_output_folder(script: Path, tmp_path: Path) -> None:
     """A limit on the size of files stands for a disk without space."""
     code = f"""
@@ -198,16 +200,17 @@ def warp_tiles_command(*words: str, **streams: object) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("words", [("settings",), ("plan", "--json", "{script}", "{folder}")], ids=" ".join)
-def test_standard_output_that_is_full(script: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", some(["settings", "plan --json {script} {folder}"], 1, "slow"))
+def test_standard_output_that_is_full(script: Path, tmp_path: Path, words: str) -> None:
     with open(device(tmp_path, "full"), "wb") as full:
-        refused = warp_tiles_command(*(word.format(script=script, folder=tmp_path) for word in words), stdout=full)
+        refused = warp_tiles_command(*words.format(script=script, folder=tmp_path).split(), stdout=full)
     assert refused.returncode == 1, refused.stderr
     *others, message = refused.stderr.splitlines()
     assert message == b"warp-tiles: standard output cannot be written: No space left on device"
     assert b"Traceback" not in b"".join(others)
 
 
+@pytest.mark.slow
 def test_standard_output_that_is_closed_or_a_closed_pipe() -> None:
     closed = warp_tiles_command("settings", preexec_fn=lambda: os.close(1))
     assert (closed.returncode, closed.stderr) == (0, b"")

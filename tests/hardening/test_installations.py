@@ -108,6 +108,7 @@ wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[a], block_dim=64, device=
 """
 
 
+@pytest.mark.slow
 def test_a_module_is_compiled_by_own_templates(target: Path, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT.format(filter=""))
     words = ["-m", "warp_tiles", "compile", "--json", "-o", str(tmp_path / "out"), str(tmp_path / "script.py")]

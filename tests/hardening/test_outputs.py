@@ -21,6 +21,7 @@ from tests.hardening.damage import MUTATIONS
 from tests.hardening.devices import device
 from tests.hardening.memory import kilobytes_of_refusal, less_than
 from tests.integration.helpers import gemm, load
+from tests.nightly import some
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles._warp.modules import compile_module
@@ -186,7 +187,7 @@ def test_a_sound_output_is_kept_and_another_user_can_read_it(built: tuple[object
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "missing"])
-@pytest.mark.parametrize("what", ["cubin", "meta", "sha256"])
+@pytest.mark.parametrize("what", some(["cubin", "meta", "sha256"], 1, "slow"))
 def test_a_damaged_output_is_built_again(built: tuple[object, Path], what: str, damage: str) -> None:
     """tests/hardening/test_mutations.py has the kinds of damage."""
     module, cubin = built

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.hardening.memory import kilobytes_of_refusal
+from tests.nightly import some
 from tests.tuning.tuning_records import ENVIRONMENT, timing
 from tests.tuning.tuning_records import key as record_key
 from warp_tiles import settings
@@ -60,7 +61,7 @@ def test_one_bad_file_does_not_disable_a_folder(shipped: Path) -> None:
         assert len(store.records()) == 1
 
 
-@pytest.mark.parametrize("size", [8 << 20, 32 << 20])
+@pytest.mark.parametrize("size", some([32 << 20, 8 << 20], 1, "slow"))
 def test_a_damaged_export_takes_bounded_memory(tmp_path: Path, size: int) -> None:
     """Objects take the most memory for the bytes of their JSON."""
     path, item = tmp_path / "records.json", b'{"":{}},'

@@ -13,6 +13,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.builds import TINY, counts, kernels_in
 from tests.integration.helpers import compile_module, gemm, load
+from tests.nightly import some
 from tests.products import Case, assert_close, draw_inputs, make_kernel, reference, run, tolerance
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("enabled")
 # ---- builds
 
 
-@pytest.mark.parametrize("arch", [90, 120])
+@pytest.mark.parametrize("arch", some([90, 120], 1, "slow"))
 def test_a_cubin(arch: int, cold: Path, tmp_path: Path) -> None:
     cubin, record = compile_module(load(TINY), tmp_path / "out", arch)
     assert cubin.name.endswith(f".sm{arch}.cubin")
@@ -32,6 +33,7 @@ def test_a_cubin(arch: int, cold: Path, tmp_path: Path) -> None:
     assert record["lto_bytes"] == sum(build["lto_bytes"] for build in record["builds"]) > 1000
 
 
+@pytest.mark.slow
 def test_several_architectures_at_once(cold: Path, tmp_path: Path) -> None:
     outputs = wp.compile_aot_module(load(TINY), arch=[80, 90], module_dir=tmp_path / "out", use_ptx=False)
     assert [Path(output).suffixes[-2:] for output in outputs] == [[".sm80", ".cubin"], [".sm90", ".cubin"]]
@@ -76,6 +78,7 @@ def test_an_edited_kernel_is_planned_again(cold: Path, tmp_path: Path) -> None:
 # ---- the linker
 
 
+@pytest.mark.slow
 def test_warp_links_with_the_setting(tmp_path: Path) -> None:
     own, _ = compile_module(load(TINY), tmp_path / "own")
     with warp_tiles.override(linker="warp"):

@@ -75,6 +75,7 @@ find._header_folders = lambda: iter(())
 """
 
 
+@pytest.mark.slow
 def test_doctor_without_headers(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_HEADERS)
     done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])

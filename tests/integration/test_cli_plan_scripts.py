@@ -56,6 +56,7 @@ def other(tmp_path: Path) -> Path:
 # ---- results and captures
 
 
+@pytest.mark.slow
 def test_loops_and_branches_of_captures_are_taken_once(folder: Path) -> None:
     (folder / "captures.py").write_text(CAPTURES)
     done = command("plan", folder / "captures.py")

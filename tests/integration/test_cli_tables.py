@@ -20,6 +20,7 @@ from rich.cells import cell_len
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import ARRAYS, REPOSITORY
 from tests.integration.solvers import solver
+from tests.nightly import some
 from warp_tiles.cli.common import print_table
 from warp_tiles.reports.descriptions import shortened
 
@@ -100,7 +101,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     return path, module
 
 
-@pytest.mark.parametrize("columns", [40, 140])
+@pytest.mark.parametrize("columns", some([40, 140], 1, "slow"))
 def test_a_plan_is_whole(planned: tuple[Path, dict[str, Any]], columns: int) -> None:
     path, module = planned
     lines = screen("plan", path, columns=columns)
@@ -109,6 +110,7 @@ def test_a_plan_is_whole(planned: tuple[Path, dict[str, Any]], columns: int) -> 
     assert expected - words("\n".join(lines)) == Counter()
 
 
+@pytest.mark.slow
 def test_a_wide_terminal_has_all_columns_side_by_side(planned: tuple[Path, dict[str, Any]]) -> None:
     path, module = planned
     rows = [line for line in screen("plan", path, columns=400) if line.startswith("│")]

@@ -69,6 +69,7 @@ def test_warps_link_has_mma(tmp_path: Path) -> None:
     assert instruction_of(record, tmp_path) == "mma_m16n8k16"
 
 
+@pytest.mark.slow
 def test_a_link_that_fails_here_leaves_mma_to_warp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged_request(name: str, inputs: tuple[bytes, ...], *rest: Any) -> LinkRequest:
         return LinkRequest(name, tuple(data[:100] for data in inputs), *rest)

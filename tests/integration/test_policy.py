@@ -136,6 +136,7 @@ def test_a_forbidden_provider_is_an_error_at_every_use_of_the_module(cold: Path,
 # ---- settings of a module
 
 
+@pytest.mark.slow
 def test_a_module_has_its_own_cache_and_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warp_tiles.disable()
     monkeypatch.delenv("WARP_TILES_CACHE_DIR", raising=False)
@@ -203,6 +204,7 @@ def test_max_tunes_once_without_warps_lock(cold: Path, stand_in: StandIn, monkey
     assert calls == ["max"]
 
 
+@pytest.mark.slow
 def test_max_measures_nothing_for_a_build_ahead_of_time(
     cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ def records() -> list[dict[str, Any]]:
     return [module for module in warp_tiles.report()["modules"] if module["builds"]]
 
 
+@pytest.mark.slow
 def test_the_users_executor_compiles(tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text("import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY))
     script = f"""

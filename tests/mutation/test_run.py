@@ -12,6 +12,7 @@ import pytest
 from tests.mutation import run
 from tests.mutation.run import Outcome, Tree, record
 from tests.mutation.table import Mutation
+from tests.nightly import some
 
 TEST = "from code_under_test import x\n\ndef test_x():\n    assert x() == 1\n"
 MUTATION = Mutation("code_under_test.py", "fault", "return 1", "return 2", ("test_code.py",))
@@ -42,11 +43,15 @@ def test_a_killed_mutation_names_the_test_and_its_error(tree: Tree) -> None:
 
 @pytest.mark.parametrize(
     ("change", "state"),
-    [
-        ({"old": "y = 5", "new": "y = 6"}, "survived"),
-        ({"old": "return 1", "new": "while True:\n        pass"}, "timed out"),
-        ({"old": "def x", "new": "def z"}, "broken"),
-    ],
+    some(
+        [
+            ({"old": "y = 5", "new": "y = 6"}, "survived"),
+            ({"old": "return 1", "new": "while True:\n        pass"}, "timed out"),
+            ({"old": "def x", "new": "def z"}, "broken"),
+        ],
+        1,
+        "slow",
+    ),
     ids=["survived", "timed out", "broken"],
 )
 def test_other_outcomes(tree: Tree, change: dict[str, str], state: str) -> None:

@@ -196,7 +196,7 @@ def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(
         assert "depend on it" in row["reason"]
 
 
-@pytest.mark.parametrize("change", some(["source", "functions", "register_limit", "source with functions"], 2, "slow"))
+@pytest.mark.parametrize("change", some(["source", "functions", "register_limit", "source with functions"], 1, "slow"))
 def test_a_changed_module_is_generated_and_replaces_the_stale_one(change: str, recorded: Any, toolchain: None) -> None:
     module = load(text() if change == "source" else TINY)
     file = recorded("first", module)
