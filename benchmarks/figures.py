@@ -9,6 +9,7 @@ PNG metadata. Drawing needs matplotlib, the extra `plot`.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import sys
@@ -76,7 +77,9 @@ def pictures() -> Iterator[Picture]:
 
 
 def main() -> int:
-    check, found = sys.argv[1:] == ["--check"], [picture for picture in pictures() if picture.is_outdated]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only name pictures that differ from the results")
+    check, found = parser.parse_args().check, [picture for picture in pictures() if picture.is_outdated]
     for picture in found:
         if not check:
             style.save(picture.draw(*picture.data), DOCS / picture.name, {"Digest": picture.digest})

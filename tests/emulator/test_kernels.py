@@ -16,6 +16,7 @@ from tests.emulator.generated import EmulatedKernels, Generated, Kernels, Runs, 
 from tests.emulator.module import Machine
 from tests.integration.helpers import ARRAYS, WARP_VERSION, gemm, load
 from tests.integration.solvers import CALLS, solver
+from tests.nightly import some
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
