@@ -166,7 +166,7 @@ def test_the_wheel_holds_each_module_once_under_all_of_its_keys(made: Made) -> N
     }
     keys = index["keys"]
     assert (len(keys["module"]), len(keys["ltoir"])) == (6, 2), "a start key and a content key of each plain module"
-    assert len(index["payloads"]) == len(list(folder.glob("*.z"))) == 6
+    assert len(index["payloads"]) == len(list(folder.glob("*.xz"))) == 6
     assert made.wheel.stat().st_size < 100_000
     assert str(made.folder).encode() not in b"".join(path.read_bytes() for path in made.site.rglob("*.json"))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -220,7 +222,7 @@ def test_what_others_may_write_is_refused_unless_they_may_write_python_code(part
 def test_a_payload_that_others_may_write_is_refused(tmp_path: Path) -> None:
     folder = install(tmp_path)
     tmp_path.chmod(0o755)
-    (payload,) = folder.glob("*.z")
+    (payload,) = folder.glob("*.xz")
     payload.chmod(0o666)
     with pytest.warns(RuntimeWarning, match="are wider than those of"):
         assert payload_of(found(tmp_path), 1) is None
@@ -267,7 +269,7 @@ def test_a_damaged_payload_is_said_once_and_nothing_is_lost(tmp_path: Path) -> N
     ):
         packages_module._said = WarnedTexts()
         assert payload_of(packages, 1) == PAYLOAD
-        path = folder / f"{packages.find('module', key(1)).manifest.payload_sha256}.z"  # type: ignore[union-attr]
+        path = folder / f"{packages.find('module', key(1)).manifest.payload_sha256}.xz"  # type: ignore[union-attr]
         data = path.read_bytes()
         path.write_bytes(change(data))
         with pytest.warns(RuntimeWarning, match="What it does not serve is built") as caught:
@@ -279,9 +281,24 @@ def test_a_damaged_payload_is_said_once_and_nothing_is_lost(tmp_path: Path) -> N
 
 def test_a_payload_larger_than_its_index_says_is_not_unpacked(tmp_path: Path) -> None:
     folder = install(tmp_path, entries=[entry(1, b"x")])
-    (path,) = folder.glob("*.z")
+    (path,) = folder.glob("*.xz")
     path.write_bytes(packages_module.pack(bytes(1 << 24)))
     with pytest.warns(RuntimeWarning, match="has not the 1 bytes of its index"):
+        assert payload_of(found(tmp_path), 1) is None
+
+
+def test_a_python_without_lzma_builds_as_without_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path)
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    with pytest.warns(RuntimeWarning, match="built without the module lzma"):
+        assert payload_of(found(tmp_path), 1) is None
+
+
+def test_unpacking_takes_bounded_memory(tmp_path: Path) -> None:
+    folder = install(tmp_path)
+    (path,) = folder.glob("*.xz")
+    path.write_bytes(lzma.compress(PAYLOAD, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 28}]))
+    with pytest.warns(RuntimeWarning, match="not compressed as it was written: Memory usage limit"):
         assert payload_of(found(tmp_path), 1) is None
 
 

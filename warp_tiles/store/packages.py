@@ -1,7 +1,7 @@
 """Installed kernel packages: the entries of a wheel of ``warp-tiles bundle --wheel``, which lie beside Python's code.
 
     <folder of sys.path>/warp_tiles_kernels/<name>/index.json      sealed: what it was made for, and its keys
-    <folder of sys.path>/warp_tiles_kernels/<name>/<sha256>.z      a payload, compressed by zlib
+    <folder of sys.path>/warp_tiles_kernels/<name>/<sha256>.xz     a payload, compressed by LZMA
 
 They are trusted as the Python code there: this user or root owns them, and none is more open than the folder of
 ``sys.path``. Nothing of them is imported or written. A package that cannot be used costs one warning.
@@ -30,11 +30,12 @@ from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, shown, warn
 
-NAMESPACE, INDEX, SUFFIX = "warp_tiles_kernels", "index.json", ".z"
+NAMESPACE, INDEX, SUFFIX = "warp_tiles_kernels", "index.json", ".xz"
 #: The fact of an entry that came from a package: its name and version.
 PACKAGE = "kernel_package"
 SCHEMA = 1
 _MOST_INDEX_BYTES = 16 << 20
+_UNPACKER_BYTES = 64 << 20  # of memory; what pack() writes needs 9 MB
 _FIELDS = {
     "schema": int, "name": str, "version": str, "warp": str, "toolchain": str, "modules": dict, "keys": dict,
     "payloads": list,
@@ -269,14 +270,20 @@ def package_of(entry: Entry | None) -> str:
 
 def pack(payload: bytes) -> bytes:
     """The content of a payload's file."""
-    return zlib.compress(payload, 9)
+    import lzma
+
+    return lzma.compress(payload)
 
 
 def _unpacked(data: bytes, size: int) -> bytes:
-    unpacker = zlib.decompressobj()
+    try:
+        import lzma
+    except ImportError as error:
+        raise DamagedError("this Python was built without the module lzma, which unpacks it") from error
+    unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_UNPACKER_BYTES)
     try:
         found = unpacker.decompress(data, size + 1)
-    except zlib.error as error:
+    except lzma.LZMAError as error:
         raise DamagedError(f"it is not compressed as it was written: {error}") from error
     if not unpacker.eof or unpacker.unused_data:
         raise DamagedError(f"it is cut short, or has not the {size} bytes of its index")
