@@ -16,7 +16,6 @@ from tests.emulator.generated import EmulatedKernels, Generated, Kernels, Runs, 
 from tests.emulator.module import Machine
 from tests.integration.helpers import ARRAYS, WARP_VERSION, gemm, load
 from tests.integration.solvers import CALLS, solver
-from tests.nightly import some
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
@@ -139,7 +138,8 @@ def results(
     return [outcome.error.encode() or b"".join(v.tobytes() for v in outcome.arrays.values()) for outcome in outcomes]
 
 
-@pytest.mark.parametrize("builtin", some(TEXTS, 1, "slow"))
+@pytest.mark.slow
+@pytest.mark.parametrize("builtin", TEXTS)
 def test_every_function_is_needed(builtin: str, machine: Machine, tmp_path: Path) -> None:
     with warp_tiles.override(solver_gradients="own"):
         module = load(TEXTS[builtin])
