@@ -65,8 +65,11 @@ def warp_remedy(error: Exception, otherwise: str) -> str:
 
 class StandardOutputError(Exception):
     def __init__(self, cause: OSError) -> None:
-        super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
+        super().__init__(cause)
         self.cause = cause
+
+    def __str__(self) -> str:
+        return f"standard output cannot be written: {self.cause.strerror or self.cause}"
 
 
 @contextlib.contextmanager
