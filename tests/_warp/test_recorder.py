@@ -153,7 +153,7 @@ def calls_writes(C: wp.array2d(dtype=wp.float32)):
     writes(C)
 
 
-@wp.func_native("return;")
+@wp.func_native("WP_TILE_SYNC();")
 def native(k: int): ...
 
 
@@ -171,7 +171,7 @@ def expression(k: wp.uint64) -> wp.uint64: ...
 def replayed(k: wp.uint64) -> wp.uint64: ...
 
 
-@wp.func_native("return;")
+@wp.func_native("C.data[0] = 1.0f;")
 def of_array(C: wp.array2d(dtype=wp.float32)): ...
 
 

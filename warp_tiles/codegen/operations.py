@@ -8,8 +8,7 @@ compare by their fields.
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -124,13 +123,13 @@ def effect_of_function(effects: list[Effect]) -> Effect:
     return Effect.ORDERED if Effect.ORDERED in effects else Effect.NONE
 
 
-# C++ of an expression without calls, assignments and pointers to other memory than an array's
 _CASTS = (
     *("static_cast", "reinterpret_cast", "bool", "int", "unsigned", "long", "float", "double", "size_t", "uintptr_t"),
     *("int32_t", "uint32_t", "int64_t", "uint64_t"),
 )
-_OPERATORS = r"\s|\d[\w.]*(?![\w.])|\.data\b|[<>=!]=|[-+*/%&|^~!?:()<>]"
-_CHANGES = re.compile(r"\+\+|--|<<=|>>=|//|/\*|\*\s*[)>]")
+_COMPARISONS = ("==", "!=", "<=", ">=")
+# these change a variable, begin a comment, or end the type of a pointer, which may point to any memory
+_NO_OPERATORS = ("++", "--", "<<=", ">>=", "//", "/*", "*)", "*>")
 
 
 def effect_of_native(snippet: str, parameters: Sequence[str], *, small_numbers: bool) -> Effect:
@@ -140,11 +139,29 @@ def effect_of_native(snippet: str, parameters: Sequence[str], *, small_numbers: 
         parameters: The names of its parameters, none of which is a tile.
         small_numbers: True if its parameters and its result are numbers of at most 32 bits. No pointer fits them.
     """
-    names = "|".join(map(re.escape, (*parameters, *_CASTS)))
-    is_expression = re.fullmatch(rf"\s*return\b(?:(?:{names})\b|{_OPERATORS})+;\s*", snippet)
-    if is_expression and not _CHANGES.search(snippet):
+    if _only_returns(snippet, (*parameters, *(f"{name}.data" for name in parameters), *_CASTS)):
         return Effect.NONE
     return Effect.ORDERED if small_numbers else Effect.UNKNOWN
+
+
+def _only_returns(snippet: str, names: Collection[str]) -> bool:
+    """True if C++ only returns an expression of numbers and some names, without calls and assignments."""
+    words = "".join(c if _in_word(c) else " " for c in snippet).split()
+    operators = "".join(" " if _in_word(c) else c for c in snippet if not c.isspace()).split()
+    if words[:1] != ["return"] or not all(word in names or word[0].isdigit() for word in words[1:]):
+        return False
+    *others, last = operators or [""]
+    return last.endswith(";") and snippet.rstrip().endswith(";") and all(map(_computes, (*others, last[:-1])))
+
+
+def _computes(operators: str) -> bool:
+    """True if C++ operators between two words only compute."""
+    others = functools.reduce(lambda rest, comparison: rest.replace(comparison, ""), _COMPARISONS, operators)
+    return set(others) <= set("+-*/%&|^~!?:()<>") and not any(one in operators for one in _NO_OPERATORS)
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character in "_."
 
 
 # these have no result, and change none of their tiles
