@@ -78,6 +78,7 @@ def test_other_builtins_have_no_affine_result(name: str, count: int) -> None:
         ("tile_store", {"tiles": True, "arrays": True}, Effect.WRITES),
         ("array_store", {"arrays": True}, Effect.WRITES),
         ("address", {"arrays": True}, Effect.NONE),
+        ("tuple", {"references": True}, Effect.NONE),
         ("load", {"references": True}, Effect.NONE),
         ("store", {"references": True}, Effect.WRITES),
         ("mul", {"references": True}, Effect.NONE),

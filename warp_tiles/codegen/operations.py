@@ -65,7 +65,7 @@ INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add
 _ALIASES = RESHAPES | {TRANSPOSE, VIEW, "tile_broadcast"}
 # these read arrays, or only their descriptors
 READERS = frozenset(
-    {LOAD, "address", "array", "copy", "extract", "len", "load", "lower_bound", "tile_load_indexed", "view"}
+    {LOAD, TUPLE, "address", "array", "copy", "extract", "len", "load", "lower_bound", "tile_load_indexed", "view"}
 )
 # Warp loads the elements that references refer to before it calls these
 _OF_VALUES = OPERATORS | {"abs", "bool", "float", "float32", "floordiv", "int", "int32", "max", "min", "mod", "where"}
