@@ -105,6 +105,7 @@ def compiled(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kern
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tiled", [True, False], ids=["blocks", "threads"])
 @pytest.mark.parametrize("sizes", SIZES, ids=len)
 def test_each_coordinate_occurs_once(compiled: Kernels, sizes: tuple[int, ...], tiled: bool) -> None:

@@ -52,7 +52,8 @@ def test_no_case_is_gone(golden: dict[str, Any]) -> None:
     assert set(unpacked(golden)) == {case.name for case in corpus()}, REWRITE
 
 
-@pytest.mark.parametrize("name", some(list(CUBINS)[:2], 1, "slow"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(CUBINS)[:2])
 def test_registers_shared_memory_and_machine_code(golden: dict[str, Any], name: str) -> None:
     assert golden["compiler"] == compiler(), "the extra test of pyproject.toml has the compiler of the cubins"
     (case,) = (case for case in corpus() if case.name == name)

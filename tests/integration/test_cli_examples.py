@@ -52,6 +52,7 @@ def test_the_script_of_a_shell_can_be_read_by_it(shell: str, tmp_path: Path) -> 
     subprocess.run([shell, "-n", str(tmp_path / "complete")], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes_a_command(tmp_path: Path) -> None:
     (tmp_path / "complete").write_text(completion_script("bash"))

@@ -107,6 +107,7 @@ def building(folder: Path) -> Path:
     return folder / "aot.py"
 
 
+@pytest.mark.slow
 def test_a_report_that_ends_in_html_is_a_page_and_a_trace_has_the_builds(folder: Path, building: Path) -> None:
     report, trace = folder / "report.HTML", folder / "trace.json"
     options = ("--report", report, "--trace", trace)

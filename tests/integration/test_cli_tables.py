@@ -126,6 +126,7 @@ def test_a_pipe_has_all_columns_side_by_side(planned: tuple[Path, dict[str, Any]
     assert max(map(len, lines)) <= 200
 
 
+@pytest.mark.slow
 def test_help_is_as_wide_as_the_terminal_and_in_a_pipe_as_wide_as_it_may_be() -> None:
     widths = [max(map(len, screen("warm", "--help", columns=columns))) for columns in (60, 90, 200)]
     assert [50 < widths[0] <= 60, 60 < widths[1] <= 90, 90 < widths[2] <= 100] == [True] * 3

@@ -116,6 +116,7 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
 # ---- scalar and fast
 
 
+@pytest.mark.slow
 def test_a_module_has_its_own_policy(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARP_TILES_POLICY", "scalar")
     _, record = compile_module(load(gemm(), enable_backward=False, warp_tiles_policy="fast"), tmp_path / "out")

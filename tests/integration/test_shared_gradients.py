@@ -51,6 +51,7 @@ def test_the_second_adjoint_waits_only_for_a_shared_gradient(tmp_path: Path, bod
     assert ("WP_TILE_SYNC(); wt_gemm" in source) is shared
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
 def test_the_second_adjoint_of_a_product_that_opts_out_waits_if_asked(tmp_path: Path) -> None:
     text, options = HEAD.format("c = wp.tile_matmul(a, a)"), {"enable_mathdx_gemm": False}

@@ -60,6 +60,7 @@ def launch(kernel: Any, array: Any = None, **options: Any) -> None:
     wp.launch(kernel, dim=1, inputs=[array], device="cpu", **options)
 
 
+@pytest.mark.usefixtures("digesting")
 def test_launches_find_what_was_compiled(device: StandIn) -> None:
     plain, product = load(KERNEL.format(name="plain", value=1.0)), load(gemm(m=16, n=16, k=16, decorator=FORWARD_ONLY))
     never = load(KERNEL.format(name="never", value=2.0))

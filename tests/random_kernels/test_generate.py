@@ -25,6 +25,7 @@ def drawn() -> list[RandomKernel]:
     return [draw(seed) for seed in range(SEEDS)]
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_kernels(drawn: list[RandomKernel]) -> None:
     assert [draw(seed) for seed in range(0, SEEDS, 25)] == drawn[::25]
     assert len({kernel.source for kernel in drawn}) > 0.99 * SEEDS
