@@ -7,109 +7,32 @@ Each form is a kernel ``multiply(A, B, C)`` of 32x32 tiles over K = 320 in steps
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-M, N, K = 64, 64, 320
-TILE, STEP = 32, 16
-Matrix = npt.NDArray[np.float64]
+from tests.loop_texts import (
+    EXTRA,
+    LOAD_A,
+    LOAD_B,
+    ONES,
+    OTHER,
+    RANGE,
+    START,
+    STORE,
+    STORE_SUM,
+    Form,
+    K,
+    Matrix,
+    even_steps,
+    indented,
+    kernel,
+    loop,
+    ranged,
+    steps,
+    with_transposed_b,
+)
+from tests.native_forms import NATIVE_FORMS
 
-HEADER = """
-from typing import Any
-
-
-@wp.func
-def row_of(k: int):
-    return k * 16
-
-
-@wp.func
-def plus_one(x: wp.float32):
-    return x + wp.float32(1.0)
-
-
-@wp.struct
-class Sizes:
-    k: int
-"""
-KERNEL = """
-@wp.kernel{options}
-def multiply(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
-    i, j = wp.tid()
-{body}
-"""
-START = """c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32, storage="shared")"""
-ONES = START.replace("zeros", "ones")
-OTHER = START.replace("c =", "d =")
-STORE = "wp.tile_store(C, c, offset=(i * 32, j * 32))"
-STORE_SUM = ("e = c + d", STORE.replace("C, c", "C, e"))
-LOAD_A = "a = wp.tile_load(A, shape=(32, 16), offset=(i * 32, {k}), storage='shared')"
-LOAD_B = "b = wp.tile_load(B, shape=(16, 32), offset=({k}, j * 32), storage='shared')"
-
-
-@dataclass(frozen=True)
-class Form:
-    """One form of the loop.
-
-    Attributes:
-        text: Python source after ``import warp as wp``.
-        state: State of the loop in the plan.
-        reason: A part of the plan's reason, if no code is given.
-        code: The code of a rejection in it.
-        expected: Returns the expected C.
-        b_transposed: True if the array B holds the transpose.
-        loops: The number of loops in the plan.
-        stages: The number of buffers of a loop whose state is "pipelined".
-        differentiable: True if Warp's backward pass is correct, so that gradients can be compared.
-        has_half: True if A and B may be float16. Warp adds and subtracts tiles of equal dtypes alone.
-    """
-
-    text: str
-    state: str = "pipelined"
-    reason: str = "double buffers of 4096 bytes lie in C's memory"
-    code: str = ""
-    expected: Callable[[Matrix, Matrix], Matrix] = np.matmul
-    b_transposed: bool = False
-    loops: int = 1
-    stages: int = 2
-    differentiable: bool = True
-    has_half: bool = True
-
-
-def indented(*lines: str) -> str:
-    return "\n".join(f"    {line}" for text in lines for line in text.splitlines())
-
-
-def kernel(*lines: str, above: str = "", options: str = "") -> str:
-    """The source of a kernel with these statements."""
-    return HEADER + above + KERNEL.format(options=options, body=indented(*lines))
-
-
-def loop(head: str, k: str, *, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, b, c)") -> str:
-    """The source of a loop that loads and multiplies."""
-    return "\n".join([head, *(f"    {line}" for line in (LOAD_A.format(k=k), LOAD_B.format(k=k), *more, product))])
-
-
-def ranged(*, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, b, c)") -> str:
-    """The source of a loop over the columns of A."""
-    return loop("for k in range(0, A.shape[1], 16):", "k", more=more, product=product)
-
-
-def with_transposed_b(text: str) -> str:
-    return text.replace(
-        LOAD_B.format(k="k"), "b = wp.tile_load(B, shape=(32, 16), offset=(j * 32, k), storage='shared')"
-    )
-
-
-def steps(weight: Callable[[int], float], a: Matrix, b: Matrix) -> Matrix:
-    """The sum of the products of all steps, with the weight of each step's number."""
-    columns = [slice(16 * k, 16 * k + 16) for k in range(a.shape[1] // 16)]
-    return np.asarray(sum(weight(k) * (a[:, part] @ b[part]) for k, part in enumerate(columns)))
-
-
-RANGE = ranged()
 FUNCTION = """
 @wp.func
 def product(A: wp.array2d(dtype={kind}), B: wp.array2d(dtype={kind}), i: int, j: int):
@@ -130,31 +53,7 @@ def add_product(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32)
 """
 ODD = """wp.tile_matmul(a, b, c)"""
 TRANSPOSED = "wp.tile_matmul(a, wp.tile_transpose(b), c)"
-NATIVE = """
-@wp.func_native("return n * 16;")
-def step(n: {number}) -> {number}: ...
-
-
-@wp.func_native("WP_TILE_SYNC(); return n * 16;")
-def step_of_block(n: {number}) -> {number}: ...
-
-
-@wp.func_native('''
-__shared__ int calls;
-WP_TILE_SYNC();
-if (threadIdx.x == 0)
-    calls = n == 0 ? 0 : calls + 1;
-WP_TILE_SYNC();
-return calls;
-''')
-def calls_since_zero(n: {number}) -> {number}: ...
-"""
-ADDRESS = """
-@wp.func_native("return (uint64_t)values.data;")
-def address(values: wp.array2d(dtype=wp.float32)) -> wp.uint64: ...
-"""
 INNER = "".join(f"        {line}\n" for line in (LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD))
-EXTRA = "double buffers of 4096 bytes lie in extra shared memory"
 
 
 def substitution(rows: str, blocks: str, *, view: str = "wp.tile_view(x, shape=(16, 32), offset=({row}, 0))") -> str:
@@ -588,44 +487,6 @@ MORE: dict[str, Form] = {
         ),
         reason="double buffers of 4096 bytes lie in C's memory",
     ),
-    "native functions of numbers": Form(
-        kernel(
-            START,
-            loop("for n in range(A.shape[1] // 16):\n    k = step(calls_since_zero(n))", "k"),
-            STORE,
-            above=NATIVE.format(number="int"),
-        ),
-        differentiable=False,  # the reverse pass begins with the last n
-    ),
-    "a native function that waits for the block": Form(
-        kernel(
-            START,
-            loop("for n in range(A.shape[1] // 16):\n    k = step_of_block(n)", "k"),
-            STORE,
-            above=NATIVE.format(number="int"),
-        ),
-    ),
-    "a native function of an array": Form(
-        kernel(
-            START,
-            ranged().replace("tile_load(A,", "tile_load(wp.array(ptr=address(A), shape=(64, 320), dtype=wp.float32),"),
-            STORE,
-            above=ADDRESS,
-        ),
-        differentiable=False,  # no gradient belongs to an address
-        has_half=False,
-    ),
-    "a native function of larger numbers": Form(
-        kernel(
-            START,
-            loop("for n in range(A.shape[1] // 16):\n    k = int(step(calls_since_zero(wp.int64(n))))", "k"),
-            STORE,
-            above=NATIVE.format(number="wp.int64"),
-        ),
-        state="register_accumulators",
-        code="unknown_effects",
-        differentiable=False,
-    ),
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),
         state="register_accumulators",
@@ -659,17 +520,12 @@ MORE: dict[str, Form] = {
         reason="Warp unrolls the loop, so that each iteration has tiles of its own",
     ),
 }
-FORMS = SPELLINGS | MORE
+FORMS = SPELLINGS | MORE | NATIVE_FORMS
 
 
 def reordered(a: Matrix) -> Matrix:
     """The columns at ``k // 2 * 16 + k % 2 * 16``, in order."""
     return np.concatenate([a[:, k // 2 * 16 + k % 2 * 16 :][:, :16] for k in range(K // 16)], axis=1)
-
-
-def even_steps(a: Matrix) -> Matrix:
-    """The columns of every other step."""
-    return np.concatenate([a[:, k : k + 16] for k in range(0, K, 32)], axis=1)
 
 
 def transposed_tiles(c: Matrix) -> Matrix:

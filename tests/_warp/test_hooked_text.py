@@ -12,7 +12,8 @@ import warp_tiles
 from tests._warp.generate import all_nodes, comparable, expanded, generate, recorded_modules, source_of, warps_source
 from tests.computed_kernels import ROUNDED
 from tests.integration.helpers import gemm, load
-from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
+from tests.loop_forms import FORMS
+from tests.loop_texts import LOAD_A, LOAD_B, START, STORE, Form, kernel
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen.operations import ASSIGN, ELEMENTWISE, OPERATORS, UNREAD_ASSIGN, Operation, Tile
 from warp_tiles.codegen.trace import Branch, Loop

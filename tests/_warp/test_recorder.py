@@ -8,7 +8,8 @@ import pytest
 
 from tests._warp.generate import generate, loops_of, operations_named, trace_of
 from tests.integration.helpers import load
-from tests.loop_forms import FORMS, RANGE, START, STORE, kernel, loop
+from tests.loop_forms import FORMS
+from tests.loop_texts import RANGE, START, STORE, kernel, loop
 from warp_tiles.codegen.operations import Array, Effect, Operation, Product, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, FunctionTrace
 

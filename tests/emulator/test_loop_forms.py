@@ -12,7 +12,8 @@ import pytest
 from tests.emulator.generated import Kernels, Runs, build
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
-from tests.loop_forms import FORMS, HEADER, Form, K, M, Matrix, N, in_half
+from tests.loop_forms import FORMS, in_half
+from tests.loop_texts import HEADER, Form, K, M, Matrix, N
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 

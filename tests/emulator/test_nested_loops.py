@@ -11,7 +11,7 @@ import pytest
 from tests.emulator.generated import Runs
 from tests.emulator.module import Machine
 from tests.emulator.test_loop_forms import GRID, compile_forms, integers
-from tests.loop_forms import LOAD_A, LOAD_B, START, STORE, K, M, Matrix, N, kernel
+from tests.loop_texts import LOAD_A, LOAD_B, START, STORE, K, M, Matrix, N, kernel
 
 
 def step(depth: int, k: str, number: int = 0, c: str = "c") -> str:

@@ -12,7 +12,8 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import generated_source, load
-from tests.loop_forms import FORMS, RANGE, SPELLINGS, START, STORE, in_half, kernel
+from tests.loop_forms import FORMS, SPELLINGS, in_half
+from tests.loop_texts import RANGE, START, STORE, kernel
 
 pytestmark = pytest.mark.usefixtures("enabled")
 OPTIONS: dict[str, dict[str, Any]] = {

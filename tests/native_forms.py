@@ -1,0 +1,78 @@
+"""Forms of loops that call native functions, see :mod:`tests.loop_forms`."""
+
+from __future__ import annotations
+
+from tests.loop_texts import (
+    START,
+    STORE,
+    Form,
+    kernel,
+    loop,
+    ranged,
+)
+
+NATIVE = """
+@wp.func_native("return n * 16;")
+def step(n: {number}) -> {number}: ...
+
+
+@wp.func_native("WP_TILE_SYNC(); return n * 16;")
+def step_of_block(n: {number}) -> {number}: ...
+
+
+@wp.func_native('''
+__shared__ int calls;
+WP_TILE_SYNC();
+if (threadIdx.x == 0)
+    calls = n == 0 ? 0 : calls + 1;
+WP_TILE_SYNC();
+return calls;
+''')
+def calls_since_zero(n: {number}) -> {number}: ...
+"""
+ADDRESS = """
+@wp.func_native("return (uint64_t)values.data;")
+def address(values: wp.array2d(dtype=wp.float32)) -> wp.uint64: ...
+"""
+
+
+NATIVE_FORMS: dict[str, Form] = {
+    "native functions of numbers": Form(
+        kernel(
+            START,
+            loop("for n in range(A.shape[1] // 16):\n    k = step(calls_since_zero(n))", "k"),
+            STORE,
+            above=NATIVE.format(number="int"),
+        ),
+        differentiable=False,  # the reverse pass begins with the last n
+    ),
+    "a native function that waits for the block": Form(
+        kernel(
+            START,
+            loop("for n in range(A.shape[1] // 16):\n    k = step_of_block(n)", "k"),
+            STORE,
+            above=NATIVE.format(number="int"),
+        ),
+    ),
+    "a native function of an array": Form(
+        kernel(
+            START,
+            ranged().replace("tile_load(A,", "tile_load(wp.array(ptr=address(A), shape=(64, 320), dtype=wp.float32),"),
+            STORE,
+            above=ADDRESS,
+        ),
+        differentiable=False,  # no gradient belongs to an address
+        has_half=False,
+    ),
+    "a native function of larger numbers": Form(
+        kernel(
+            START,
+            loop("for n in range(A.shape[1] // 16):\n    k = int(step(calls_since_zero(wp.int64(n))))", "k"),
+            STORE,
+            above=NATIVE.format(number="wp.int64"),
+        ),
+        state="register_accumulators",
+        code="unknown_effects",
+        differentiable=False,
+    ),
+}
