@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import client_speed, counters, gemm
+from benchmarks import client_speed, counters, gemm, runner
 from benchmarks.result_values import at
-from benchmarks.speed.cells import BYTES, PARTS
+from benchmarks.speed.cells import BYTES, ENTRIES, PARTS, Entry
 from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
 from warp_tiles.gemm import main_loop
+from warp_tiles.gemm.dispatch import faster_scalar_path
+from warp_tiles.gemm.problem import GemmProblem, dense_operand
 
 SHARED_MEMORY_BYTES = 227 * 1024  # the limit of a block on sm_90
 
@@ -23,6 +27,44 @@ def test_cells_have_unique_names_and_fit_shared_memory(part: gemm.Part) -> None:
         sizes = (cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c)
         used = sum(elements * BYTES[dtype] for elements, dtype in sizes) * (2 if cell.backward else 1)
         assert used <= SHARED_MEMORY_BYTES, entry.name
+
+
+# ---- products that opt out of MathDx
+
+
+def _is_left_to_warp(entry: Entry) -> bool:
+    cell, operands = entry.ours, {}
+    for name, dtype, shape in (
+        ("a", cell.a, (cell.m, cell.k)), ("b", cell.b, (cell.k, cell.n)), ("c", cell.c, (cell.m, cell.n))
+    ):  # fmt: skip
+        is_view = name == cell.transposed  # whose base is not known to be aligned
+        operand = dense_operand(dtype, *shape, transposed=is_view)  # type: ignore[arg-type]
+        operands[name] = replace(operand, alignment=BYTES[dtype]) if is_view else operand
+    sizes = {"m": cell.m, "n": cell.n, "k": cell.k, "threads": cell.threads, "arch": entry.arch}
+    product = GemmProblem(**sizes, **operands, precision="default")  # type: ignore[arg-type]
+    return faster_scalar_path(product, held=cell.form != "resident", differentiated=cell.backward) is not None
+
+
+def _opted_out_title(entry: Entry) -> str:
+    where = "with adjoints" if entry.ours.backward else "alone" if entry.ours.form == "resident" else "in loops"
+    return f"{'float32' if entry.types == 'fp32' else 'other types'} {where}"
+
+
+def test_no_measured_product_that_opts_out_is_slower_by_own_templates() -> None:
+    entries, built, left = {entry.name: entry for entry in ENTRIES}, defaultdict(list), defaultdict(list)
+    for row in at("opted_out/rows"):
+        entry = entries[row["name"]]
+        (left if _is_left_to_warp(entry) else built)[_opted_out_title(entry)].append(row["ratio"])
+    assert min(min(ratios) for ratios in built.values()) >= 1
+    for title, ratios in built.items():
+        others = left[title]
+        assert at(f"opted_out/summary/{title}") == {
+            "measured": len(ratios) + len(others),
+            "built": len(ratios),
+            "geometric_mean": runner.geometric_mean(ratios),
+            "least": min(ratios),
+            "slower": sum(ratio < 1 for ratio in others),
+        }
 
 
 def test_the_ratio_compares_with_the_fastest_peer() -> None:

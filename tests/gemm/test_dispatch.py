@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from warp_tiles.gemm.dispatch import Products, Target, Tile, leading_dimension, operand_of, products
+from warp_tiles.gemm.dispatch import (
+    Products,
+    Target,
+    Tile,
+    faster_scalar_path,
+    leading_dimension,
+    operand_of,
+    products,
+)
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Precision, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.providers.cublasdx import promised
@@ -266,3 +274,53 @@ def test_an_alignment_holds_for_every_row_and_column(dtype: DType, ld: int, layo
     assert operand.alignment == (math.gcd(16, ld * size) if base else size)
     starts = [(0 if base else size) + line * ld * size for line in range(8)]
     assert all(start % operand.alignment == 0 for start in starts)
+
+
+# ---- products that opt out of MathDx
+
+
+def left_to_warp(found: Products, *, held: bool = False, differentiated: bool = False) -> bool:
+    return faster_scalar_path(found.variants[Role.FORWARD], held=held, differentiated=differentiated) is not None
+
+
+def test_a_short_sum_is_left_to_warp_unless_a_loop_holds_it() -> None:
+    short, long = (product(tile(32, k), tile(k, 32), tile(32, 32)) for k in (16, 32))
+    assert left_to_warp(short)
+    assert not left_to_warp(short, held=True)
+    assert not left_to_warp(long)
+
+
+def test_odd_sizes_with_gradients_are_left_to_warp() -> None:
+    found = product(tile(12, 12), tile(12, 12), tile(12, 12))
+    assert not left_to_warp(found)
+    assert left_to_warp(found, differentiated=True)
+    assert left_to_warp(found, differentiated=True, held=True)
+
+
+def test_an_operand_is_read_along_k() -> None:
+    view = {"layout": "col_major", "aligned": False}
+    a, b = tile(32, 32), tile(32, 32)
+    assert left_to_warp(product(tile(32, 32, **view), b, tile(32, 32)))  # type: ignore[arg-type]
+    assert not left_to_warp(product(a, tile(32, 32, **view), tile(32, 32)))  # type: ignore[arg-type]
+    assert not left_to_warp(product(tile(8, 8, **view), tile(8, 8), tile(8, 8)))  # type: ignore[arg-type]
+    assert not left_to_warp(product(tile(32, 32, **view), tile(32, 1), tile(32, 1)))  # type: ignore[arg-type]
+
+
+def test_what_was_not_measured_is_left_to_warp() -> None:
+    operands = tile(32, 32), tile(32, 32), tile(32, 32)
+    assert left_to_warp(product(tile(32, 32, aligned=False), *operands[1:]))
+    assert left_to_warp(product(*operands, target=Target(90, 512)))
+
+
+def test_a_transposed_result_is_decided_as_the_transposed_product() -> None:
+    view, out = (tile(32, 32, layout="col_major", aligned=aligned) for aligned in (False, True))
+    assert left_to_warp(product(tile(32, 32), view, out))
+    assert not left_to_warp(product(tile(32, 16), tile(16, 32, layout="col_major"), tile(32, 32)))
+    assert not left_to_warp(product(tile(32, 16), tile(16, 32, layout="col_major"), out))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_own_templates_compute_other_types(dtype: str) -> None:
+    out = "float32" if dtype == "bfloat16" else dtype
+    found = product(tile(32, 16, dtype), tile(16, 32, dtype), tile(32, 32, out))
+    assert not left_to_warp(found, differentiated=True)

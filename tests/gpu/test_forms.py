@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fast_math": {"fast_math": True},
     "max_unroll": {"max_unroll": 4},
     "debug": {"mode": "debug"},
+    "opted out": {"enable_mathdx_gemm": False},
 }
 
 

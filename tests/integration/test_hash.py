@@ -344,20 +344,34 @@ OPTED_OUT = [
 
 
 @pytest.mark.parametrize(("text", "options"), OPTED_OUT, ids=["products", "solvers"])
-def test_a_module_that_opts_out_keeps_warps_hash(text: str, options: dict[str, bool]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"mathdx_opt_out": "warp"}, {"provider": "cublasdx"}, {"policy": "scalar"}], ids=str
+)
+def test_a_module_that_opts_out_and_is_left_to_warp_keeps_warps_hash(
+    text: str, options: dict[str, bool], settings: dict[str, Any]
+) -> None:
     module = load(text, **options)
     before = warp_hash(module)
-    with warp_tiles.enabled():
+    with warp_tiles.enabled(), warp_tiles.override(**settings):
         assert warp_hash(module) == before
     assert warp_hash(module) == before
 
 
 @pytest.mark.parametrize(("text", "options"), OPTED_OUT, ids=["products", "solvers"])
-def test_own_templates_serve_a_module_that_opts_out_if_asked(text: str, options: dict[str, bool]) -> None:
-    module = load(text, **options, warp_tiles_mathdx_opt_out="own")
+@pytest.mark.parametrize("opt_out", ["auto", "own"])
+def test_own_templates_serve_a_module_that_opts_out(text: str, options: dict[str, bool], opt_out: str) -> None:
+    module = load(text, **options, warp_tiles_mathdx_opt_out=opt_out)
     before = warp_hash(load(text, **options))
     with warp_tiles.enabled():
         assert warp_hash(module) != before
         planned = warp_tiles.plan(module, arch=90, block_dim=64)
     assert {variant.provider for variant in planned.needed} == {"own"}
-    assert planned.settings.providers == ("own", "scalar"), "no provider that needs a library"
+
+
+def test_a_module_that_opts_out_has_one_hash_under_auto_max_and_locked() -> None:
+    module, found = load(gemm(), enable_mathdx_gemm=False), set()
+    with warp_tiles.enabled():
+        for policy in ("auto", "max", "locked"):
+            with warp_tiles.override(policy=policy):
+                found.add(warp_hash(module))
+    assert len(found) == 1

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 import warp_tiles
 from tests.integration.helpers import (
     ARRAYS,
+    FORWARD_ONLY,
     STORE,
     gemm,
+    gemm_loop,
     load,
     planned_products,
     roles,
@@ -139,10 +141,46 @@ def test_a_cpu_target_takes_the_scalar_path() -> None:
 
 
 def test_the_module_option_enable_mathdx_gemm() -> None:
-    found = plan(gemm(), enable_mathdx_gemm=False)
+    found = plan(gemm(), enable_mathdx_gemm=False, warp_tiles_mathdx_opt_out="warp")
     assert {v.provider for v in found.variants} == {"scalar"}
     assert {v.code for v in found.variants} == {"option_off"}
     assert {v.provider for v in plan(gemm(), enable_mathdx_gemm=True).variants} == {"own"}
+
+
+@pytest.mark.parametrize("opt_out", ["auto", "own"])
+@pytest.mark.parametrize("policy", ["auto", "max", "locked"])
+def test_no_library_builds_a_product_that_opts_out(policy: str, opt_out: str) -> None:
+    options = {"warp_tiles_policy": policy, "warp_tiles_mathdx_opt_out": opt_out, "enable_mathdx_gemm": False}
+    assert {v.provider for v in plan(gemm(), **options).variants} == {"own"}
+    assert {v.provider for v in plan(gemm(), block_dim=48, **options).variants} == {"scalar"}
+
+
+def test_each_product_that_opts_out_is_decided_in_its_place() -> None:
+    texts = [gemm("short", 32, 32, 16, decorator=FORWARD_ONLY), gemm("long", 32, 32, 32, decorator=FORWARD_ONLY)]
+    texts += [gemm("odd", 12, 12, 12), gemm("again", 12, 12, 12, decorator=FORWARD_ONLY)]
+    text = "\n\n".join([*texts, gemm_loop("loop", 32, 32, 16, decorator=FORWARD_ONLY)])
+    found = {v.kernels[0]: (v.provider, v.code) for v in plan(text, enable_mathdx_gemm=False).variants if v.needed}
+    left = "scalar", "scalar_path_is_faster"
+    assert found == {
+        "short": left, "long": ("own", ""), "odd": left, "again": ("own", ""), "loop": ("own", "")
+    }  # fmt: skip
+    found = plan(text, enable_mathdx_gemm=False, warp_tiles_mathdx_opt_out="own")
+    assert {v.provider for v in found.needed} == {"own"}
+
+
+def test_a_product_whose_gradients_race_in_warp_is_not_left_there() -> None:
+    text = gemm("square", 12, 12, 12, call="wp.tile_matmul(a, a)")
+    assert {v.provider for v in plan(text, enable_mathdx_gemm=False).needed} == {"own"}
+
+
+@needs_tf32
+def test_only_own_gives_tf32_to_a_product_that_opts_out(warp_warnings: list[str]) -> None:
+    text = gemm(call='wp.tile_matmul(a, b, precision="tf32")')
+    found = plan(text, enable_mathdx_gemm=False)
+    assert "cannot honor precision='tf32'" in warp_warnings[0]
+    assert {v.code for v in found.variants if v.needed} == {"tf32_opted_out"}
+    found = plan(text, enable_mathdx_gemm=False, warp_tiles_mathdx_opt_out="own")
+    assert {v.variant.precision for v in found.needed} == {"tf32"}
 
 
 def test_the_module_option_warp_tiles_provider() -> None:

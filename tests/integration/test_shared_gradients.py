@@ -53,8 +53,8 @@ def test_the_second_adjoint_waits_only_for_a_shared_gradient(tmp_path: Path, bod
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("enabled")
-def test_the_second_adjoint_of_a_product_that_opts_out_waits_if_asked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("opt_out", ["auto", "own", "warp"])
+def test_the_second_adjoint_of_a_product_that_opts_out_waits_unless_warp_has_it(tmp_path: Path, opt_out: str) -> None:
     text, options = HEAD.format("c = wp.tile_matmul(a, a)"), {"enable_mathdx_gemm": False}
-    assert "WP_TILE_SYNC(); wt_gemm" not in generated_source(load(text, **options), tmp_path / "warp")
-    source = generated_source(load(text, **options, warp_tiles_mathdx_opt_out="own"), tmp_path / "own")
-    assert "WP_TILE_SYNC(); wt_gemm" in source
+    source = generated_source(load(text, **options, warp_tiles_mathdx_opt_out=opt_out), tmp_path)
+    assert ("WP_TILE_SYNC(); wt_gemm" in source) == (opt_out != "warp")

@@ -57,21 +57,28 @@ def test_planning_builds_nothing(policy: str, libmathdx_solvers: list[str]) -> N
 
 @pytest.mark.parametrize("call", CALLS)
 def test_enable_mathdx_solver_off(call: str, libmathdx_solvers: list[str]) -> None:
-    found = plan(solver(call), enable_mathdx_solver=False)
+    found = plan(solver(call), enable_mathdx_solver=False, warp_tiles_mathdx_opt_out="warp")
     assert solver_rows(found) == [(role, "scalar") for role in FUNCTIONS[call]]
     assert codes(found) == {"option_off"}
     assert libmathdx_solvers == []
 
 
 @pytest.mark.parametrize(("threads", "provider"), [(64, "own"), (48, "scalar")])
+@pytest.mark.parametrize("opt_out", ["auto", "own"])
 @pytest.mark.parametrize("policy", ["auto", "locked"])
 def test_a_module_that_opts_out_of_mathdx_never_gets_libmathdx(
-    policy: str, threads: int, provider: str, libmathdx_solvers: list[str]
+    policy: str, opt_out: str, threads: int, provider: str, libmathdx_solvers: list[str]
 ) -> None:
-    with warp_tiles.override(policy=policy, mathdx_opt_out="own"):
+    with warp_tiles.override(policy=policy, mathdx_opt_out=opt_out):
         found = plan(solver("tile_cholesky"), block_dim=threads, enable_mathdx_solver=False)
     assert {planned.provider for planned in found.variants} == {provider}
     assert libmathdx_solvers == []
+
+
+def test_solvers_keep_libmathdx_in_a_module_whose_products_opt_out(libmathdx_solvers: list[str]) -> None:
+    found = plan(solver("tile_cholesky"), block_dim=48, enable_mathdx_gemm=False)
+    assert {served_by for _, served_by in solver_rows(found)} == {"libmathdx"}
+    assert "potrf" in libmathdx_solvers
 
 
 def test_a_warp_without_mathdx(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_a_listener_is_called_once_for_every_change_by_code() -> None:
 PROVIDERS = ("auto", *PROVIDER_ORDER)
 SAMPLES: dict[str, list[Any]] = {
     "provider": list(PROVIDERS),
-    "mathdx_opt_out": ["warp", "own"],
+    "mathdx_opt_out": ["auto", "warp", "own"],
     "linker": ["auto", "own", "warp"],
     "cache_dir": ["/a", "/b", "/c"],
     "cache_max_bytes": ["1MB", 2_000_000, "3GiB"],

@@ -91,7 +91,7 @@ def _code_settings() -> tuple[object, ...]:
 
 def _served_builtins(options: Any, resolved: Settings) -> set[str]:
     """Builtins that are planned here. Modules that mention no other keep Warp's hash and Warp's cached builds."""
-    opted_out = set() if resolved.mathdx_opt_out == "own" else _opted_out(options)
+    opted_out = set() if resolved.serves_opted_out else _opted_out(options)
     return {MATMUL, *unknown_products(), *SOLVERS} - opted_out
 
 

@@ -30,7 +30,7 @@ from weakref import WeakSet
 
 import warp
 
-from warp_tiles._warp.internals import MATHDX_OPTIONS, find
+from warp_tiles._warp.internals import GEMM_OPTION, MATHDX_OPTIONS, find
 from warp_tiles._warp.modules import (
     capturing,
     compile_into_cache,
@@ -177,8 +177,8 @@ class Reloads:
         resolved = current(options, getattr(module, "name", ""))
         if self.is_left_to_warp:
             return resolved.left_to_warp()
-        if resolved.mathdx_opt_out == "own" and any(options.get(name) is False for name in MATHDX_OPTIONS):
-            return resolved.own_templates_only()
+        if any(options.get(name) is False for name in MATHDX_OPTIONS):
+            return resolved.opted_out(products=options.get(GEMM_OPTION) is False)
         return resolved
 
     # ---- hooks of Warp's loading

@@ -202,7 +202,7 @@ def dispatch_matmul(
     # Warp 1.19 added ``precision``; older versions always compute in the operands' own
     requested = find("codegen.get_arg_value")(arg_values["precision"]) if "precision" in arg_values else "default"
     precision = precision_of(requested)
-    target = _target(options, resolved)
+    target = _target(options, resolved, precision)
     product = products(tile_of(a), tile_of(b), tile_of(out), precision=precision, target=target)
     for operand in (a, b, out):
         put_in_shared_memory(operand)
@@ -214,7 +214,8 @@ def dispatch_matmul(
                 f"{product.scalar_reason}",
                 remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
             )
-        if getattr(builder, "target", "cuda") is not None:
+        is_expected = resolved.own_products and product.is_unsupported  # Warp warns of no product that opts out
+        if getattr(builder, "target", "cuda") is not None and not is_expected:
             for warning in product.warnings:
                 find("logger.log_warning")(warning)
         names = sites.add(builder, MATMUL, product.variants, (a, b), scalar_reason=product.scalar_reason)
@@ -228,12 +229,15 @@ def dispatch_matmul(
 def dispatch_lto_dot(
     sites: CallSites, original: Callable[..., tuple[str, bytes]], *args: Any, **kwargs: Any
 ) -> tuple[str, bytes]:
-    """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other variants."""
+    """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other variants.
+
+    In a module whose products opt out of MathDx, which this one does not, Warp builds it.
+    """
     bound = inspect.signature(original).bind(*args, **kwargs)
     bound.apply_defaults()
     builder = bound.arguments["builder"]
     resolved = sites.settings_of(builder.options, builder) if hasattr(builder, "module") else None
-    if resolved is None or resolved.policy == "off" or resolved.provider == "scalar":
+    if resolved is None or resolved.policy == "off" or resolved.provider == "scalar" or resolved.own_products:
         return original(*args, **kwargs)
     variant = variant_of_call(bound.arguments)
     (name,) = sites.add(builder, CHOLESKY, {Role.ADJOINT_A: variant}, roles=(Role.ADJOINT_A,))
@@ -269,15 +273,17 @@ def _without_functions(options: Mapping[str, Any], resolved: Settings, option: s
     """Why a module cannot call functions of a kind, for which Warp has an option; None if it can."""
     if not mathdx_enabled():
         return Rejected("without_mathdx", (kind,))
-    if not options.get(option, True) and resolved.mathdx_opt_out == "warp":
+    if not options.get(option, True) and not resolved.serves_opted_out:
         return Rejected("option_off", (option,))
     return None
 
 
-def _target(options: Mapping[str, Any], resolved: Settings) -> Target:
+def _target(options: Mapping[str, Any], resolved: Settings, precision: Precision) -> Target:
     reason = None
     if options["output_arch"] is not None:
         reason = _without_functions(options, resolved, GEMM_OPTION, "GEMM")
+        if not reason and resolved.decides_opted_out and precision == "tf32":
+            reason = Rejected("tf32_opted_out")
         for name in ("policy", "provider"):
             if not reason and getattr(resolved, name) == "scalar":
                 reason = resolved.against(name, "auto")

@@ -49,7 +49,9 @@ class Chain:
     def order(self, variant: Variant) -> tuple[Provider[Any], ...]:
         """The providers in the order in which they are tried for a variant. The fastest by measurement comes first."""
         best = self._best(variant, self.providers)
-        serving = (provider for provider in self.providers if isinstance(variant, provider.serves))
+        serving = [provider for provider in self.providers if isinstance(variant, provider.serves)]
+        if self.settings.own_products and isinstance(variant, GemmProblem):
+            serving = [provider for provider in serving if provider.name in ("own", "scalar")]
         return tuple(sorted(serving, key=lambda provider: best is None or provider.name != best.provider))
 
     def _best(self, variant: Variant, providers: Sequence[Provider[Any]]) -> TunedChoice | None:
@@ -82,7 +84,7 @@ class Chain:
             LockedError: The policy is ``locked``.
             ToolchainError: The policy is ``fast``, or the settings name the provider ``cublasdx``.
         """
-        needed = self.settings.needs_toolchain
+        needed = self.settings.rules.needs_toolchain
         if not needed and not (self.forced and self.settings.provider == "cublasdx"):
             return
         policy = f"{self.settings.named('policy')} is {self.settings.policy!r}"

@@ -7,7 +7,7 @@ gets placeholder names instead, which the source's prelude defines: three for a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
@@ -90,3 +90,8 @@ class Session:
         """Record a site with the fields of :class:`Site`, and return it with its placeholders."""
         self.sites.append(Site(len(self.sites), call, function, dict(variants), **facts))
         return self.sites[-1]
+
+    def on_scalar_path(self, reasons: Mapping[int, Rejected]) -> Session:
+        """The same with some sites on the scalar path, for the reasons by their numbers."""
+        taken = {index: replace(self.sites[index], variants={}, scalar_reason=why) for index, why in reasons.items()}
+        return replace(self, sites=[taken.get(site.index, site) for site in self.sites])

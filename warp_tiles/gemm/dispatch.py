@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from warp_tiles.gemm.hardware import TENSOR_CORES_ARCH
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision, Role
 from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.tile_config import transposed
 
 
 @dataclass(frozen=True)
@@ -184,3 +185,46 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
         },
         warnings=tuple(warnings),
     )
+
+
+# ---- products that opt out of MathDx
+
+_MOST_THREADS = 256  # of the blocks that were measured
+
+
+def faster_scalar_path(product: GemmProblem, *, held: bool, differentiated: bool) -> Rejected | None:
+    """Why a product that opts out of MathDx is left to Warp's scalar path; None if own templates compute it.
+
+    The rule has no measured product that own templates compute more slowly (docs/tables.md). Without tensor cores, they
+    read along K, so a product by itself gains if K is contiguous in A, and B either has it so too or has a long K.
+
+    Args:
+        held: True if a loop keeps its accumulators in registers, and loads ahead or would add a new tile to C.
+        differentiated: True if its adjoints are called.
+    """
+    if "float32" not in (product.a.dtype, product.b.dtype) or {"bfloat16", "float64"} & set(_dtypes(product)):
+        return None
+    view = transposed(product) if product.c.arrangement == "col_major" else product
+    is_faster = held or _is_faster_alone(view)
+    if differentiated:
+        is_faster = is_faster and all(size % 16 == 0 for size in (product.m, product.n, product.k))
+    return None if is_faster else Rejected("scalar_path_is_faster", (product.describe(),))
+
+
+def _is_faster_alone(view: GemmProblem) -> bool:
+    """True if own templates compute a product with float32 operands and a row-major C faster than Warp, in no loop."""
+    along_rows = [operand for operand in view.operands if operand.arrangement == "row_major"]
+    if view.threads > _MOST_THREADS or any(operand.alignment < _line_alignment(operand) for operand in along_rows):
+        return False
+    if view.a.arrangement == "col_major":
+        return view.b.arrangement == "row_major" and (view.n == 1 or max(view.m, view.n) <= 8)
+    return view.k % 8 == 0 if view.b.arrangement == "col_major" else view.k >= max(view.m, view.n)
+
+
+def _line_alignment(operand: Operand) -> int:
+    """The alignment in bytes of the rows or columns of a tile whose base is aligned."""
+    return math.gcd(operand.leading_dimension * DTYPE_BYTES[operand.dtype], 16)
+
+
+def _dtypes(product: GemmProblem) -> tuple[DType, ...]:
+    return tuple(operand.dtype for operand in product.operands)

@@ -22,6 +22,8 @@ REASONS = {
     "setting": "{} is {}",
     "setting_to_change": "{} is {}: {}",
     "option_off": "the option {} is off: remove it, or set mathdx_opt_out to 'own'",
+    "scalar_path_is_faster": "it is faster for {}: set mathdx_opt_out to 'own' for own templates",
+    "tf32_opted_out": "there Warp computes in float32: set mathdx_opt_out to 'own' for tf32",
     "without_mathdx": "kernels of a Warp without MathDx cannot call {} functions: install a warp-lang with it",
     "cpu": "the target is the CPU",
     "no_leading_dimension": "{} with shape={} strides={} cannot be expressed as a leading dimension",

@@ -29,7 +29,7 @@ from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm import hardware
-from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
+from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, faster_scalar_path
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -109,15 +109,16 @@ def plan_module(
         TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
         Exception: Any error of ``choose``.
     """
-    bare = resolve(generated.session, generated.called, generated.kernels, generated.uses)
-    bare = replace(bare, loops_reason=generated.loops_reason, indexed_elements=generated.indexed_elements)
-    bare = replace(bare, linker_reason=linker_reason or generated.linker_reason)
-    planner = _Planner(generated, bare, choose)
     arch = generated.session.arch
     has_suffix = arch is not None and hardware.has_wgmma(arch) and not (generated.linker_reason or without_wgmma)
+    planner = _Planner.of(generated, linker_reason, choose)
     loops, calls = planner.decide(suffix=has_suffix)
+    while slower := planner.faster_scalar_paths(loops):
+        generated = replace(generated, session=generated.session.on_scalar_path(slower))
+        planner = _Planner.of(generated, linker_reason, choose)
+        loops, calls = planner.decide(suffix=has_suffix)
     plan = replace(
-        bare,
+        planner.bare,
         variants=planner.variants(calls),
         loops=planner.loops(loops),
         whole_products=planner.whole_products(),
@@ -141,6 +142,12 @@ class _Planner:
     bare: ModulePlan
     choose: Choose
     chosen: dict[PlannedVariant, PlannedVariant] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, generated: GeneratedModule, linker_reason: str, choose: Choose) -> _Planner:
+        bare = resolve(generated.session, generated.called, generated.kernels, generated.uses)
+        bare = replace(bare, loops_reason=generated.loops_reason, indexed_elements=generated.indexed_elements)
+        return cls(generated, replace(bare, linker_reason=linker_reason or generated.linker_reason), choose)
 
     @property
     def session(self) -> Session:
@@ -194,6 +201,22 @@ class _Planner:
             for site in self.session.sites
         )
         return replace(planned, reason=f"{planned.reason}; {_RACE}") if races else planned
+
+    def faster_scalar_paths(self, loops: Iterable[LoopDecision]) -> dict[int, Rejected]:
+        """Why products that opt out of MathDx are left to Warp, by the numbers of their sites.
+
+        If both adjoints add to one gradient, they are not left, because Warp's scalar adjoints do not wait.
+        """
+        if not self.settings.decides_opted_out:
+            return {}
+        called, waiting = self.generated.called, waiting_sites(self.trace) & self.generated.called
+        held = {one.operation.site for loop in loops for one in loop.accumulations if loop.loads or one.addition}
+        reasons = {
+            index: faster_scalar_path(product, held=index in held, differentiated=index in called)
+            for index, product in self._products().items()
+            if index not in waiting
+        }
+        return {index: reason for index, reason in reasons.items() if reason}
 
     # ---- loops
 

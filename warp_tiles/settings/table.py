@@ -95,8 +95,8 @@ class Settings:
             them with the option ``warp_tiles_answers`` of a module of its own. It is not a setting.
         deterministic: True under Warp's module option ``deterministic``. Tuning records do not count then, since they
             change the order of additions. It is not a setting.
-        fast_by_default: True if warp_tiles itself chose the policy ``fast``. Then the next provider may replace one
-            without its toolchain. It is not a setting.
+        own_products: True in a module whose products opt out of MathDx: no library builds them, and nothing is tuned.
+            It is not a setting.
         start_list: True if the program or its parent keeps a start list. It is not a setting.
         layers: The layer of each value that is not a default, by name. It does not count for equality.
     """
@@ -104,9 +104,10 @@ class Settings:
     provider: str = _setting("auto", values.choice("auto", *PROVIDER_ORDER, mma="own"), affects="code", users_own=True)
     """`auto`: every [provider](providers.md#providers) in order. `own`, `cublasdx`, `libmathdx`, `scalar`: only this
     one; its failure is an error. `cublasdx` has no solvers and leaves them to libmathdx."""
-    mathdx_opt_out: str = _setting("warp", values.choice("warp", "own"), affects="code")
-    """Calls whose module opts out of MathDx (`enable_mathdx_gemm=False`, `enable_mathdx_solver=False`): `warp`
-    leaves them to Warp's scalar path, `own` builds them from own templates and never from a library."""
+    mathdx_opt_out: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code")
+    """Calls whose module opts out of MathDx (`enable_mathdx_gemm=False`, `enable_mathdx_solver=False`): `auto` builds
+    those from own templates that are faster than Warp's scalar path ([clients](clients.md#opted-out-calls)), `own`
+    builds all, and `warp` leaves them to Warp. No library builds them."""
     linker: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code", users_own=True)
     """`auto`: warp_tiles links if it can, else Warp. `own`: warp_tiles must link. `warp`: Warp links."""
     cache_dir: Path | None = _setting(
@@ -184,7 +185,7 @@ class Settings:
     """Time limit of one search in seconds; 0 is no limit."""
     answers: str = dataclasses.field(default="", repr=False)
     deterministic: bool = dataclasses.field(default=False, repr=False)
-    fast_by_default: bool = dataclasses.field(default=False, repr=False)
+    own_products: bool = dataclasses.field(default=False, repr=False)
     start_list: bool = dataclasses.field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False, repr=False)
 
@@ -242,12 +243,15 @@ class Settings:
     @property
     def rules(self) -> Policy:
         """The rules of the policy."""
-        return POLICIES[self.policy]
+        rules = POLICIES[self.policy]
+        return dataclasses.replace(rules, records=False, tunes=False) if self.own_products else rules
 
     @property
-    def needs_toolchain(self) -> bool:
-        """True if a provider without its toolchain is an error, False if the next provider is tried."""
-        return self.rules.needs_toolchain and not self.fast_by_default
+    def serves_opted_out(self) -> bool:
+        """True if calls whose module opts out of MathDx may be built from own templates."""
+        if self.mathdx_opt_out == "auto":
+            return self.provider == "auto" and "own" in self.rules.providers
+        return self.mathdx_opt_out == "own"
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -267,25 +271,28 @@ class Settings:
             )
         return (self.provider,)
 
+    @property
+    def decides_opted_out(self) -> bool:
+        """True if each product is built from own templates only where they are faster than Warp's scalar path."""
+        return self.own_products and self.mathdx_opt_out == "auto"
+
     def affecting_code(self) -> dict[str, Any]:
         """The values that the code of modules depends on, by setting."""
         return {name: getattr(self, name) for name, item in SETTINGS.items() if item.affects == "code"}
 
-    def own_templates_only(self) -> Settings:
-        """Settings of a module that opts out of MathDx but takes own templates: no provider that needs a library."""
-        if self.policy not in ("auto", "max"):
+    def opted_out(self, *, products: bool) -> Settings:
+        """Settings of a module that opts out of MathDx, also for its products or for solvers alone."""
+        if not self.serves_opted_out:
             return self
-        now = self._with_policy("fast", "of a module that opts out of MathDx")
-        layers = tuple(item for item in now.layers if item[0] != "provider")
-        return dataclasses.replace(now, provider="auto", fast_by_default=True, layers=layers)
+        if self.provider == "scalar":
+            return dataclasses.replace(self, own_products=products)
+        layers = tuple(item for item in self.layers if item[0] != "provider")
+        return dataclasses.replace(self, provider="auto", own_products=products, layers=layers)
 
     def left_to_warp(self) -> Settings:
         """Settings of a module whose products Warp serves alone, because it generates code in an unknown way."""
-        return self._with_policy("off", "of an untested Warp")
-
-    def _with_policy(self, policy: str, layer: str) -> Settings:
         kept = (item for item in self.layers if item[0] != "policy")
-        return dataclasses.replace(self, policy=policy, layers=(*kept, ("policy", layer)))
+        return dataclasses.replace(self, policy="off", layers=(*kept, ("policy", "of an untested Warp")))
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""

@@ -23,7 +23,7 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     """Every setting with the type of its values. See :class:`warp_tiles.Settings`."""
 
     provider: Literal["auto", "own", "cublasdx", "libmathdx", "scalar"] | Removed
-    mathdx_opt_out: Literal["warp", "own"] | Removed
+    mathdx_opt_out: Literal["auto", "own", "warp"] | Removed
     linker: Literal["auto", "own", "warp"] | Removed
     cache_dir: Folder | Removed
     cache_max_bytes: int | str | Removed
