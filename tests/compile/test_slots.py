@@ -145,6 +145,9 @@ class Endless:
         self.ended = threading.Event()
         self.made.append(self)
 
+    def takes(self, request: object) -> bool:
+        return True
+
     def run(self, request: Any) -> Any:
         if isinstance(request, worker.Limited):
             assert self.ended.wait(30)
