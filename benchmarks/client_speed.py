@@ -46,6 +46,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
+from benchmarks.clients import Case
 from benchmarks.machine import ROOT, cpu_record, gpu_record
 from benchmarks.processes import environment, served, trust_and_push
 from benchmarks.runner import Row
@@ -70,18 +71,6 @@ SIDES = {
 }
 PEER = "warp"
 TILES = (sys.executable, "-m", "warp_tiles")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A client, measured for its speed or for its starts."""
-
-    kind: str
-    client: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind} {self.client}"
 
 
 CASES = [Case(kind, client) for kind in SIDES for client in (*MODELS, *NEWTON)]

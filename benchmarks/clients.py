@@ -209,7 +209,7 @@ def measured_wheel(package: str, python: Path, limit_s: float) -> Row:
 
 @dataclass(frozen=True)
 class Case:
-    """A client's step or its whole starts, or a wheel of a package's kernels."""
+    """A client's step, its starts or its speed, or a wheel of a package's kernels."""
 
     kind: str
     client: str
