@@ -226,8 +226,10 @@ def test_a_start_list_takes_the_place_of_a_script(made: Made, tmp_path: Path) ->
     words = "--arch", "90", "--start", start, made.client / "script.py", "all of it"
     warmed = json_of(command("warm", *words, PYTHONPATH=path, WARP_TILES_CACHE_DIR=str(tmp_path / "cache")))
     words = "--wheel", "a", "--arch", "90", "-o", tmp_path, start
-    assert "of the scripts' kernels" in made.bundle(*words).stderr
-    answer = json_of(made.bundle("--client", "wheel-client-dist", *words))
+    assert "does not say whose kernels it has" in made.bundle(*words).stderr
+    named = "--client", "wheel-client-dist"
+    assert "which takes no arguments" in made.bundle(*named, *words[:-1], f"{start} --size 4").stderr
+    answer = json_of(made.bundle(*named, *words))
     assert {row["key"] for row in answer["modules"]} == {row["key"] for row in warmed["modules"]}
     with zipfile.ZipFile(answer["wheel"]) as archive:
         keys = json.loads(archive.read("warp_tiles_kernels/a/index.json"))["body"]["keys"]["module"]

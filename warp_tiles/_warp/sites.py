@@ -231,7 +231,7 @@ def dispatch_lto_dot(
 ) -> tuple[str, bytes]:
     """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other variants.
 
-    In a module whose products opt out of MathDx, which this one does not, Warp builds it.
+    It does not opt out of MathDx, so if the module's products do, Warp builds it.
     """
     bound = inspect.signature(original).bind(*args, **kwargs)
     bound.apply_defaults()

@@ -50,7 +50,7 @@ def bundle(wanted: Wanted, output: Path | None, wheel: str | None, client: str |
 
     With --wheel, every argument is a script, with its own arguments in quotes: "train.py --size 4". Each runs as under
     "warm", and the wheel holds what all launch. Installed, it is found without an option. An argument that ends with
-    .json is a start list, of a program whose launches depend on results of others.
+    .json is a start list, of a program whose launches depend on results of others. It needs --client.
     """
     if wheel is not None:
         if wanted.block_dim is not None:
@@ -153,6 +153,10 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
         name, *arguments = shlex.split(word) or [word]
         scripts.append(Script(name, tuple(arguments), wanted.script.is_module))
         scripts[-1].require()
+        if name.endswith(_START_LIST) and (client is None or arguments):
+            what = "takes no arguments" if arguments else "does not say whose kernels it has"
+            remedy = "leave them out" if arguments else "name the distribution with --client NAME"
+            raise PlanError(f"{name} is a start list, which {what}", remedy)
     outside = common.script_output_to_stderr(as_json)  # Warp says which devices it finds
     with outside, common.interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
         rows = [row for script in scripts for row in _warmed(script, wanted, Path(scratch))]

@@ -137,7 +137,8 @@ def effect_of_native(snippet: str, parameters: Sequence[str], *, small_numbers: 
 
     Args:
         parameters: The names of its parameters, none of which is a tile.
-        small_numbers: True if its parameters and its result are numbers of at most 32 bits. No pointer fits them.
+        small_numbers: True if its parameters and its result are numbers of at most 32 bits. No generic pointer fits
+            them. A shared address would, and docs/loops.md says that snippets must not use one.
     """
     if _only_returns(snippet, (*parameters, *(f"{name}.data" for name in parameters), *_CASTS)):
         return Effect.NONE

@@ -86,7 +86,7 @@ class _Process:
         self._level: int | None = None  # the optimization level of its compilations
 
     def takes(self, request: Request) -> bool:
-        """True if the process compiles only at the level of a request.
+        """True if the process can run a request without being replaced for another optimization level.
 
         The compiler of CUDA 13.1 to 13.4 makes wrong code for sm_120 after a module of level 0 (NVIDIA/warp#1944).
         """

@@ -195,8 +195,9 @@ _MOST_THREADS = 256  # of the blocks that were measured
 def faster_scalar_path(product: GemmProblem, *, held: bool, differentiated: bool) -> Rejected | None:
     """Why a product that opts out of MathDx is left to Warp's scalar path; None if own templates compute it.
 
-    The rule has no measured product that own templates compute more slowly (docs/tables.md). Without tensor cores, they
-    read along K, so a product by itself gains if K is contiguous in A, and B either has it so too or has a long K.
+    Of the measured products, the rule builds one that is slower, at 0.93 of Warp's speed (docs/tables.md). Without
+    tensor cores, own templates read along K. So a product by itself gains if K is contiguous in A, and B either has it
+    so too or has a long K.
 
     Args:
         held: True if a loop keeps its accumulators in registers, and loads ahead or would add a new tile to C.

@@ -106,8 +106,8 @@ class Settings:
     one; its failure is an error. `cublasdx` has no solvers and leaves them to libmathdx."""
     mathdx_opt_out: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code")
     """Calls whose module opts out of MathDx (`enable_mathdx_gemm=False`, `enable_mathdx_solver=False`): `auto` builds
-    those from own templates that are faster than Warp's scalar path ([clients](clients.md#opted-out-calls)), `own`
-    builds all, and `warp` leaves them to Warp. No library builds them."""
+    those from own templates that are expected to be faster so ([clients](clients.md#opted-out-calls)), `own` builds
+    all, and `warp` leaves them to Warp. No library builds them."""
     linker: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code", users_own=True)
     """`auto`: warp_tiles links if it can, else Warp. `own`: warp_tiles must link. `warp`: Warp links."""
     cache_dir: Path | None = _setting(

@@ -284,7 +284,7 @@ def _unpacked(data: bytes, size: int) -> bytes:
     try:
         found = unpacker.decompress(data, size + 1)
     except lzma.LZMAError as error:
-        raise DamagedError(f"it is not compressed as it was written: {error}") from error
+        raise DamagedError(f"it is not compressed as it was written, or needs too much memory: {error}") from error
     if not unpacker.eof or unpacker.unused_data:
         raise DamagedError(f"it is cut short, or has not the {size} bytes of its index")
     return found
