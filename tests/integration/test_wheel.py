@@ -32,7 +32,7 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import forget_modules
 from warp_tiles._warp.plain import PlainModules
-from warp_tiles.cli import commands
+from warp_tiles.cli import bundling, commands
 from warp_tiles.cli.bundling import clients_of
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import PlanError
@@ -209,6 +209,13 @@ def test_what_cannot_be_made(made: Made, tmp_path: Path) -> None:
         done = made.bundle(*words)
         assert message in done.stderr
         assert usage_error(done) if "--wheel" in message or "-o" in message else done.returncode == 2
+
+
+def test_a_python_without_lzma_runs_no_script(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundling, "find_spec", {"_lzma": None}.get)
+    done = CliRunner().invoke(commands, ["bundle", "--wheel", "a", "--arch", "90", str(made.client / "script.py")])
+    assert "built without the module lzma" in str(done.exception)
+    assert done.output == ""
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -148,6 +149,8 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
     """
     if (match := _NAME.fullmatch(named)) is None:
         raise PlanError(f"--wheel is {named!r}, which names no distribution", "give NAME or NAME==VERSION")
+    if find_spec("_lzma") is None:
+        raise PlanError("this Python was built without the module lzma, which compresses a wheel", "use another Python")
     scripts = []
     for word in (wanted.script.name, *wanted.script.arguments):
         name, *arguments = shlex.split(word) or [word]
