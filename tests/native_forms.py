@@ -36,23 +36,19 @@ def address(values: wp.array2d(dtype=wp.float32)) -> wp.uint64: ...
 """
 
 
+def offset_by(expression: str, number: str) -> str:
+    """A loop whose offset k is an expression of n, with native functions of a type of number."""
+    offset = f"for n in range(A.shape[1] // 16):\n    k = {expression}"
+    return kernel(START, loop(offset, "k"), STORE, above=NATIVE.format(number=number))
+
+
 NATIVE_FORMS: dict[str, Form] = {
     "native functions of numbers": Form(
-        kernel(
-            START,
-            loop("for n in range(A.shape[1] // 16):\n    k = step(calls_since_zero(n))", "k"),
-            STORE,
-            above=NATIVE.format(number="int"),
-        ),
+        offset_by("step(calls_since_zero(n))", "int"),
         differentiable=False,  # the reverse pass begins with the last n
     ),
     "a native function that waits for the block": Form(
-        kernel(
-            START,
-            loop("for n in range(A.shape[1] // 16):\n    k = step_of_block(n)", "k"),
-            STORE,
-            above=NATIVE.format(number="int"),
-        ),
+        offset_by("step_of_block(n)", "int"),
     ),
     "a native function of an array": Form(
         kernel(
@@ -65,12 +61,7 @@ NATIVE_FORMS: dict[str, Form] = {
         has_half=False,
     ),
     "a native function of larger numbers": Form(
-        kernel(
-            START,
-            loop("for n in range(A.shape[1] // 16):\n    k = int(step(calls_since_zero(wp.int64(n))))", "k"),
-            STORE,
-            above=NATIVE.format(number="wp.int64"),
-        ),
+        offset_by("int(step(calls_since_zero(wp.int64(n))))", "wp.int64"),
         state="register_accumulators",
         code="unknown_effects",
         differentiable=False,
