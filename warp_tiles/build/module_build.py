@@ -435,7 +435,7 @@ def foreign_inputs(inputs: Sequence[bytes], keywords: Mapping[str, Any]) -> list
 
 def _request(context: BuildContext, module: ModuleSource, text: str, name: str, prefix: int) -> CompileRequest:
     flags = module_flags(module, context.toolchain().nvrtc_version)
-    level = int(module.keywords.get("optimization_level", 3))
+    level = module.optimization_level
     return CompileRequest(module.name, text, flags, module.include_dirs, f"module {name}", None, prefix, level)
 
 

@@ -75,6 +75,11 @@ class ModuleSource:
     suffix: str = ""
 
     @property
+    def optimization_level(self) -> int:
+        """From 0 to 3, which is Warp's default."""
+        return int(self.keywords.get("optimization_level", 3))
+
+    @property
     def include_dirs(self) -> tuple[str, ...]:
         """The folders of Warp's headers and those of the user."""
         return (self.native_dir, *map(str, self.keywords.get("extra_include_dirs", ())))
@@ -111,7 +116,7 @@ def module_flags(module: ModuleSource, nvrtc_version: Version) -> tuple[str, ...
     ``native/warp.cu``. Precompiled headers are omitted, because they change the time and not the code.
     """
     keywords = module.keywords
-    level = int(keywords.get("optimization_level", 3))
+    level = module.optimization_level
     flags = [
         f"-arch={module.target}", "--std=c++17", f"--fmad={str(bool(keywords.get('fuse_fp', True))).lower()}",
         "--device-as-default-execution-space", "--extra-device-vectorization", "--restrict",
@@ -214,7 +219,7 @@ class WarpCompileRequest:
             given.get("arch_suffix", ""),
             module.output,
             module.native_dir,
-            int(given.get("optimization_level", 3)),
+            module.optimization_level,
             tuple(bool(given.get(name, name not in SWITCHES[:2])) for name in SWITCHES),
             tuple(ltoirs),
             tuple(given.get("fatbins") or ()),
