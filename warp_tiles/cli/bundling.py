@@ -143,7 +143,7 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
     """Run scripts without their launches, each in a process of its own, and write what they launch to a wheel.
 
     Args:
-        wanted: Each word of the command line is a script with its arguments.
+        wanted: Each word of the command line is a script with its arguments, or a start list.
         named: Name of the distribution, with ``==`` and its version or without.
         client: The distribution of the kernels; None to find it.
     """
@@ -191,7 +191,7 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
 
 
 def _warmed(script: Script, wanted: Wanted, scratch: Path) -> list[Row]:
-    """What ``warp-tiles warm`` says about a script, which it runs in an empty process, as a start does."""
+    """What ``warp-tiles warm`` says about a start list, or about a script, which it runs in an empty process."""
     start = scratch / "start.json"
     start.unlink(missing_ok=True)  # another script's modules are not this one's
     words = ["warm", "--json", "--arch", ",".join(map(str, wanted.archs))]
