@@ -11,8 +11,9 @@ the building of models, which are recorded apart.
 
 `--kind starts` measures whole starts, in which launches load their modules for a fake GPU, as rows "starts CLIENT":
 Warp; a first start with the default settings; one with modules="all", which writes a start list; a start with that
-list; a start with a store, which a run that does not count has filled, behind Python's HTTP server; and a start with an
-installed wheel of the step's kernels for sm_90. All caches are empty. Compilations ahead of a launch also run while the
+list; a start with a store, which a run that does not count has filled, behind Python's HTTP server; a start with an
+installed wheel of the step's kernels for sm_90; and a start after `warp-tiles warm`, whose seconds are `warm_seconds`.
+All other caches are empty. Compilations ahead of a launch also run while the
 client is imported and its model is built, so if that phase takes longer than with Warp, the difference is added to the
 seconds of the side.
 
@@ -33,7 +34,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ SIDES = ("warp", "tiles")
 KINDS = ("steps", "starts", "wheels")
 WHEELS = ("mujoco-warp", "mujoco-warp 3.17.0", "newton")
 ARCHS = "80,86,89,90,100,120"
+STEPS = "benchmarks.client_scripts.steps"
 
 
 class LeftOut(Exception):  # noqa: N818
@@ -68,8 +70,8 @@ def run_side(python: Path, name: str, side: str, limit_s: float, *record: Path, 
     """Compile a client's step in a fresh process with empty caches.
 
     Args:
-        *record: The start list of the side `start`.
-        **variables: More variables of its environment.
+        *record: The start list of a start.
+        **variables: More variables of its environment, or other caches.
 
     Raises:
         LeftOut: The process failed or took longer than the limit.
@@ -80,32 +82,36 @@ def run_side(python: Path, name: str, side: str, limit_s: float, *record: Path, 
         words = [name, side, f"{folder}/out", *map(str, record)]
         command = [str(python), "-m", "benchmarks.client_scripts.child", *words]
         try:
-            environ = environment(others, **caches, **variables)
+            environ = environment(others, **{**caches, **variables})
             found: dict[str, Any] = run_json(command, environ, folder=Path(folder), limit_s=limit_s)
         except ProcessError as error:
             raise LeftOut(f"{side}: {error.reason}") from None
     return found
 
 
-def make_wheel(python: Path, names: Iterable[str], archs: str, folder: Path, limit_s: float) -> dict[str, Any]:
-    """Make a wheel of the kernels of clients' steps. Returns what the command prints, and its seconds.
+def run_tiles(python: Path, words: Sequence[str], folder: Path, limit_s: float, **variables: str) -> tuple[str, float]:
+    """Run a command of ``warp-tiles`` in a folder. Returns what it prints, and its seconds.
 
     Raises:
-        LeftOut: It could not be made.
+        LeftOut: It failed.
     """
-    scripts = [f"benchmarks.client_scripts.steps {name}" for name in names]
-    distribution = (*CLIENTS[next(iter(names))].packages, "warp-lang")[0]
-    words = ["bundle", "--json", "--wheel", "kernels==1", "--client", distribution, "--arch", archs, "-o", str(folder)]
-    command, began = [str(python), "-m", "warp_tiles", *words, "-m", *scripts], time.perf_counter()
+    command, environ = [str(python), "-m", "warp_tiles", *words], environment(**variables)
+    began = time.perf_counter()
     try:
-        made: dict[str, Any] = json.loads(
-            subprocess.run(
-                command, env=environment(), cwd=folder, capture_output=True, text=True, timeout=limit_s, check=True
-            ).stdout
+        done = subprocess.run(
+            command, env=environ, cwd=folder, capture_output=True, text=True, timeout=limit_s, check=True
         )
     except subprocess.CalledProcessError as error:
-        raise LeftOut(f"wheel: {error.stderr.strip().splitlines()[-1]}") from None
-    return made | {"seconds": round(time.perf_counter() - began, 1)}
+        raise LeftOut(f"{words[0]}: {error.stderr.strip().splitlines()[-1]}") from None
+    return done.stdout, round(time.perf_counter() - began, 2)
+
+
+def make_wheel(python: Path, names: Iterable[str], archs: str, folder: Path, limit_s: float) -> dict[str, Any]:
+    """Make a wheel of the kernels of clients' steps. Returns what the command prints, and its seconds."""
+    distribution = (*CLIENTS[next(iter(names))].packages, "warp-lang")[0]
+    words = ["bundle", "--json", "--wheel", "kernels==1", "--client", distribution, "--arch", archs, "-o", str(folder)]
+    text, seconds = run_tiles(python, [*words, "-m", *(f"{STEPS} {name}" for name in names)], folder, limit_s)
+    return {**json.loads(text), "seconds": seconds}
 
 
 def installed_wheel(python: Path, name: str, folder: Path, limit_s: float) -> tuple[Path, int]:
@@ -172,6 +178,10 @@ def measured_starts(name: str, python: Path, limit_s: float) -> Row:
             runs["store"] = run_side(python, name, "start", limit_s, folder / "new.json", **from_store)
         site, wheel_bytes = installed_wheel(python, name, folder, limit_s)
         runs["wheel"] = run_side(python, name, "default_start", limit_s, PYTHONPATH=str(site))
+        caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/tiles"}
+        warm = ("warm", "--start", str(folder / "warm.json"), "--arch", str(ARCH), "-m", STEPS, name)
+        _, warm_s = run_tiles(python, warm, folder, limit_s, **caches)
+        runs["warm"] = run_side(python, name, "default_start", limit_s, folder / "warm.json", **caches)
     if len({run["modules"] for run in runs.values()}) > 1:
         raise LeftOut("the sides launched different modules")
     later = {title: max(0.0, run["setup_wall_s"] - runs["warp"]["setup_wall_s"]) for title, run in runs.items()}
@@ -182,6 +192,7 @@ def measured_starts(name: str, python: Path, limit_s: float) -> Row:
         "seconds": seconds,
         "ratios": {title: round(value / seconds["warp"], 3) for title, value in seconds.items() if title != "warp"},
         "wheel_bytes": wheel_bytes,
+        "warm_seconds": warm_s,
         "load_average_before": round(load, 2),
         "modules": runs["warp"]["modules"],
         "versions": runs["warp"]["versions"],
