@@ -13,10 +13,14 @@ A multiprocessor of an RTX 4090 computes a fifth of the fp16 operations in a clo
 ``share_at_ratio`` is the share of the same loop if it multiplies each pair of tiles ``passes`` times: tensor cores then
 have as much more to do than everything else as there. :data:`FLOPS_PER_CLOCK` has the rates.
 
-Rows are loops over 4096 x 4096 x 4096, whose results are compared with cuBLAS. Rows marked ``chosen`` have the
-pipelines of the choosers. After them come other pipelines that fit: 2, 3 or 4 stages, or double buffers. fp64 rows have
-the instruction of sm_90, m16n8k8, and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64.
-sm_120 has the limits of sm_89, so its rows repeat those of sm_89.
+Rows are loops over 4096 x 4096 x 4096, whose results are compared with cuBLAS, and products of tiles that stay in
+shared memory, compared with NumPy. Rows marked ``chosen`` have the pipelines of the choosers. After them come other
+pipelines of the loops that fit: 2, 3 or 4 stages, or double buffers. fp64 rows have the instruction of sm_90, m16n8k8,
+and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64. sm_120 has the limits of sm_89, so its
+rows repeat those of sm_89.
+
+The last rows are factorizations and solves in blocks. No instruction bounds them, so their bound is the same kernel
+with the limits of sm_90, whose results they must equal.
 
 ``--build-only`` fills the folder of builds and needs no GPU.
 """
@@ -24,6 +28,7 @@ sm_120 has the limits of sm_89, so its rows repeat those of sm_89.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -31,13 +36,13 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import runner
+from benchmarks import runner, solvers
 from benchmarks.machine import torch_record, torch_with_warp
 from benchmarks.speed import timing
 from benchmarks.speed.builds import ARCH, Build
-from benchmarks.speed.cells import BYTES, DTYPES, PARTS, Cell, Part, Shape, Types, with_threads
+from benchmarks.speed.cells import BYTES, DTYPES, ENTRIES, PARTS, Cell, Part, Shape, Types, with_threads
 from benchmarks.speed.occupancy import Resources, resident_blocks
-from benchmarks.speed.sides import Cublas, Side, compare
+from benchmarks.speed.sides import Computed, Cublas, Side, compare, to_host
 from benchmarks.speed.timing import Launch
 from warp_tiles.gemm.hardware import multiprocessor, shared_limit
 
@@ -83,7 +88,7 @@ class Row:
     @property
     def passes(self) -> int:
         """How often a loop multiplies, so that the ratio of its work is that of the other architecture."""
-        rate = FLOPS_PER_CLOCK[self.arch].get(self.types)
+        rate = FLOPS_PER_CLOCK[self.arch].get(self.types) if self.cell.form == "loop" else None
         return max(1, round(BOUND_PER_CLOCK[self.types] / rate)) if rate else 1
 
     @property
@@ -103,6 +108,30 @@ class Row:
         return f"sm_{self.arch} {cell.form} {self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}, {cell.main_loop}"
 
 
+@dataclass(frozen=True)
+class SolverRow:
+    """A factorization or solve in blocks, with the limits of an architecture and with those of this GPU."""
+
+    arch: int
+    cell: solvers.Cell
+
+    @property
+    def name(self) -> str:
+        return f"sm_{self.arch} {self.cell.name}"
+
+    @property
+    def builds(self) -> list[Build[solvers.Cell]]:
+        return [Build(self.cell, "tiles", arch) for arch in (self.arch, ARCH)]
+
+
+def solver_rows() -> Iterator[SolverRow]:
+    """Blocks of 16, 32 and 64 rows in matrices of 256."""
+    for arch, types, block in itertools.product(ARCHS, solvers.DTYPES, (16, 32, 64)):
+        for function, columns, threads in (("blocked_cholesky", 0, 128), ("blocked_solve", 1, 64)):
+            if 4 * block**2 * BYTES[solvers.DTYPES[types]] <= shared_limit(arch, threads):
+                yield SolverRow(arch, solvers.Cell(function, types, 256, columns, threads, block=block))
+
+
 def fits(cell: Cell, arch: int) -> bool:
     """True if the tiles of a kernel fit the shared memory of a block."""
     sizes = ((cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c))
@@ -115,8 +144,9 @@ def chosen_rows() -> Iterator[Row]:
         for types in TILES:  # bf16 has the code of fp16, apart from the instruction
             ab, c = DTYPES[types]
             loops = [Cell("loop", ab, ab, c, *tile, types == "tf32") for tile in TILES[types]]
+            resident = [entry.ours for entry in ENTRIES if (entry.part, entry.types) == ("resident", types)]
             if types != "fp64" or arch == 80:
-                cells = (replace(cell, main_loop=CHOSEN) for cell in loops)
+                cells = (replace(cell, main_loop=CHOSEN) for cell in (*loops, *resident))
                 yield from (Row(arch, types, cell) for cell in cells if fits(cell, arch))
 
 
@@ -129,18 +159,31 @@ def is_as_asked(main_loop: str, record: Found) -> bool:
 # ---- measurements
 
 
+class Expected:
+    """The product of one pair of resident tiles, by NumPy."""
+
+    rounds_to_half = False
+
+    def __init__(self, ours: Side) -> None:
+        self.cell, self.part = ours.cell, ours.part
+        self._product = to_host(ours.a)[0] @ to_host(ours.b)[0]
+
+    def results(self, calls: int) -> dict[str, Any]:
+        """The sum of so many products, which is that of each sampled tile."""
+        return {"c": calls * self._product[None]}
+
+
 def planned(row: Row, record: Found) -> Found:
-    """What a row's build says: its pipeline and its resources."""
+    """What a row's build says: its pipeline, or the instruction of its product, and its resources."""
     ((function, resources),) = record["kernels"].items()
+    found = {"launched_bytes": record["launched_bytes"][f"{function}_smem_bytes"], **resources}
+    found["blocks"] = resident_blocks(Resources(**resources), multiprocessor(row.arch))
+    if row.cell.form == "resident":
+        (product,) = record["builds"]
+        return found | {"instruction": (product["tile_config"] or {}).get("instruction", "")}
     (loop,) = record["loops"]
     names = ("state", "stages", "instruction", "accumulators", "shared_bytes", "reason")
-    return {
-        "launched_bytes": record["launched_bytes"][f"{function}_smem_bytes"],
-        **resources,
-        "blocks": resident_blocks(Resources(**resources), multiprocessor(row.arch)),
-        **{name: loop[name] for name in names},
-        "planned_blocks": loop["resident_blocks"],
-    }
+    return found | {name: loop[name] for name in names} | {"planned_blocks": loop["resident_blocks"]}
 
 
 def measure(row: Row, options: argparse.Namespace) -> Found | None:
@@ -160,9 +203,11 @@ def measure(row: Row, options: argparse.Namespace) -> Found | None:
     launches = {"tiles": side.launch(part.calls, False)}
     for build in row.builds[1:] if found["instruction"] else []:  # double buffers multiply once
         launches["again"], found["passes"] = Side(store, build, part).launch(part.calls, False), row.passes
-    cublas = Cublas(torch_with_warp(), side)
-    launches["cublas"] = Launch(cublas.run)
-    found["difference"] = compare(side, cublas)["c"]
+    beside: Computed = Expected(side)
+    if cell.form == "loop":
+        beside = Cublas(torch_with_warp(), side)
+        launches["cublas"] = Launch(beside.run)
+    found["difference"] = compare(side, beside)["c"]
     times = timing.time_alternately(launches)
     found |= asdict(times["tiles"])
     found["tflops"] = round(part.flops(cell) / times["tiles"].median_us / 1e6, 3)
@@ -170,7 +215,23 @@ def measure(row: Row, options: argparse.Namespace) -> Found | None:
     if "again" in times:
         ratio = times["tiles"].median_us / times["again"].median_us
         found["share_at_ratio"] = round(found["share"] * row.passes * ratio, 4)
-    return found | {"to_cublas": round(times["cublas"].median_us / times["tiles"].median_us, 3)}
+    if "cublas" in times:
+        found["to_cublas"] = round(times["cublas"].median_us / times["tiles"].median_us, 3)
+    return found
+
+
+def measure_solver(row: SolverRow, options: argparse.Namespace) -> Found:
+    """The time of a factorization or solve in blocks, and the share of the speed with the limits of this GPU."""
+    found: Found = {"arch": row.arch, **asdict(row.cell)}
+    records = [options.store.record(build) or {"error": "not built"} for build in row.builds]
+    if error := next((record["error"] for record in records if "error" in record), ""):
+        return found | {"error": error[:300]}
+    sides = [solvers.Loaded(options.store, build) for build in row.builds]
+    found["difference"] = runner.require_close(
+        runner.difference(*(side.result() for side in sides)), row.cell.allowed, "the same with other limits"
+    )
+    times = timing.time_alternately({str(number): Launch(side.run) for number, side in enumerate(sides)})
+    return found | asdict(times["0"]) | {"share": round(times["1"].median_us / times["0"].median_us, 4)}
 
 
 # ---- a run
@@ -180,13 +241,14 @@ def line_of(found: Found) -> str:
     if "share" not in found:
         return str(found["error"])
     ratio = f", {found['share_at_ratio']:.0%} at its ratio" if "share_at_ratio" in found else ""
-    return f"{found['share']:.0%} of the bound{ratio}, {found['blocks']} blocks, {found['registers']} registers"
+    blocks = f", {found['blocks']} blocks, {found['registers']} registers" if "blocks" in found else ""
+    return f"{found['share']:.0%} of the bound{ratio}{blocks}"
 
 
-def cases(options: argparse.Namespace) -> list[Row]:
+def cases(options: argparse.Namespace) -> list[Row | SolverRow]:
     chosen = list(chosen_rows())
-    others = [row.with_main_loop(other) for row in chosen for other in OTHERS]
-    return [*chosen, *([] if options.chosen else others)]
+    others = [row.with_main_loop(other) for row in chosen if row.cell.form == "loop" for other in OTHERS]
+    return [*chosen, *([] if options.chosen else others), *solver_rows()]
 
 
 def conditions(options: argparse.Namespace) -> Found:
@@ -198,7 +260,7 @@ def conditions(options: argparse.Namespace) -> Found:
 main = runner.command(
     __doc__,
     cases,
-    measure,
+    lambda row, options: measure(row, options) if isinstance(row, Row) else measure_solver(row, options),
     conditions,
     options={
         "--chosen": {"action": "store_true", "help": "leave out other pipelines than the chooser's"},

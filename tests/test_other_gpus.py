@@ -77,8 +77,9 @@ def test_another_pipeline_counts_if_a_build_has_it() -> None:
 
 def test_loops_multiply_as_often_as_the_other_gpus_tensor_cores_are_slower() -> None:
     fp64 = replace(loop().cell, a="float64", b="float64", c="float64")
+    resident = replace(loop().cell, form="resident")
     rows = [loop(), replace(loop(), arch=80), Row(80, "fp64", fp64), Row(89, "fp32", loop().cell)]
-    assert [row.passes for row in rows] == [5, 1, 2, 1]
+    assert [row.passes for row in [*rows, Row(89, "fp16", resident)]] == [5, 1, 2, 1, 1]
     assert [build.label.rpartition("_as_")[2] for build in loop().builds] == ["sm_89", "sm_89_passes_5"]
     assert len(rows[1].builds) == 1
 
