@@ -102,7 +102,7 @@ class FakeEngine:
     def modules(self) -> FakeEngine:
         return self
 
-    def is_packaged(self, module: str) -> bool:
+    def is_looked_up(self, module: str) -> bool:
         return False
 
     def note_missed(self, plan: ModulePlan) -> None: ...

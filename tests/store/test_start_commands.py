@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import warp_tiles
+from tests.integration.builds import TINY
 from tests.integration.commands import command
 from tests.integration.helpers import load
 from tests.nightly import some
 from tests.store.test_start_list import _disabled, recorded, rewrite  # noqa: F401
-from tests.store.warp_modules import entries, text, warm
+from tests.store.warp_modules import compiled, entries, records, text, warm
 from warp_tiles.build.start_list import read_start_list
 from warp_tiles.cli import commands
 from warp_tiles.errors import RemoteError
@@ -119,6 +121,28 @@ def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_pat
     ]  # fmt: skip
     file.write_bytes(record.to_bytes())
     assert "1 present" in warm("--arch", "80", "--record", file, WARP_TILES_CACHE_DIR=cache)
+
+
+def test_a_start_without_an_option_finds_what_a_list_has_compiled(
+    recorded: Any,  # noqa: F811
+    tmp_path: Path,
+    toolchain: None,
+) -> None:
+    plain, product = load(text()), load(TINY)
+    file, cache = recorded("first", plain, product), tmp_path / "other" / "cache"
+    with warp_tiles.override(cache_dir=cache), warp_tiles.enabled():
+        compiled(plain, tmp_path / "before")
+        assert not records(), "nothing was kept, so nothing is looked up"
+    warm("--record", file, WARP_TILES_CACHE_DIR=cache)
+    for modules, found in (("auto", [True, True]), ("tiles", [True])):
+        with warp_tiles.override(cache_dir=cache, modules=modules), warp_tiles.enabled():
+            for module in (plain, product):
+                compiled(module, tmp_path / modules / module.__name__)
+            assert [record["found"] for record in records()] == found
+    with warp_tiles.override(cache_dir=cache), warp_tiles.enabled():
+        compiled(load(text(4)), tmp_path / "another")
+        assert not records(), "what is not there is left to Warp"
+    assert len(entries(tmp_path / "other")) == 2, "a list binds no start key, and a lookup keeps nothing"
 
 
 def test_warm_pushes_what_it_is_asked_to(

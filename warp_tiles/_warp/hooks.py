@@ -515,7 +515,7 @@ class Hooks:
         hasher.warp_tiles_hash = hasher.hash
         if not hasher.warp_tiles_has_calls:
             is_looked_up = PlainModules.serves(resolved) or (
-                resolved.store_trust != OWN and module is not None and self._plain.is_packaged(module, resolved)
+                resolved.store_trust != OWN and module is not None and self._plain.is_looked_up(module, resolved)
             )
             if is_looked_up and (trust := self.engine.foreign_trust(resolved)):
                 hasher.hash = hashlib.sha256(hasher.hash + trust.encode("utf-8")).digest()

@@ -48,7 +48,7 @@ class PlainModules:
         if options.get("output_arch") is None or getattr(hasher, "warp_tiles_has_calls", False):
             return None
         resolved = self._reloads.settings_of(options, module)
-        if not (self.serves(resolved) or self.is_packaged(module, resolved)) or not warp.config.cache_kernels:
+        if not (self.serves(resolved) or self.is_looked_up(module, resolved)) or not warp.config.cache_kernels:
             return None
         from warp_tiles.build.warp_module import say_left_to_warp
         from warp_tiles.compile.module import reason_left_to_warp
@@ -60,9 +60,9 @@ class PlainModules:
             return None
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
 
-    def is_packaged(self, module: Any, resolved: Settings) -> bool:
-        """True if a module is looked up because an installed kernel package may have it."""
-        return resolved.modules != "tiles" and self._engine.build_context(resolved).is_packaged(str(module.name))
+    def is_looked_up(self, module: Any, resolved: Settings) -> bool:
+        """True if a module is looked up although it will not be kept."""
+        return self._engine.build_context(resolved).is_looked_up(str(module.name))
 
     def look_up(self, module: Any, options: Mapping[str, Any]) -> Start | None:
         """Look a module up before its code is generated; None if it has to be generated in any case."""

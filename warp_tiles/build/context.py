@@ -195,6 +195,13 @@ class BuildContext:
         """True if an installed kernel package may have a module, by name."""
         return self.settings.policy != "off" and (packages := self.packages) is not None and packages.serve(module)
 
+    def is_looked_up(self, module: str) -> bool:
+        """True if a module is looked up although it will not be kept: in the cache, if it has modules, or a package."""
+        now = self.settings
+        if now.policy == "off" or now.modules == "tiles":
+            return False
+        return self.modules.had_entries or self.is_packaged(module)
+
     def missed_in_packages(self, module: str, arch: int, block_dim: int) -> str:
         """Why no installed kernel package has a module; empty if none names it."""
         if self.settings.policy == "off" or (packages := self.packages) is None:

@@ -75,7 +75,7 @@ class ModuleBuild:
             warn(problem)
         for cost in dict.fromkeys(loop.cost for loop in self.plan.loops if loop.cost):
             warn(cost)
-        if not (self._settings.keeps_modules or self._is_packaged):  # the whole module may be known
+        if not (self._settings.keeps_modules or self._is_looked_up):  # the whole module may be known
             self._start_functions()
 
     def _start_functions(self) -> None:
@@ -100,7 +100,7 @@ class ModuleBuild:
         kept = linked_here and self._settings.keeps_modules
         text = call.source.read_text("utf-8")
         plan, progress = self.plan, self._engine.progress
-        looks = kept or (linked_here and self._is_packaged)
+        looks = kept or (linked_here and self._is_looked_up)
         counted = progress.module(plan.name, module.arch, plan.block_dim, self._settings.progress)
         with counted, self._lease(module, text, looks=looks, keeps=kept) as lease:
             if lease is not None and lease.found is not None:
@@ -289,8 +289,8 @@ class ModuleBuild:
         return reason
 
     @property
-    def _is_packaged(self) -> bool:
-        return self._context.is_packaged(self.plan.name)
+    def _is_looked_up(self) -> bool:
+        return self._context.is_looked_up(self.plan.name)
 
     @property
     def _prefix(self) -> int:

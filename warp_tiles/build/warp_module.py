@@ -176,7 +176,7 @@ class WarpModuleBuild:
                     if cached is not None:
                         self._write(call.output, cached)
                         package = package_of(lease.found)
-                    elif not keeps:  # it is here only for a package that lacks it
+                    elif not keeps:  # it was only looked up
                         self._engine.note_missed(plan)
                         call.build(list(call.inputs))
                         return

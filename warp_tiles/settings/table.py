@@ -130,7 +130,7 @@ class Settings:
     """Which CUDA modules are kept in the cache: `tiles`, those with products or solvers
     ([linked modules](remote.md#linked-modules)); `all`, also those that [Warp's compiler](cache.md#modules-of-warp)
     builds; `auto`, as `all` if there is a remote store or a start list (`warm SCRIPT`, `run --start FILE`,
-    `enable(start=FILE)`), otherwise none, but functions."""
+    `enable(start=FILE)`), otherwise none, but functions. With `auto`, a module that was kept before is found."""
     remote: str = _setting("", values.store_url, affects="modules", users_own=True)
     """URL of a [remote store](remote.md) behind the cache."""
     remote_push: bool = _setting(False, values.flag, affects="modules", users_own=True)

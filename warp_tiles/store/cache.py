@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -108,6 +109,13 @@ class Cache:
     def shared(self) -> bool:
         """True if the folder may be one that others can write."""
         return self._folder.files.shared
+
+    @functools.cached_property
+    def had_entries(self) -> bool:
+        """True if there was an entry when this was first asked."""
+        with self._usable():
+            return any(True for _ in self._folder.each_key())
+        return False
 
     def check_trust(self) -> None:
         """Refuse a folder that others can write, unless ``allow_shared`` is set. A missing or unreadable one passes.
