@@ -11,6 +11,7 @@ from benchmarks.result_values import at, table
 STARTS = {  # rows of client_speed.json
     "starts humanoid": "MuJoCo Warp, humanoid",
     "starts n_humanoid": "MuJoCo Warp, n_humanoid",
+    "starts n_humanoid alone": "MuJoCo Warp, n_humanoid, alone",
     "starts aloha_pot": "MuJoCo Warp, aloha_pot",
     "starts featherstone": "Newton, Featherstone",
     "starts ik": "Newton, inverse kinematics (LM)",
