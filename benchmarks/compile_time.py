@@ -104,8 +104,6 @@ class Group:
         title: The modules and the state of the caches.
         modules: Texts of Python modules.
         builders: The builders.
-        before: Modules that are built before, each in a process of its own, so that warp_tiles knows the toolchain and
-            has precompiled headers.
         slow_repeats: Largest number of builds by the builders that take minutes.
         threads: Threads per block.
     """
@@ -114,7 +112,6 @@ class Group:
     title: str
     modules: tuple[str, ...]
     builders: tuple[str, ...]
-    before: tuple[str, ...] = ()
     slow_repeats: int = 100
     threads: int = THREADS
 
@@ -132,8 +129,6 @@ class Group:
 _FOUR = ("warp", "scalar", "own", "cublasdx")
 _BOTH, _FORWARD = (ONE.source(None),), (LOOP.source(False),)  # with and without adjoints
 _EIGHT = [kernel.source(None) for kernel in EIGHT]
-_SMALLER = (Kernel(16, 16, 16).source(None), Kernel(32, 32, 32).source(None))
-_SMALLER_LOOPS = (Kernel(64, 64, 64).source(False), Kernel(128, 64, 64).source(False))
 _TRITON = ("own", "triton")
 
 
@@ -151,33 +146,27 @@ def of_architectures() -> Iterator[Group]:
 
 GROUPS = (
     Group("one", "differentiable, cold", _BOTH, _FOUR),
-    Group("headers", "differentiable, headers precompiled", _BOTH, ("scalar", "own"), before=_SMALLER),
     Group("forward", "forward only by kernel option, cold", (ONE.source(False),), _FOUR),
     Group("eight", "eight kernels in one module, cold", ("".join(_EIGHT),), _FOUR, slow_repeats=1),
     Group("triton", "fp16 loop of 256 threads, cold", _FORWARD, _TRITON, threads=256),
-    Group("triton_later", "fp16 loop of 256 threads, headers precompiled", _FORWARD, _TRITON, before=_SMALLER_LOOPS,
-          threads=256),
     *(Group(name, f"solver, {name}, cold", (text,), _FOUR[:3], slow_repeats=1) for name, text in SOLVERS.items()),
     *of_architectures(),
 )  # fmt: skip
 
 
 def build_once(group: Group, builder: str, options: argparse.Namespace) -> Row:
-    """Build once with empty caches, or after other modules."""
+    """Build once with empty caches."""
     with tempfile.TemporaryDirectory() as folder:
         if builder == "triton":
             return dict(run_json([options.triton, "benchmarks/triton_gemm.py"], environment(TRITON_CACHE_DIR=folder)))
         settings, root = BUILDERS[builder], str(options.before.resolve()) if builder == "before" else ""
         arch = int(builder[3:]) if builder.startswith("sm_") else ARCH
-        runs = [((text,), f"before{number}") for number, text in enumerate(group.before) if settings is not None]
-        for modules, out in [*runs, (group.modules, "measured")]:
-            warp_cache = f"{folder}/warp" if settings is None else f"{folder}/warp_{out}"
-            job = Job(
-                modules, settings is not None, arch, group.threads, warp_cache, f"{folder}/tiles", f"{folder}/{out}",
-                tuple((settings or {}).items()), builder == "scalar", "triton" in group.builders, root,
-            )  # fmt: skip
-            result = build(job)
-        return result
+        job = Job(
+            group.modules, settings is not None, arch, group.threads, f"{folder}/warp", f"{folder}/tiles",
+            f"{folder}/measured", tuple((settings or {}).items()), builder == "scalar", "triton" in group.builders,
+            root,
+        )  # fmt: skip
+        return build(job)
 
 
 def is_bad(row: Row) -> bool:
