@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from tests.processes.sitecustomize import KNOWN_CPU_HEADERS, KNOWN_CUDA_HEADERS, KNOWN_DIGESTS, install
+from tests.processes.sitecustomize import KNOWN_CPU_HEADERS, KNOWN_DIGESTS, install
 
 if TYPE_CHECKING:
     from benchmarks.stand_in import StandIn
@@ -32,6 +32,7 @@ _processes = str(Path(__file__).with_name("processes"))
 if _processes not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # for the processes that tests start
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_processes, os.environ.get("PYTHONPATH", "")]))
 install()  # in this process too
+os.environ[KNOWN_CPU_HEADERS] = str(Path(_scratch.name) / "cpu_headers")
 os.environ[KNOWN_DIGESTS] = tempfile.mkdtemp(prefix="digests_", dir=_scratch.name)
 
 hypothesis.settings.register_profile("tests", deadline=None)  # a loaded machine is no error
@@ -48,16 +49,6 @@ def toolchain() -> None:
         find_toolchain()
     except ToolchainError as error:
         pytest.skip(f"no toolchain: {error.message}")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let processes share precompiled headers, except those of tests about such headers and about broken caches."""
-    for variable in (KNOWN_CPU_HEADERS, KNOWN_CUDA_HEADERS):
-        if item.path.name == "test_headers.py" or (variable == KNOWN_CUDA_HEADERS and "hardening" in item.path.parts):
-            os.environ.pop(variable, None)
-        else:
-            os.environ[variable] = str(Path(_scratch.name) / variable.lower())
 
 
 # The files that take longest, in the order in which they start, so that no worker of pytest-xdist is left with one of

@@ -22,7 +22,7 @@ from warp_tiles.codegen.session import FunctionUse, Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.module import BuildCall, ModuleSource
-from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planner import plan_module
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
@@ -78,8 +78,6 @@ class FakeEngine:
     program_start: None = None
     progress: BuildProgress = field(default_factory=BuildProgress)
     started: list[GemmProblem] = field(default_factory=list)
-    prefixes: list[int] = field(default_factory=list)
-    headers_kill: bool = False
     linker_reason: str = ""
     warp_toolkit: tuple[int, int] | None = None
 
@@ -111,11 +109,6 @@ class FakeEngine:
         return nullcontext()
 
     def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
-        if isinstance(request, CompileRequest):
-            assert 0 <= request.prefix < len(request.source)
-            self.prefixes.append(request.prefix)
-            if request.prefix and self.headers_kill:
-                return done(WorkerError("a compiler process ended with exit status -11 during a build"))
         return self.pool.submit(request)
 
     def toolchain(self) -> Toolchain:
@@ -186,16 +179,6 @@ def automatic() -> Any:
 
 
 # ---- linked by warp_tiles
-
-
-def test_a_process_that_dies_with_precompiled_headers_is_replaced_without(case: Case) -> None:
-    case.engine.headers_kill = True
-    record = case.build()
-    assert record.linker == "warp_tiles"
-    assert case.output.read_bytes() == b"the cubin"
-    assert case.warp_built == []
-    first, second = case.engine.prefixes
-    assert first > second == 0
 
 
 def test_a_module_is_compiled_and_linked_by_warp_tiles(case: Case) -> None:

@@ -69,7 +69,6 @@ def test_a_module_is_the_same_as_without_a_cluster(workers: Any, tmp_path: Path)
             assert (record["lto_builds"], record["linker"]) == (1, "warp_tiles")
             built[name] = cubin.read_bytes()
     assert built["cluster"] == built["here"]
-    assert not list((tmp_path / "cluster").rglob("*.pch")), "workers use their own folder"
 
 
 @pytest.mark.slow

@@ -17,12 +17,12 @@ from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.errors import BundleError, LockedError, RecordError
 from warp_tiles.store import LTOIR, MODULE, TOOLCHAIN
 from warp_tiles.store.bundle import Bundle, write_bundle
-from warp_tiles.store.cache import Cache, FileCache
+from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey, TrustedKeys, trusted_keys
-from warp_tiles.store.kinds import FUNCTIONS, HEADERS, MODULES, Kind
+from warp_tiles.store.kinds import FUNCTIONS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.transfer import export, import_bundle
 from warp_tiles.tuning.store import RecordStore
@@ -105,10 +105,6 @@ def _write_digests(folder: Path) -> Path:
     memo = FileDigests(folder / "cache")
     memo._remember("0" * 64, "1" * 64)
     return folder / "cache/toolchain/digests.json"
-
-
-def _headers(folder: Path) -> Path | None:
-    return FileCache(folder / "cache", HEADERS).verified_path(KEY, FileDigests(folder / "cache").digest)
 
 
 def _write_asked(folder: Path) -> Path:
@@ -204,7 +200,6 @@ SUBJECTS: dict[str, Subject] = {
     "digests": Subject(_write_digests, _found(lambda folder: FileDigests(folder / "cache")._load())),
     "linked module": Subject(_stored("objects", MODULES), _entry(MODULES), large=True),
     "manifest of a linked module": Subject(_stored("keys", MODULES), _entry(MODULES)),
-    "precompiled headers": Subject(_stored("objects", HEADERS), _found(_headers, Path.read_bytes), large=True),
     "asked key": Subject(_write_asked, _found(lambda folder: MissedKeys(folder / "cache").find(KEY.digest))),
     "cubin": _output("cubin"),
     "metadata": _output("meta"),

@@ -14,7 +14,7 @@ from warp_tiles.cli import doctor
 from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.store.cache import Cache
 
-BESIDE = ("toolchain", "digests", "asked key", "precompiled headers")
+BESIDE = ("toolchain", "digests", "asked key", "linked module")
 
 
 @pytest.fixture

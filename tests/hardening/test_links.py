@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -21,17 +20,13 @@ from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.settings import Settings
-from warp_tiles.store.cache import Cache, FileCache
+from warp_tiles.store.cache import Cache
 from warp_tiles.store.explain import MissedKeys
-from warp_tiles.store.kinds import HEADERS, MISSED_KEYS, MODULES
+from warp_tiles.store.kinds import MISSED_KEYS, MODULES
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
 WEEK_S = 7 * 86400.0
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def fill(cache: Cache) -> None:
@@ -40,13 +35,12 @@ def fill(cache: Cache) -> None:
 
 
 def use_inner_caches(root: Path) -> None:
-    """As linked modules and precompiled headers are stored, found and evicted."""
+    """As linked modules are stored, found and evicted."""
     for cache in inner_caches(root):
         fill(cache)
         cache.get(key(0))
         with errors_of_commands():
             cache.entries()
-    FileCache(root, HEADERS).verified_path(key(1), sha256)
 
 
 def reproduce(root: Path) -> None:
@@ -67,7 +61,6 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "clear": lambda root: Cache(root).clear(),
     "verify": lambda root: Cache(root).verify(remove=True),
     "listing": lambda root: Cache(root).entries(),
-    "temporary": lambda root: FileCache(root).temporary_path().write_bytes(b""),
     "missed": lambda root: [MissedKeys(root).add(key(number)) for number in range(3)],
     "facts": lambda root: ToolchainStore(root)._write("toolchain", [], {}),
     "digests": lambda root: FileDigests(root).digest(__file__),
@@ -78,7 +71,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
 }
 PLACES = (
     "v1", "v1/keys", "v1/objects", "v1/locks", "asked", "toolchain", "tuning", "tuning/.locks", "tuning/gemm", "failed",
-    *(f"{kind.folder}{inner}" for kind in (MODULES, HEADERS) for inner in ("", "/v1", "/v1/keys")),
+    "cuda_headers", *(f"{MODULES.folder}{inner}" for inner in ("", "/v1", "/v1/keys")),
 )  # fmt: skip
 
 

@@ -269,8 +269,6 @@ BROAD = {
     },
     "in a process or on a thread of this package": {
         ("build/executor.py", "worker_name"),
-        ("compile/compiler.py", "compile_to_ltoir"),
-        ("compile/compiler.py", "reserve_heap"),
         ("compile/pool.py", "_Process._end_process"),
         ("compile/pool.py", "_Process.run"),
         ("compile/worker.py", "preload"),

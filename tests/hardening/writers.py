@@ -18,10 +18,10 @@ from tests.store.cache_workers import get_or_build
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
-from warp_tiles.store.cache import Cache, FileCache
+from warp_tiles.store.cache import Cache
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.kinds import HEADERS, MODULES
+from warp_tiles.store.kinds import MODULES
 from warp_tiles.tuning.store import RecordStore
 
 KEYS = 6
@@ -36,8 +36,8 @@ def payload(name: object) -> bytes:
 
 
 def inner_caches(root: Path) -> list[Cache]:
-    """The caches of linked modules, and of precompiled headers."""
-    return [Cache(root, MODULES), FileCache(root, HEADERS)]
+    """The cache of linked modules."""
+    return [Cache(root, MODULES)]
 
 
 def write(root: Path, draw: random.Random, most: int = 1_000_000) -> None:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# environment variables: the folders of headers that Warp and NVRTC have precompiled
-KNOWN_CPU_HEADERS, KNOWN_CUDA_HEADERS = "TEST_KNOWN_CPU_HEADERS", "TEST_KNOWN_CUDA_HEADERS"
-KNOWN_DIGESTS = "TEST_KNOWN_DIGESTS"  # and of the digests of libraries
+# environment variables: the folders of headers that Warp has precompiled, and of the digests of libraries
+KNOWN_CPU_HEADERS, KNOWN_DIGESTS = "TEST_KNOWN_CPU_HEADERS", "TEST_KNOWN_DIGESTS"
 LIBRARY_BYTES = 1 << 20  # files from this size on are hashed once
 
 
@@ -61,17 +60,6 @@ def change_warp_build(module: ModuleType) -> None:
     module.build_cpu = build_cpu  # type: ignore[attr-defined]
 
 
-def share_cuda_headers(module: ModuleType) -> None:
-    """Keep the headers that NVRTC has precompiled in one folder. With them, a small module takes half the time."""
-    begin = module.ModuleHeaders.__init__
-
-    def begin_in_known_folder(self: Any, root: Any, *args: Any) -> None:
-        known = os.environ.get(KNOWN_CUDA_HEADERS)
-        begin(self, type(root)(known) if known else root, *args)
-
-    module.ModuleHeaders.__init__ = begin_in_known_folder  # type: ignore[attr-defined]
-
-
 def hash_libraries_once(module: ModuleType) -> None:
     """Keep the digests of the compiler and the linker, which every empty cache would ask for."""
     hash_file = module._hash_file
@@ -100,7 +88,6 @@ def hash_libraries_once(module: ModuleType) -> None:
 
 _CHANGES = {
     "warp._src.build": change_warp_build,
-    "warp_tiles.build.headers": share_cuda_headers,
     "warp_tiles.compile.toolchain": hash_libraries_once,
 }
 

@@ -81,7 +81,6 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "trusted_keys": (f"{KEY}, {KEY}", (KEY, KEY)),
         "jobs": ("3", 3),
         "progress": ("off",),
-        "precompile_headers": ("0", False),
         "register_accumulators": ("0", False),
         "main_loop": ("mma",),
         "gemm_gradients": ("always",),
@@ -123,7 +122,6 @@ SAMPLES: dict[str, list[Any]] = {
     "cache_max_bytes": ["1MB", 2_000_000, "3GiB"],
     "cache_shared": [True, False],
     "jobs": [1, "2", 3, 4, 5],
-    "precompile_headers": [True, False],
     "progress": ["auto", "on", "off"],
     "register_accumulators": [True, False],
     "main_loop": ["auto", "mma", "double_buffered", "wgmma,stages=3,in_flight=0"],
@@ -270,7 +268,7 @@ def test_the_nearest_file_with_the_table_counts(monkeypatch: pytest.MonkeyPatch,
     project(tmp_path / "a", "[tool.other]\njobs = 2\n")
     monkeypatch.chdir(inner)
     assert current().jobs == 1
-    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\nprecompile_headers = false\n")
+    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\nasync_copies = false\n")
     assert (current().jobs, current().layer("jobs")) == (3, str(middle))
     project(inner, "[tool.warp_tiles]\n")
     assert current() == settings.Settings(), "an empty table counts too"
@@ -416,6 +414,7 @@ def test_a_relative_path_trusts_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_p
     [
         ("whole_gradients", "whole_gradients is now gemm_gradients. "),
         ("background", "background is gone: the policy 'fast'"),
+        ("precompile_headers", "precompile_headers is gone: leave it out"),
         ("cache_modules", "cache_modules is now modules: 'tiles' keeps linked modules"),
     ],
 )

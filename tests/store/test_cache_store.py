@@ -21,7 +21,7 @@ from warp_tiles.store.cache import Cache, Upstream, find
 from warp_tiles.store.explain import explain_among
 from warp_tiles.store.folder import Folder
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.kinds import HEADERS, MODULES
+from warp_tiles.store.kinds import MODULES
 from warp_tiles.store.paths import SLOT_PREFIX
 
 
@@ -185,9 +185,8 @@ def test_gc_removes_old_leftovers_only(cache: Cache, root: Path) -> None:
 
 def test_totals_are_those_of_all_files(cache: Cache, root: Path) -> None:
     fill(cache, "a")
-    for kind in (MODULES, HEADERS):
-        fill(Cache(root, kind), "b", size=5000)
-    for name in ("tuning/gemm/x.json", "toolchain/x.json", "asked/x.json", "failed/x.cu"):
+    fill(Cache(root, MODULES), "b", size=5000)
+    for name in ("tuning/gemm/x.json", "toolchain/x.json", "asked/x.json", "failed/x.cu", "stats/x.json"):
         (root / name).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         (root / name).write_bytes(bytes(100))
     for path in root.rglob("*"):
@@ -198,16 +197,33 @@ def test_totals_are_those_of_all_files(cache: Cache, root: Path) -> None:
 
     info = cache.info()
     assert info.total_bytes == on_disk() == sum(info.parts.values())
-    assert {part for part, size in info.parts.items() if size > 5000} == {"linked_modules", "precompiled_headers"}
+    assert {part for part, size in info.parts.items() if size > 5000} == {"linked_modules"}
     before = on_disk()
     cleared = cache.clear()
     assert (cleared.total_bytes, cleared.freed_bytes) == (on_disk(), before - on_disk())
     assert cache.info().parts["linked_modules"] == 0
-    assert cache.info().parts["precompiled_headers"] > 5000
     before = on_disk()
     everything = cache.clear(everything=True)
     assert (everything.total_bytes, everything.freed_bytes) == (100, before - 100)
     assert cache.info().parts["tuning_records"] == on_disk() == 100
+
+
+@pytest.mark.parametrize("command", ["gc", "clear --all"])
+def test_precompiled_headers_of_former_versions_are_removed(cache: Cache, root: Path, command: str) -> None:
+    fill(cache, "a")
+    former = [root / name for name in ("cuda_headers/v1/objects/ab/x.pch", "asked_headers/x.json")]
+    for path in former:
+        path.parent.mkdir(parents=True, mode=0o700)
+        path.write_bytes(bytes(5000))
+    for path in root.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    before = cache.info().total_bytes
+    assert cache.clear().total_bytes >= 10_000, "only with --all"
+    fill(cache, "a")
+    report = cache.gc() if command == "gc" else cache.clear(everything=True)
+    assert not any(path.exists() for path in former)
+    assert cache.info().total_bytes == report.total_bytes <= before - 10_000
+    assert (cache.get(key("a")) is not None) == (command == "gc")
 
 
 def stored_keys(cache: Cache) -> list[CacheKey]:

@@ -385,8 +385,8 @@ def test_random_changes_are_refused_or_harmless() -> None:
     "change",
     [
         {"program": "../../x.cu"}, {"program": "wp_a/b.cu"}, {"arch": -1}, {"arch": True}, {"output": "so"},
-        {"linked": {}}, {"linked": {"functions": [{}], "suffix": "", "register_limit": None, "prefix": 0}},
-        {"linked": {"functions": [], "suffix": "", "register_limit": None, "prefix": -1}},
+        {"linked": {}}, {"linked": {"functions": [{}], "suffix": "", "register_limit": None}},
+        {"linked": {"functions": [], "suffix": "", "register_limit": -1}},
         {"name": "\x1b[2J"}, {"program": "wp_\x1b[2J.cu"},
         {"switches": [1, 0, 1, 0]}, {"meta": {"a": "b"}}, {"source": 3}, {"suffix": "a/b"}, {"more": 1},
         {"source": "\udc80"}, {"meta": {"\udc80": 1}}, {"program": f"wp_{'é' * 118}.cu"}, {"program": "wp_\udc80.cu"},

@@ -91,7 +91,7 @@ def test_no_launch_gets_a_wrong_module(seed: int, digesting: None, tmp_path: Pat
 
     def start(wanted: list[tuple[Any, int]], given: Path | None) -> list[bytes]:
         nonlocal used, wasted
-        settings = {"cache_dir": cache, "modules": "all", "jobs": 2, "precompile_headers": 0}
+        settings = {"cache_dir": cache, "modules": "all", "jobs": 2}
         with warp_tiles.override(**settings), warp_tiles.enabled(start=given):
             time.sleep(chance.choice([0.0, 0.002, 0.05]))
             found = [binary(module, value, tmp_path / "out") for module, value in wanted]

@@ -25,7 +25,6 @@ from warp_tiles.util.threads import LAUNCH, DaemonThreads, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 if TYPE_CHECKING:
-    from warp_tiles.build.headers import ModuleHeaders
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.pool import CompilerPool, Request
     from warp_tiles.store.bundle import Bundle
@@ -118,7 +117,7 @@ class Resources:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock = threading.RLock()
-        gone = ("pool", "remote", "waiters", "queue", "store", "headers")  # a thread of the parent may hold their locks
+        gone = ("pool", "remote", "waiters", "queue", "store")  # a thread of the parent may hold their locks
         for identity, pool in self._made.items():
             if identity[0] == "pool":
                 pool.after_fork()
@@ -262,15 +261,6 @@ class BuildContext:
         return self.resources.once(make, "store", root, shared, self.settings.bundle)
 
     @property
-    def headers(self) -> ModuleHeaders:
-        from warp_tiles.build.headers import ModuleHeaders
-
-        root, store, resources = self.root, self.store, self.resources
-        return resources.once(
-            lambda: ModuleHeaders(root, store, lambda work: resources.waiters.submit(work)), "headers", root, store
-        )
-
-    @property
     def pool(self) -> CompilerPool:
         """The compiler processes; the setting ``jobs`` gives their number. With an executor, its workers compile.
 
@@ -374,20 +364,8 @@ class BuildContext:
         return self.store.try_toolchain()
 
     def submit(self, request: Request) -> Future[Compiled]:
-        """Start a request, with precompiled headers if they are possible and the settings allow them.
-
-        Raises:
-            WorkerError: warp_tiles was disabled.
-        """
-        from warp_tiles.compile import compiler
-
-        submit = partial(self.pool.submit, ahead=self.ahead)
-        # a file of precompiled headers is an image of a compiler's heap, so other users must not have written it
-        precompiles = self.settings.precompile_headers and not self.settings.cache_shared
-        is_here = self.resources.executor_pool is None  # workers of an executor have files of their own
-        if precompiles and is_here and isinstance(request, compiler.CompileRequest) and request.prefix:
-            return self.headers.compile(submit, request)
-        return submit(request)
+        """Start a request. Raises a WorkerError if warp_tiles was disabled."""
+        return self.pool.submit(request, ahead=self.ahead)
 
     @contextmanager
     def leased_module(

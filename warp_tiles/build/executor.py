@@ -164,7 +164,7 @@ class Installation:
 #
 # The functions of this part run in processes of Dask, MPI or another executor. They are imported there by name, so the
 # worker needs this package. A worker compiles in compiler processes of its own, like any other process: a crash of the
-# compiler does not end the worker, several threads compile at the same time, and modules share precompiled headers.
+# compiler does not end the worker, and several threads compile at the same time.
 
 
 @dataclass(frozen=True)

@@ -207,13 +207,11 @@ class Linked:
         functions: The device functions that its source calls.
         suffix: ``a`` if its loops need ``sm_90a``, else empty.
         register_limit: Registers per thread, at most; None for no limit.
-        prefix: Characters at the beginning of its source, which other modules share.
     """
 
     functions: tuple[Variant, ...]
     suffix: str
     register_limit: int | None
-    prefix: int
 
     @classmethod
     def from_json(cls, data: Any) -> Linked:
@@ -225,12 +223,12 @@ class Linked:
         names = {field.name for field in fields(cls)}
         if not isinstance(data, dict) or data.keys() != names or not isinstance(data["functions"], list):
             raise ValueError("it has other fields")
-        limit, prefix = data["register_limit"], data["prefix"]
-        if type(prefix) is not int or prefix < 0 or (limit is not None and (type(limit) is not int or limit < 1)):
-            raise ValueError(f"register_limit is {limit!r}, prefix is {prefix!r}")
+        limit = data["register_limit"]
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(f"register_limit is {limit!r}")
         if data["suffix"] not in ("", "a"):
             raise ValueError(f"suffix is {data['suffix']!r}")
-        return cls(tuple(map(variant_from_fields, data["functions"])), data["suffix"], limit, prefix)
+        return cls(tuple(map(variant_from_fields, data["functions"])), data["suffix"], limit)
 
 
 def with_function(planned: PlannedVariant) -> PlannedVariant:

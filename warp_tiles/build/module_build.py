@@ -22,7 +22,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
 from warp_tiles.build.records import Artifact, ModuleRecord, Phases, now_s
 from warp_tiles.build.start_list import StartModule
-from warp_tiles.codegen.prelude import finished_source, prefix_of
+from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, module_flags, reason_without_key
 from warp_tiles.compile.pool import result_of
@@ -157,7 +157,7 @@ class ModuleBuild:
         if reason_without_key(module, text) or own != (now.affecting_code(), now.providers):
             return None
         functions = tuple(dict.fromkeys(v.variant for v in plan.needed if v.variant and v.provider != "scalar"))
-        linked = Linked(functions, plan.arch_suffix, plan.register_limit, self._prefix)
+        linked = Linked(functions, plan.arch_suffix, plan.register_limit)
         request = WarpCompileRequest.of(replace(module, suffix=""), text.encode("utf-8"))
         return StartModule.of(plan.name, plan.block_dim, request, {}, linked)
 
@@ -292,13 +292,8 @@ class ModuleBuild:
     def _is_looked_up(self) -> bool:
         return self._context.is_looked_up(self.plan.name)
 
-    @property
-    def _prefix(self) -> int:
-        return len(prefix_of(self._generated.source))
-
-    def _compile(self, call: BuildCall, *, precompiles: bool = True) -> Future[Compiled]:
-        prefix = self._prefix if precompiles else 0
-        request = _request(self._context, call.module, call.source.read_text("utf-8"), self.plan.name, prefix)
+    def _compile(self, call: BuildCall) -> Future[Compiled]:
+        request = _request(self._context, call.module, call.source.read_text("utf-8"), self.plan.name)
         return self._phases.of_process(records.COMPILE, self._context.submit(request))
 
     def _link(
@@ -324,8 +319,8 @@ class ModuleBuild:
                 link(early or self._compile(call))
             except RefusedWorkerError:
                 raise
-            except WorkerError:  # precompiled headers are an image of a heap, so they may be what the process died of
-                link(self._compile(call, precompiles=False))
+            except WorkerError:  # a compiler process died
+                link(self._compile(call))
         except WarpTilesError as error:
             if self._settings.linker == "own" or isinstance(error, WorkerError):
                 raise
@@ -433,10 +428,10 @@ def foreign_inputs(inputs: Sequence[bytes], keywords: Mapping[str, Any]) -> list
     return ["a solver or FFT"] if inputs or keywords.get("fatbins") else []
 
 
-def _request(context: BuildContext, module: ModuleSource, text: str, name: str, prefix: int) -> CompileRequest:
+def _request(context: BuildContext, module: ModuleSource, text: str, name: str) -> CompileRequest:
     flags = module_flags(module, context.toolchain().nvrtc_version)
     level = module.optimization_level
-    return CompileRequest(module.name, text, flags, module.include_dirs, f"module {name}", None, prefix, level)
+    return CompileRequest(module.name, text, flags, module.include_dirs, f"module {name}", level)
 
 
 def key_ahead(
@@ -463,7 +458,7 @@ def link_ahead(
     """
     context = engine.build_context(bare.settings)
     futures = engine.start(linked.functions, bare.settings).values()
-    compiled = context.submit(_request(context, module, text, bare.name, linked.prefix))
+    compiled = context.submit(_request(context, module, text, bare.name))
     built = [wait_result(future) for future in futures]
     if {artifact.symbol: artifact.key for artifact in built} != functions:
         return None

@@ -139,7 +139,7 @@ def gc(max_size: str | None, as_json: bool) -> None:
 
 
 @cache.command()
-@click.option("--all", "everything", is_flag=True, help="Also precompiled headers, facts and transcripts.")
+@click.option("--all", "everything", is_flag=True, help="Also facts and transcripts.")
 @json_option
 def clear(everything: bool, as_json: bool) -> None:
     """Remove every function and every linked module.

@@ -96,11 +96,6 @@ def _macros(code: ModuleCode) -> Macros:
     return macros
 
 
-def prefix_of(source: str) -> str:
-    """Returns the part of a source before its prelude. The source is the one that Warp generated."""
-    return source.partition(PLACEHOLDER)[0]
-
-
 # ---- declarations of device functions
 
 

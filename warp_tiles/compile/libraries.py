@@ -72,12 +72,10 @@ class Translation(NamedTuple):
     """What NVRTC makes of a translation unit.
 
     Attributes:
-        header_written: True if a flag asked for a file of precompiled headers and it was written.
         log: Warnings, and what flags such as ``--ptxas-options=-v`` ask for.
     """
 
     payload: bytes
-    header_written: bool
     log: str
 
 
@@ -101,13 +99,6 @@ class Nvrtc(_Library):
         self._checked("nvrtcGetSupportedArchs", archs)
         return tuple(archs)
 
-    @property
-    def pch_heap_bytes(self) -> int:
-        """The size of the heap for precompiled headers."""
-        size = c_size_t()
-        self._checked("nvrtcGetPCHHeapSize", byref(size))
-        return size.value
-
     def compile(self, source: str, name: str, flags: Sequence[str], output: str = "LTOIR") -> Translation:
         """Compile one translation unit.
 
@@ -126,8 +117,7 @@ class Nvrtc(_Library):
             if status:
                 raise BuildError(f"NVRTC rejects {name}", log=log or f"error {status} of nvrtcCompileProgram")
             payload = self._bytes(f"nvrtcGet{output}", program)
-            creates = any(flag.startswith("--create-pch") for flag in flags)
-            return Translation(payload, creates and not self._call("nvrtcGetPCHCreateStatus", program), log)
+            return Translation(payload, log)
         finally:
             self._call("nvrtcDestroyProgram", byref(program))
 

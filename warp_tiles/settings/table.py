@@ -152,9 +152,6 @@ class Settings:
     """Number of parallel compiler processes; 0 is one per core of the host, shared with other processes of the user, or
     fewer where memory is short. The link of one
     module uses all cores."""
-    precompile_headers: bool = _setting(True, values.flag)
-    """Keep NVRTC's [precompiled headers](cache.md#precompiled-headers) of modules for later modules and
-    processes."""
     progress: str = _setting("auto", values.choice("auto", "on", "off"))
     """Progress bar: `auto` (on a terminal), `on`, `off`."""
     register_accumulators: bool = _setting(True, values.flag, affects="code")
@@ -315,6 +312,7 @@ SETTINGS: dict[str, Setting] = {
 FORMER = {
     "cache_modules": "cache_modules is now modules: 'tiles' keeps linked modules, and 'all' those of Warp, too",
     "background": "background is gone: the policy 'fast' has no slow builds, and `warp-tiles compile` builds before",
+    "precompile_headers": "precompile_headers is gone: leave it out, because each module reads Warp's headers itself",
     "nvtx": "nvtx is gone: a range of your own around a call shows it in Nsight Systems",
     "prefetch": "prefetch is gone: call warp_tiles.prefetch() in the script",
     "whole_gradients": "whole_gradients is now gemm_gradients",

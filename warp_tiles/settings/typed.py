@@ -39,7 +39,6 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     signing_key: Folder | Removed
     trusted_keys: Sequence[str] | Removed
     jobs: int | Removed
-    precompile_headers: bool | Removed
     progress: Literal["auto", "on", "off"] | Removed
     register_accumulators: bool | Removed
     gemm_gradients: Literal["auto", "always", "off"] | Removed

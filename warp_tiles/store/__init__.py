@@ -1,8 +1,8 @@
 """What is kept: the content-addressed cache of one machine, and the objects that leave it.
 
-The cache holds compiled functions (raw LTO-IR), linked modules and precompiled headers. A key is a list of labelled
-inputs. A payload is stored under its SHA-256. The cache never fails a build: if its folder cannot be used, only the
-caching is lost. It does refuse a folder that others can write. See ``docs/cache.md``.
+The cache holds compiled functions (raw LTO-IR) and linked modules. A key is a list of labelled inputs. A payload is
+stored under its SHA-256. The cache never fails a build: if its folder cannot be used, only the caching is lost. It does
+refuse a folder that others can write. See ``docs/cache.md``.
 
 Objects leave the machine in remote stores and bundles, which sign them. See ``docs/remote.md``.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,12 +13,12 @@ from warp_tiles.errors import CacheError
 from warp_tiles.store import AHEAD, maintain
 from warp_tiles.store.folder import Folder, refused
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.kinds import FUNCTIONS, HEADERS, MODULES, Kind
+from warp_tiles.store.kinds import FORMER_HEADERS, FUNCTIONS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
+from warp_tiles.store.paths import LAYOUT, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
-from warp_tiles.util.files import described, temporary_name, this_process
+from warp_tiles.util.files import described, this_process
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
@@ -31,7 +30,6 @@ DEFAULT_MAX_BYTES = 4 * 1024**3
 LOW_WATER = 0.9
 #: The part of the free bytes that a process may store before it measures the cache again.
 UNMEASURED = 1 / 16
-_WRITTEN = f"{OBJECTS}/00"  # temporary files that other programs write, e.g. NVRTC
 
 
 @dataclass(frozen=True)
@@ -171,12 +169,8 @@ class Cache:
         """
         return self.add(Entry(payload, Manifest.describe(key, payload, info)))
 
-    def add(self, entry: Entry, written: str = "") -> Entry:
+    def add(self, entry: Entry) -> Entry:
         """Store a verified entry, e.g. of another machine; see :meth:`put`.
-
-        Args:
-            written: Name, below the cache's folder, of a file with the payload, which is moved unless the payload is
-                stored already; empty to write the payload.
 
         Returns:
             The entry; :attr:`Entry.is_stored` is False if it could not be stored.
@@ -187,7 +181,7 @@ class Cache:
             self._problems.add("size", self.root, reason, "raise the bound: WARP_TILES_CACHE_MAX_BYTES")
             return entry
         with self._usable(), self._folder.changing():
-            entry = replace(entry, manifest=self._folder.store_entry(entry.manifest, entry.payload, written))
+            entry = replace(entry, manifest=self._folder.store_entry(entry.manifest, entry.payload))
             self._keep_bound(size, entry.key)
         return entry
 
@@ -327,6 +321,7 @@ class Cache:
         """
         with self._command("gc", change=True):
             report = maintain.collect_all(self._folder, self.max_bytes if max_bytes is None else max_bytes)
+            maintain.remove_facts(self._folder, report, FORMER_HEADERS)
         report.total_bytes = self.info().total_bytes  # without the name of the lock's holder
         return report
 
@@ -334,11 +329,10 @@ class Cache:
         """Remove every entry and every linked module. The folder and its locks stay.
 
         Args:
-            everything: Remove also precompiled headers, facts, transcripts and start lists of scripts:
-                all but the tuning records.
+            everything: Remove also facts, transcripts and start lists of scripts: all but the tuning records.
         """
         with self._command("clear", change=True):
-            report = maintain.collect_all(self._folder, -1, (MODULES, HEADERS) if everything else (MODULES,))
+            report = maintain.collect_all(self._folder, -1, (MODULES,))
             if everything:
                 maintain.remove_facts(self._folder, report)
         report.total_bytes = self.info().total_bytes
@@ -371,54 +365,3 @@ def find(caches: Mapping[str, Cache], prefix: str) -> tuple[str, Manifest]:
 
 def _digest_of(key: CacheKey | str) -> str:
     return key if isinstance(key, str) else key.digest
-
-
-class FileCache(Cache):
-    """A cache whose payloads are read by path."""
-
-    def verified_path(self, key: CacheKey, digest: Callable[[Path], str]) -> Path | None:
-        """Look up the file of an entry, verify it by SHA-256 and record its use. A damaged file is removed.
-
-        The file exists until the entry is removed, which another process can do at any time.
-
-        Args:
-            digest: Returns the SHA-256 of a file. It may remember digests, as :class:`FileDigests` does.
-
-        Returns:
-            The file; None if it is missing or damaged, or if the folder cannot be used.
-        """
-        manifest = self.manifest(key)
-        if manifest is None:
-            return None
-        name = self._folder.object_name(manifest.payload_sha256)
-        path = self._folder.files.path(name)
-        try:
-            if stat.S_ISREG(self._folder.files.status(name).st_mode) and digest(path) == manifest.payload_sha256:
-                self._folder.touch(key.digest)
-                return path
-        except FileNotFoundError:
-            return None
-        except unless_signalled(OSError):
-            pass
-        self.get(key)  # removes damaged files, and reports them
-        return None
-
-    def put_file(self, key: CacheKey, path: Path, info: Mapping[str, object]) -> Entry:
-        """:meth:`put` for a file at a :meth:`temporary_path`, which is moved and not copied.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
-        payload = path.read_bytes()
-        return self.add(Entry(payload, Manifest.describe(key, payload, info)), f"{_WRITTEN}/{path.name}")
-
-    def temporary_path(self) -> Path:
-        """A path for a file that :meth:`put_file` moves or its writer removes.
-
-        If the writer is killed, :meth:`gc` removes it after a day.
-
-        Raises:
-            OSError: The folder cannot be created, or is refused.
-        """
-        self._folder.files.make(_WRITTEN)
-        return self._folder.files.path(f"{_WRITTEN}/{temporary_name()}")

@@ -107,11 +107,8 @@ class Folder(Documents[Manifest]):
         with suppressed(OSError):
             self.files.remove(name)
 
-    def store_entry(self, manifest: Manifest, payload: bytes, written: str = "") -> Manifest:
-        """Store an entry durably, the payload first, and return the stored manifest. The caller holds the store lock.
-
-        See :meth:`warp_tiles.store.cache.Cache.add` for ``written``.
-        """
+    def store_entry(self, manifest: Manifest, payload: bytes) -> Manifest:
+        """Store an entry durably, the payload first. Returns the stored manifest. The caller holds the store lock."""
         name = self.object_name(manifest.payload_sha256)
         status = None
         with suppressed(OSError, DamagedError):
@@ -120,7 +117,7 @@ class Folder(Documents[Manifest]):
                 self.remove_damaged(name, "payload does not match its name")
                 status = None
         if status is None:
-            status = self.files.adopt(written, name) if written else self.files.write(name, payload)
+            status = self.files.write(name, payload)
         stored = replace(manifest, payload_mtime_ns=status.st_mtime_ns)
         self.files.write(self.file(manifest.key.digest), stored.encode())
         self.touch(manifest.key.digest)

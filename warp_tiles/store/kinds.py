@@ -40,7 +40,6 @@ class Kind:
 #: Entries, in caches of their own.
 FUNCTIONS = Kind("functions", "", ".ltoir", MAX_PAYLOAD_BYTES, private=False, object=LTOIR)
 MODULES = Kind("linked_modules", "modules", ".cubin", MAX_PAYLOAD_BYTES, private=False, object=MODULE)
-HEADERS = Kind("precompiled_headers", "cuda_headers", ".pch", MAX_PAYLOAD_BYTES)
 #: Tuning records. One with a thousand timings has 0.4 MB.
 MEASUREMENTS = Kind("tuning_records", "tuning", private=False, merged=True, aside=".damaged", object=RECORDS)
 #: What scripts loaded, see :mod:`warp_tiles.build.start_list`. A file that a user names is exchanged.
@@ -49,7 +48,8 @@ STARTS = Kind("facts", "starts", most_bytes=64 << 20, most_files=64, private=Fal
 SEALED = (
     TOOLCHAIN_FACTS := Kind("facts", "toolchain", object=TOOLCHAIN),
     MISSED_KEYS := Kind("facts", "asked", most_files=256),
-    ASKED_HEADERS := Kind("facts", "asked_headers", most_files=64),
 )
 REJECTED_SOURCES = Kind("facts", "failed", ".cu")
-KINDS = (FUNCTIONS, MODULES, HEADERS, MEASUREMENTS, STARTS, *SEALED, REJECTED_SOURCES, Kind("facts", "stats"))
+#: Precompiled headers of former versions, which are only removed.
+FORMER_HEADERS = (Kind("facts", "cuda_headers"), Kind("facts", "asked_headers"))
+KINDS = (FUNCTIONS, MODULES, MEASUREMENTS, STARTS, *SEALED, REJECTED_SOURCES, *FORMER_HEADERS, Kind("facts", "stats"))

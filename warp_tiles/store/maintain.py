@@ -17,7 +17,7 @@ from pathlib import Path
 
 from warp_tiles.store.documents import sealed_documents
 from warp_tiles.store.folder import Folder
-from warp_tiles.store.kinds import HEADERS, KINDS, MODULES, SEALED, Kind
+from warp_tiles.store.kinds import KINDS, MODULES, SEALED, Kind
 from warp_tiles.store.manifest import Manifest
 from warp_tiles.store.paths import KEYS, LAYOUT
 from warp_tiles.store.sealed import DamagedError
@@ -237,7 +237,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
 
 def _beside(folder: Folder) -> list[Folder]:
     """The caches beside the cache of functions."""
-    kinds = () if folder.kind.folder else (MODULES, HEADERS)  # nothing lies beside an inner cache
+    kinds = () if folder.kind.folder else (MODULES,)  # nothing lies beside an inner cache
     return [Folder(folder.files.root, kind, folder.files.shared, folder.problems) for kind in kinds]
 
 
@@ -252,7 +252,7 @@ def _others_of_shared(folder: Folder) -> Iterator[None]:
 
 
 def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
-    """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed."""
+    """Yield the damage of sealed files and linked modules. Damaged files can be removed."""
     for kind in () if folder.kind.folder else SEALED:
         documents = sealed_documents(folder.root, kind, shared=folder.files.shared)
         with _others_of_shared(folder):
@@ -303,9 +303,9 @@ def collect_all(folder: Folder, max_bytes: int, cleared: Collection[Kind] = ()) 
     return report
 
 
-def remove_facts(folder: Folder, report: GcReport) -> None:
-    """Remove all facts."""
-    for kind in KINDS:
+def remove_facts(folder: Folder, report: GcReport, kinds: Collection[Kind] = KINDS) -> None:
+    """Remove all facts of these kinds."""
+    for kind in kinds:
         for name, status in list(below(folder, kind.folder)) if kind.part == "facts" else ():
             if not name.endswith((".lock", ".holder")):  # another process may hold it
                 folder.files.remove(name)

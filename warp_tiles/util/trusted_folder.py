@@ -171,18 +171,6 @@ class TrustedFolder:
         with self._parent(name) as (source, file), self._parent(target, create=True) as (destination, new):
             os.replace(file, new, src_dir_fd=source, dst_dir_fd=destination)
 
-    def adopt(self, written: str, name: str) -> os.stat_result:
-        """Move a file to its place that another program wrote elsewhere below the root, and return its status.
-
-        The move is durable, and the file gets the permissions of this folder's files.
-        """
-        _, mode = self.modes()
-        with self._parent(written) as (source, file), self._parent(name, create=True) as (destination, new):
-            status = write_descriptor(os.open(file, _READ_FLAGS, dir_fd=source), b"", mode)
-            os.replace(file, new, src_dir_fd=source, dst_dir_fd=destination)
-            _sync(destination)
-        return status
-
     def touch(self, name: str, time_ns: int | None = None) -> None:
         """Set a file's times; None for the system's own present time, which also a file of another user accepts."""
         with self._parent(name) as (parent, file):
@@ -190,11 +178,6 @@ class TrustedFolder:
                 os.utime(file, dir_fd=parent, follow_symlinks=False)
             else:
                 os.utime(file, ns=(time_ns, time_ns), dir_fd=parent, follow_symlinks=False)
-
-    def status(self, name: str) -> os.stat_result:
-        """The status of a file or of a link itself. Raises FileNotFoundError if there is no such file."""
-        with self._parent(name) as (parent, file):
-            return os.stat(file, dir_fd=parent, follow_symlinks=False)
 
     def sync(self, folder: str) -> None:
         """Sync a folder, so that the names in it survive a crash."""
