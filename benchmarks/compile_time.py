@@ -104,6 +104,7 @@ class Group:
         title: The modules and the state of the caches.
         modules: Texts of Python modules.
         builders: The builders.
+        later: True if the toolchain is known, because a process before has built another module.
         slow_repeats: Largest number of builds by the builders that take minutes.
         threads: Threads per block.
     """
@@ -112,6 +113,7 @@ class Group:
     title: str
     modules: tuple[str, ...]
     builders: tuple[str, ...]
+    later: bool = False
     slow_repeats: int = 100
     threads: int = THREADS
 
@@ -149,13 +151,14 @@ GROUPS = (
     Group("forward", "forward only by kernel option, cold", (ONE.source(False),), _FOUR),
     Group("eight", "eight kernels in one module, cold", ("".join(_EIGHT),), _FOUR, slow_repeats=1),
     Group("triton", "fp16 loop of 256 threads, cold", _FORWARD, _TRITON, threads=256),
+    Group("triton_later", "fp16 loop of 256 threads, toolchain known", _FORWARD, _TRITON, later=True, threads=256),
     *(Group(name, f"solver, {name}, cold", (text,), _FOUR[:3], slow_repeats=1) for name, text in SOLVERS.items()),
     *of_architectures(),
 )  # fmt: skip
 
 
 def build_once(group: Group, builder: str, options: argparse.Namespace) -> Row:
-    """Build once with empty caches."""
+    """Build once with empty caches, but for what is known of the toolchain."""
     with tempfile.TemporaryDirectory() as folder:
         if builder == "triton":
             return dict(run_json([options.triton, "benchmarks/triton_gemm.py"], environment(TRITON_CACHE_DIR=folder)))
@@ -166,6 +169,8 @@ def build_once(group: Group, builder: str, options: argparse.Namespace) -> Row:
             f"{folder}/measured", tuple((settings or {}).items()), builder == "scalar", "triton" in group.builders,
             root,
         )  # fmt: skip
+        if group.later and settings is not None:
+            build(replace(job, modules=_BOTH, out=f"{folder}/before"))
         return build(job)
 
 

@@ -119,7 +119,11 @@ def test_the_own_cache_keeps_modules_if_asked(tmp_path: Path, monkeypatch: pytes
         assert steps(record) == ["look_up_module", "write_module"]
         assert first.read_bytes() == second.read_bytes()
     with warp_tiles.override(cache_dir=tmp_path / "cache", jobs=1), warp_tiles.enabled():
-        assert not compile_module(load(TINY), tmp_path / "third")[1]["found"]
+        assert compile_module(load(TINY), tmp_path / "third")[1]["found"], "what was kept is found"
+        other = TINY.replace("c = wp", "c = 2.0 * wp")
+        assert not compile_module(load(other), tmp_path / "fourth")[1]["found"]
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
+        assert not compile_module(load(other), tmp_path / "fifth")[1]["found"], "by default, nothing is kept"
 
 
 # ---- what decides about a module
