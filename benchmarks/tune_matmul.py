@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
@@ -46,9 +47,9 @@ from warp_tiles.gemm.matmul import RATES, Rates, candidates, choose_matmul, loop
 from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType
 from warp_tiles.settings import current
-from warp_tiles.tuning.measure import Candidate, Clock, EventClock
+from warp_tiles.tuning.measure import Candidate, Clock, EventClock, SearchDevice
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, decode_records, encode_records
-from warp_tiles.tuning.search import Question, SearchDevice, by_identity
+from warp_tiles.tuning.search import Question, by_identity
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.tuning.tuning_key import TuningKey, environment_of
 
@@ -177,13 +178,13 @@ def tuned(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Matm
 
 
 def _measured(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Config], clock: Clock) -> Record:
+    @contextmanager
+    def devices(pending: Sequence[Config]) -> Iterator[list[SearchDevice]]:
+        bench.prefetch(pending)
+        yield [SearchDevice(bench.build, clock)]
+
     question = Question(key, store, by_identity([DEFAULT, *configs]), reuse_stale=True)
-    known = question.record()
-    missing = [config for config in configs if known.timing(config) is None]
-    if missing:
-        bench.prefetch([DEFAULT, *missing])
-        question.search([DEFAULT, *missing], [SearchDevice(bench.build, clock)], 0.0, jobs=1, default=DEFAULT)
-    return question.record()
+    return question.settle(devices, jobs=1, default=DEFAULT)[0]
 
 
 def shipped(records: Sequence[Record]) -> list[Record]:

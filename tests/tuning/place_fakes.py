@@ -14,10 +14,9 @@ from warp_tiles.gemm.main_loop import LoopQuestion
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import DType, GemmProblem, Operand
 from warp_tiles.tuning.in_place import PlacedLaunch
-from warp_tiles.tuning.measure import Candidate
+from warp_tiles.tuning.measure import Candidate, SearchDevice
 from warp_tiles.tuning.questions import Place
 from warp_tiles.tuning.record import Config, Timing, identity
-from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.tuning.tuning_key import Environment
 from warp_tiles.util.version import __version__
 

@@ -247,7 +247,7 @@ def test_invalid_options_are_refused_at_once(options: dict[str, Any], text: str)
     ids=["text", "list", "device", "empty", "none"],
 )
 def test_one_device_is_a_list_of_one(store: MemoryStore, devices: Any, listed: tuple[Any, ...]) -> None:
-    assert tuned(store, devices=devices)._measurement.devices == listed
+    assert tuned(store, devices=devices)._options.devices == listed
 
 
 def test_launches_with_wrong_arguments(store: MemoryStore) -> None:

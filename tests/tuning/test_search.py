@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.tuning_records import key
 from warp_tiles import WorkerError, settings
 from warp_tiles.errors import ToolchainError
+from warp_tiles.tuning.measure import SearchDevice
 from warp_tiles.tuning.record import Config, Timing
-from warp_tiles.tuning.search import Counters, Question, SearchDevice
+from warp_tiles.tuning.search import Counters, Question, by_identity
 
 CONFIGS = [{"x": number} for number in range(20)]
 
@@ -73,8 +75,13 @@ def search(
     finished: Callable[[Sequence[Timing]], Any] = lambda timings: None,
     **options: Any,
 ) -> tuple[Timing, ...]:
-    question = Question(key(), MemoryStore(), {}, reuse_stale=True)  # type: ignore[arg-type]
-    return question.search(configs, devices, finished=lambda timings, record: finished(timings), **options)
+    """The configurations without a stored timing, which are those of transient failures or of no time."""
+    question = Question(key(), MemoryStore(), by_identity(configs), reuse_stale=True)  # type: ignore[arg-type]
+    record, _ = question.settle(
+        lambda configs: nullcontext(devices), finished=lambda timings, record: finished(timings), **options
+    )
+    stored = {timing.identity for timing in question.record().timings}
+    return tuple(timing for timing in record.timings if timing.identity not in stored)
 
 
 def into(found: dict[Any, Timing]) -> Callable[[Sequence[Timing]], None]:

@@ -29,10 +29,11 @@ from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.settings import Settings
 from warp_tiles.settings.layers import ANSWERS
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.launches import KernelLaunches, Measurement
+from warp_tiles.tuning.launches import KernelLaunches, LaunchOptions
+from warp_tiles.tuning.measure import SearchDevice
 from warp_tiles.tuning.questions import Answers, Place, function_place, loop_place, source_of
 from warp_tiles.tuning.record import Config, Record, Timing, identity
-from warp_tiles.tuning.search import Question, SearchDevice, by_identity
+from warp_tiles.tuning.search import Question, by_identity
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.tuning.tuning_key import Environment, environment_of
 from warp_tiles.util.warn import warn
@@ -145,32 +146,25 @@ class Tuner:
         Raises:
             ToolchainError: Nothing can be built or measured here.
         """
-        place, question = placed.place, self.question(placed.place)
-        measured: set[str] = set()
-        start, error = time.monotonic(), ""
+        place, question, default = placed.place, self.question(placed.place), placed.place.configs[0]
+        before, error, measured = question.record(), "", set[str]()
 
         def finished(timings: Sequence[Timing], record: Record) -> None:
             measured.update(timing.identity for timing in timings)
             progress(place, record)
 
-        with self.store.single_flight(question.key, budget_s or None) as may_search:
-            record = question.record()
-            missing = question.pending(record)
-            left_s = budget_s - (time.monotonic() - start) if budget_s else 0.0
-            if may_search and missing and (left_s > 0 or not budget_s):
-                best = record.winner()
-                wanted = [place.configs[0], *([best.config] if best else []), *missing]
-                configs = list(by_identity(wanted).values())
-                try:
-                    with self.devices(placed, configs) as devices:
-                        question.search(configs, devices, left_s, finished, what=placed.kernel, default=configs[0])
-                except ToolchainError:
-                    raise
-                except WarpTilesError as failure:  # this launch cannot be repeated; others may
-                    error = failure.message
-                if measured:
-                    self.changed()
-        new = measured - {timing.identity for timing in record.timings if not timing.unfinished}
+        try:
+            question.settle(
+                partial(self.devices, placed), budget_s, wait_s=budget_s or None, default=default, finished=finished,
+                what=placed.kernel,
+            )  # fmt: skip
+        except ToolchainError:
+            raise
+        except WarpTilesError as failure:  # this launch cannot be repeated; others may
+            error = failure.message
+        if measured:
+            self.changed()
+        new = measured - {timing.identity for timing in before.timings if not timing.unfinished}
         return replace(self._known(placed), measured=len(new), error=error)
 
     def _known(self, placed: PlacedLaunch) -> TunedPlace:
@@ -217,17 +211,19 @@ def search_devices(
                 copies[name] = copy_of(placed, config)
             return copies[name]
 
-    launches = KernelLaunches(
-        launch.kernel.func,
-        names,
-        launch_of,
-        launch.values,
-        frozenset(names[len(names) - launch.outputs :]),
+    options = LaunchOptions(
         lambda config, arguments: launch.dim,
-        Measurement(reference="first", rtol=0.0, atol=_TOLERANCE, devices=tuple(others), is_scaled=True),
-        gpu,
-        placed.place.configs[:1],
-        {"adjoint": placed.place.adjoint, "is_planned": True},
+        reference="first",
+        rtol=0.0,
+        atol=_TOLERANCE,
+        is_scaled=True,
+        devices=tuple(others),
+        adjoint=placed.place.adjoint,
+        is_planned=True,
+    )
+    written = frozenset(names[len(names) - launch.outputs :])
+    launches = KernelLaunches(
+        launch.kernel.func, names, launch_of, launch.values, written, gpu, options, placed.place.configs[:1]
     )
     try:
         with launches.devices(configs) as found:

@@ -13,6 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,12 +28,12 @@ from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change
 from warp_tiles.tuning.arguments import checked_key, hashable, in_order, key_values, namespace, refuse_unknown
 from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
-from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement, dimensions
-from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.launches import Dim, KernelLaunches, LaunchOptions, dimensions
+from warp_tiles.tuning.measure import Effort, SearchDevice
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.search import Counters, Question, by_identity
 from warp_tiles.tuning.source import source_digest
-from warp_tiles.tuning.space import Limits, Random, Space, checked_configs
+from warp_tiles.tuning.space import Limits, Random, Space, checked_configs, require
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.tuning.tuning_key import TuningKey, environment_of
 
@@ -56,28 +57,23 @@ class TunedKernel:
         self,
         factory: KernelFactory,
         key: Any,
-        dim: Dim,
         subset: Random | None,
-        measurement: Measurement,
+        options: LaunchOptions,
         *,
-        restore: tuple[str, ...] | None = None,
         wait: bool = True,
         store: Callable[[Settings], RecordStore] | None = None,
     ) -> None:
         self._factory = factory
         self._key = checked_key(key)
-        self._dim = dim
         self._subset = subset
-        self._measurement = measurement
-        self._restore = restore
+        self._options = options
         self._wait = wait
         self._open = store or open_store
         self._names: tuple[str, ...] = ()
         self._positions: tuple[int, ...] = ()
         self._source = ""
         self._candidates: dict[str, dict[str, Config]] = {}  # by device
-        self._chosen: dict[Any, TunedLaunch] = {}
-        self._retry_at: dict[Any, float] = {}
+        self.forget()
         #: Counts of this kernel's operations in this process.
         self.counters = Counters()
         self.__wrapped__ = factory.function
@@ -139,11 +135,10 @@ class TunedKernel:
         if chosen is None:
             written = frozenset(self._names[len(inputs) : len(inputs) + len(outputs)]) if outputs else None
             chosen = self._launch_for(choice_key, values, device, written, stream)
-        dim = self._dim(chosen.config, namespace(self._names, values))
-        launch = wp.launch_tiled if self._measurement.tiled else wp.launch
+        launch = wp.launch_tiled if self._options.tiled else wp.launch
         launch(
             chosen.kernel,
-            dim=dim,
+            dim=self._dim_of(chosen.config, values),
             inputs=given,
             outputs=results,
             device=device,
@@ -164,8 +159,7 @@ class TunedKernel:
         values = self._listed(args)
         written = frozenset(self._names[len(values) - outputs :]) if outputs else None
         chosen = self._launch_for(None, values, wp.get_device(device), written, None)
-        kernel, dim, block_dim = self.launch_of(chosen.config, values)
-        return RecordingTarget(kernel=kernel, dim=dim, block_dim=block_dim, tiled=self._measurement.tiled)
+        return RecordingTarget(*self.launch_of(chosen.config, values), tiled=self._options.tiled)
 
     def launch_of(self, config: Config, args: Arguments) -> tuple[wp.Kernel, int | Sequence[int], int | None]:
         """Returns kernel, dimensions and threads per block of a configuration, for a manual launch.
@@ -178,9 +172,8 @@ class TunedKernel:
             TuningError: The factory refuses the configuration.
         """
         self._factory.check(config)
-        values = self._listed(args)
         launch = self._factory.launch_of(config)
-        return launch.kernel, self._dim(config, namespace(self._names, values)), launch.block_dim
+        return launch.kernel, self._dim_of(config, self._listed(args)), launch.block_dim
 
     # ---- records
 
@@ -234,13 +227,10 @@ class TunedKernel:
                 f"{self!r} cannot be tuned while the script is planned, because nothing is launched",
                 remedy="ask warp_tiles.is_planning() before",
             )
-        unstored = Record(question.key)
         try:
-            with question.store.single_flight(question.key) as may_search:
-                pending = tuple(question.wanted.values()) if again else question.pending(question.record())
-                if pending and (may_search or configs is not None or again):
-                    unstored = self._search(question, self._launches(values, device, None), pending)
-            found = unstored.merged(question.record().timings)
+            found, _ = self._settle(
+                question, values, device, None, forced=configs is not None or again, again=again
+            )  # fmt: skip
         finally:
             self.forget()
         if question.winner(found) is None:
@@ -253,8 +243,8 @@ class TunedKernel:
 
     def forget(self) -> None:
         """Look records up again at the next launch."""
-        self._chosen = {}
-        self._retry_at = {}
+        self._chosen: dict[Any, TunedLaunch] = {}
+        self._retry_at: dict[Any, float] = {}
 
     # ---- the question of a launch
 
@@ -265,8 +255,7 @@ class TunedKernel:
         if not callable(self._key):
             refuse_unknown(self._key, names, "the key")
             self._positions = tuple(names.index(name) for name in self._key)
-        if self._restore is not None:
-            refuse_unknown(self._restore, names, "restore")
+        refuse_unknown(self._options.restore or (), names, "restore")
         self._names = names
 
     def _listed(self, args: Arguments) -> list[Any]:
@@ -275,6 +264,9 @@ class TunedKernel:
             self._prepare()
         named = vars(args) if isinstance(args, SimpleNamespace) else args if isinstance(args, Mapping) else None
         return in_order(self._names, tuple(args) if named is None else (), (), named or {})
+
+    def _dim_of(self, config: Config, values: Sequence[Any]) -> int | Sequence[int]:
+        return self._options.dim(config, namespace(self._names, values))
 
     def _choice_key(self, values: Sequence[Any], device: Any) -> Any:
         """Returns the values that decide the choice within this process. A later launch only hashes them."""
@@ -295,11 +287,11 @@ class TunedKernel:
         """The question of a launch, about some configurations or those that a search measures."""
         device, now = wp.get_device(device), current()
         if not self._source:
-            self._source = source_digest(self.__wrapped__, self._dim)
+            self._source = source_digest(self.__wrapped__, self._options.dim)
         found = key_values(self._key, self._names, values)
         found |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}
         found |= {} if self._factory.block_dim is None else {"launch.block_dim": self._factory.block_dim}
-        found |= self._measurement.key_values()
+        found |= self._options.key_values()
         subject = f"kernel:{_module_name(self.__wrapped__)}.{self.__wrapped__.__qualname__}"
         key = TuningKey.of(subject, found, self._source, environment_of(device))
         if configs is None and device.alias not in self._candidates:
@@ -341,10 +333,10 @@ class TunedKernel:
         if pending and now.policy != "locked":
             if is_planning():
                 return default if winner is None else winner.config
-            if 0 in dimensions(self._dim(default, namespace(self._names, values))):
+            if 0 in dimensions(self._dim_of(default, values)):
                 return None
             if not device.is_capturing:
-                return self._search_or_wait(question, self._launches(values, device, written))
+                return self._search_or_wait(question, values, device, written)
         if winner is None and now.policy == "locked":
             raise LockedError(
                 f"{self!r} has no tuning record for {question.key}; {now.named('policy')} is 'locked', "
@@ -377,15 +369,13 @@ class TunedKernel:
             log="\n".join(f"{dict(timing.config)}: {timing.reason}" for timing in failed),
         )
 
-    def _search_or_wait(self, question: Question, launches: KernelLaunches) -> Config | None:
+    def _search_or_wait(
+        self, question: Question, values: Sequence[Any], device: Any, written: frozenset[str] | None
+    ) -> Config | None:
         """Returns the winner after a search, here or in another process; None if there is none yet."""
         while True:
-            with question.store.single_flight(question.key, None if self._wait else 0.0) as may_search:
-                record = question.record()
-                pending = question.pending(record)
-                if may_search and pending:
-                    record = self._search(question, launches, pending).merged(question.record().timings)
-            if may_search or not pending:
+            record, may_search = self._settle(question, values, device, written, wait_s=None if self._wait else 0.0)
+            if may_search or not question.pending(record):
                 break
             if not self._wait or question.store.searches(question.key):  # a reference may launch this kernel
                 return None
@@ -398,37 +388,28 @@ class TunedKernel:
             return None
         raise self._all_failed(question, record)
 
-    def _launches(self, values: Sequence[Any], device: Any, written: frozenset[str] | None) -> KernelLaunches:
-        return KernelLaunches(
-            self.__wrapped__,
-            self._names,
-            self._factory.launch_of,
-            values,
-            written if self._restore is None else frozenset(self._restore),
-            self._dim,
-            self._measurement,
-            device,
-            self.configs(device),
-            {"writes_only_named": self._restore is not None},
+    def _settle(
+        self, question: Question, values: Sequence[Any], device: Any, written: frozenset[str] | None, **how: Any
+    ) -> tuple[Record, bool]:
+        """Measure what is pending, see :meth:`Question.settle`."""
+        return question.settle(
+            partial(self._devices, values, device, written),
+            current().tune_budget_s,
+            effort=self._options.effort,
+            jobs=self._options.jobs,
+            what=self.__name__,
+            counters=self.counters,
+            **how,
         )
 
-    def _search(self, question: Question, launches: KernelLaunches, pending: Sequence[Config]) -> Record:
-        """Measure configurations. Returns transient failures, which the next search tries again."""
-        self.counters.searches += 1
-        options, budget_s = self._measurement, current().tune_budget_s
-        with launches.devices(pending) as devices:
-            transient = question.search(
-                pending,
-                devices,
-                budget_s,
-                effort=options.effort,
-                jobs=options.jobs,
-                what=self.__name__,
-                counters=self.counters,
-            )
-        for timing in transient:
-            log.warning("tuning %r: %s is left out until the next search: %s", self, dict(timing.config), timing.reason)
-        return Record(question.key, transient)
+    def _devices(
+        self, values: Sequence[Any], device: Any, written: frozenset[str] | None, configs: Sequence[Config]
+    ) -> contextlib.AbstractContextManager[Sequence[SearchDevice]]:
+        function, first = self.__wrapped__, self.configs(device)
+        launches = KernelLaunches(
+            function, self._names, self._factory.launch_of, values, written, device, self._options, first
+        )
+        return launches.devices(configs)
 
 
 def autotune(
@@ -495,48 +476,41 @@ def autotune(
     """
     if (configs is None) == (space is None):
         raise TuningError("autotune() takes configs or space", remedy="give one of them")
-    if configs is not None and not isinstance(configs, Iterable):
-        raise TuningError(f"configs is {configs!r}", remedy="give a list of dictionaries")
-    if space is not None and not isinstance(space, Space):
-        raise TuningError(f"space is {space!r}", remedy="give a Space, or a list of dictionaries as configs")
-    if not callable(dim):
-        raise TuningError(f"dim is {dim!r}", remedy="give a function of a configuration and the arguments")
-    if reference is not None and reference != "first" and not callable(reference):
-        raise TuningError(f"reference is {reference!r}", remedy='give a function, "first" or None')
-    if effort is not None and not isinstance(effort, Effort):
-        raise TuningError(f"effort is {effort!r}", remedy="give an Effort or None")
-    if type(jobs) is not int or jobs < 0:
-        raise TuningError(f"jobs is {jobs!r}", remedy="give a whole number of builds, 0 for one per core")
-    for name, flag in (("tiled", tiled), ("flush_l2", flush_l2), ("wait", wait)):
-        if not isinstance(flag, bool):
-            raise TuningError(f"{name} is {flag!r}", remedy="give True or False")
-    rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
+    is_reference = reference is None or reference == "first" or callable(reference)
+    restored = None if restore is None else _as_tuple(restore)
+    flags = {"tiled": tiled, "flush_l2": flush_l2, "wait": wait}
+    tolerances = {"rtol": rtol, "atol": atol}
+    for name, value, holds, remedy in (
+        ("configs", configs, configs is None or isinstance(configs, Iterable), "give a list of dictionaries"),
+        ("space", space, space is None or isinstance(space, Space), "give a Space, or dictionaries as configs"),
+        ("dim", dim, callable(dim), "give a function of a configuration and the arguments"),
+        ("reference", reference, is_reference, 'give a function, "first" or None'),
+        ("effort", effort, effort is None or isinstance(effort, Effort), "give an Effort or None"),
+        ("jobs", jobs, type(jobs) is int and jobs >= 0, "give a whole number of builds, 0 for one per core"),
+        *((name, value, isinstance(value, bool), "give True or False") for name, value in flags.items()),
+        *((name, value, _is_tolerance(value), "give a finite number from 0") for name, value in tolerances.items()),
+        ("search", search, search == "all" or isinstance(search, Random), 'valid are "all" and Random(n, seed)'),
+        ("restore", restore, all(isinstance(one, str) for one in restored or ()), "name arrays that the kernel takes"),
+    ):
+        require(holds, name, value, remedy)
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
-    if search != "all" and not isinstance(search, Random):
-        raise TuningError(f"search is {search!r}", remedy='valid are "all" and Random(n, seed)')
     further = () if devices is None else _as_tuple(devices)
-    measurement = Measurement(tiled, reference, rtol, atol, flush_l2, jobs, effort, further)
-    names = None if restore is None else _as_tuple(restore)
-    if not all(isinstance(name, str) for name in names or ()):
-        raise TuningError(f"restore is {restore!r}", remedy="name arguments of the kernel that are arrays")
+    options = LaunchOptions(
+        dim, tiled, reference, float(rtol), float(atol), flush_l2, jobs, effort, further, restored
+    )  # fmt: skip
 
     def decorate(function: Callable[..., Any]) -> TunedKernel:
         factory = KernelFactory(function, chosen, default, block_dim, needs_block_dim=tiled)
-        return TunedKernel(
-            factory, key, dim, None if search == "all" else search, measurement, restore=names, wait=wait, store=store
-        )
+        return TunedKernel(factory, key, None if search == "all" else search, options, wait=wait, store=store)
 
     return decorate
 
 
-def _tolerance(name: str, value: Any) -> float:
+def _is_tolerance(value: Any) -> bool:
     try:
-        found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:  # a whole number may have more digits than Python prints
-        found = value = math.inf
-    if not 0 <= found < math.inf:
-        raise TuningError(f"{name} is {value!r}", remedy="give a finite number that is not negative")
-    return found
+        return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
+    except OverflowError:
+        return False
 
 
 def _as_tuple(values: Any) -> tuple[Any, ...]:

@@ -20,9 +20,8 @@ from warp_tiles._warp.launch import check_arguments, own_gradient, pack_launch
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.measure import Candidate, Clock, Effort, clock_for, describe_error, is_transient
+from warp_tiles.tuning.measure import Candidate, Clock, Effort, SearchDevice, clock_for, describe_error, is_transient
 from warp_tiles.tuning.record import Config
-from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.tuning.tuning_key import alike
 from warp_tiles.util.threads import held, unless_signalled
 
@@ -365,13 +364,18 @@ def _lock_of(launch: TunedLaunch, device: Any) -> threading.Lock:
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """Options for launching and measuring candidates; see :func:`warp_tiles.autotune`.
+class LaunchOptions:
+    """How candidates are launched and measured; see :func:`warp_tiles.autotune`.
 
     Attributes:
+        dim: Launch dimensions of a configuration and the arguments.
+        restore: Names of the only arrays that launches write; None if others may be written too.
         is_scaled: True if ``atol`` is a share of the largest element of an array.
+        adjoint: True for launches of the adjoint kernel.
+        is_planned: True if the values of the arguments are not those of a run.
     """
 
+    dim: Dim
     tiled: bool = False
     reference: Any = None
     rtol: float = 1e-2
@@ -380,7 +384,10 @@ class Measurement:
     jobs: int = 0
     effort: Effort | None = None
     devices: tuple[Any, ...] = ()
+    restore: tuple[str, ...] | None = None
     is_scaled: bool = False
+    adjoint: bool = False
+    is_planned: bool = False
 
     def key_values(self) -> dict[str, Any]:
         """Options that differ from the defaults and affect timings or failures."""
@@ -401,8 +408,7 @@ class KernelLaunches:
         function: The user's function, for messages.
         names: Names of the kernels' arguments.
         written: Names of arrays that launches write; None if they are not known.
-        device: Warp's device; those of ``measurement`` that are like it share the work.
-        options: Options of :class:`Workspace`.
+        device: Warp's device; those of the options that are like it share the work.
         first: With ``reference="first"``, the first of these configurations that works gives the expected results.
     """
 
@@ -411,11 +417,9 @@ class KernelLaunches:
     launch_of: Callable[[Config], TunedLaunch]
     values: Sequence[Any]
     written: frozenset[str] | None
-    dim: Dim
-    measurement: Measurement
     device: Any
+    options: LaunchOptions
     first: Sequence[Config]
-    options: dict[str, bool]
 
     @contextlib.contextmanager
     def devices(self, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
@@ -427,16 +431,25 @@ class KernelLaunches:
             ToolchainError: A device has not enough memory to measure.
         """
         self._require_arguments(configs)
+        options = self.options
         with without_tape():
             spaces = [
-                Workspace(self.names, self.values, self.written, each, **self.options)
-                for each in _devices(self.device, self.measurement.devices)
+                Workspace(
+                    self.names,
+                    self.values,
+                    self.written if options.restore is None else frozenset(options.restore),
+                    each,
+                    writes_only_named=options.restore is not None,
+                    adjoint=options.adjoint,
+                    is_planned=options.is_planned,
+                )
+                for each in _devices(self.device, options.devices)
             ]
             reference = self._reference(spaces[0])
             yield [
                 SearchDevice(
                     partial(self._built, space, reference),
-                    _ready_clock(space.device, self.measurement.flush_l2),
+                    _ready_clock(space.device, options.flush_l2),
                     str(space.device.alias),
                     partial(_is_usable, space.device),
                 )
@@ -444,14 +457,14 @@ class KernelLaunches:
             ]
 
     def _built(self, space: Workspace, reference: Reference | None, config: Config) -> KernelCandidate:
-        launch, dim = self.launch_of(config), self.dim(config, namespace(space.names, space.pristine))
-        return KernelCandidate(launch, dim, self.measurement.tiled, space, reference).build()
+        launch, dim = self.launch_of(config), self.options.dim(config, namespace(space.names, space.pristine))
+        return KernelCandidate(launch, dim, self.options.tiled, space, reference).build()
 
     def _results(self, space: Workspace, config: Config) -> dict[str, Any]:
         return self._built(space, None, config).results()
 
     def _reference(self, space: Workspace) -> Reference | None:
-        options = self.measurement
+        options = self.options
         if options.reference is None:
             return None
         if options.reference == "first":

@@ -11,13 +11,14 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 from warp_tiles.errors import TuningError, WorkerError
+from warp_tiles.tuning.record import Config
 from warp_tiles.util.threads import unless_signalled
 
 T = TypeVar("T")
@@ -119,26 +120,72 @@ def statistics(samples_us: Sequence[float]) -> Statistics:
 
 
 @dataclass(eq=False)
+class SearchDevice:
+    """A device that takes part in a search.
+
+    Attributes:
+        build: Builds the candidate of a configuration; several threads call it at once. An exception makes the
+            configuration a failure, unless the exception is transient (:func:`is_transient`).
+        clock: Takes times on the device.
+        name: For messages. Two searches of a process do not measure on devices of one name at once.
+        is_usable: Called after a failure. False if the candidate broke the device.
+        lost_to: The configuration that broke it. Later errors say nothing about other configurations.
+    """
+
+    build: Callable[[Config], Candidate]
+    clock: Clock
+    name: str = "the device"
+    is_usable: Callable[[], bool] = lambda: True
+    lost_to: Config | None = None
+
+    @contextmanager
+    def watched(self, config: Config) -> Iterator[None]:
+        """After an error in the block, find out whether the device was lost."""
+        if self.lost_to is not None:
+            raise _LostError
+        try:
+            yield
+        except Exception as error:
+            if self.lost_to is None and not is_transient(error) and not self.is_usable():
+                self.lost_to = config
+            raise
+
+
+class _LostError(Exception):
+    """The device was lost to another candidate."""
+
+
+@dataclass(eq=False)
 class Runner:
     """A candidate in a race.
 
     Attributes:
+        candidate: A :class:`Candidate`; None until it is built.
         samples_us: Times of the timed runs.
         status: ``running`` until the race has decided, then ``ok``, ``dropped`` or ``failed``.
         reason: Reason why it was dropped or failed.
         spent_s: Time that its runs took.
         unfinished: True if the race ended before it had all its runs.
-        watched: Enters a block around everything that launches the candidate.
     """
 
     name: str
-    candidate: Candidate
+    candidate: Any = None
+    config: Config = field(default_factory=dict)
+    device: SearchDevice | None = None
     samples_us: list[float] = field(default_factory=list)
     status: Literal["running", "ok", "dropped", "failed"] = "running"
     reason: str = ""
     spent_s: float = 0.0
     unfinished: bool = False
-    watched: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @property
+    def is_lost(self) -> bool:
+        """True if its device was lost."""
+        return self.device is not None and self.device.lost_to is not None
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Enter a block around everything that builds or launches the candidate."""
+        return nullcontext() if self.device is None else self.device.watched(self.config)
 
     def statistics(self) -> Statistics:
         """See :func:`statistics`."""
@@ -199,7 +246,6 @@ def race(
                 continue
             runner.samples_us += _attempt(runner, partial(clock.sample_us, runner.candidate, effort.runs)) or ()
             on_measured(runner)
-        _drop(runners)
         if _is_decided(runners, effort):
             break
         if time.monotonic() >= deadline:
@@ -228,36 +274,29 @@ def _has_enough(runner: Runner, effort: Effort) -> bool:
     return runner.spent_s >= effort.candidate_s and len(runner.samples_us) >= _MIN_SAMPLES
 
 
-def _measured(runners: Sequence[Runner]) -> list[Runner]:
-    return [runner for runner in runners if runner.samples_us and runner.status in ("running", "ok")]
+def _is_decided(runners: Sequence[Runner], effort: Effort) -> bool:
+    """Drop runners whose interval lies above the leader's, or whose best run is far slower than its median.
 
-
-def _drop(runners: Sequence[Runner]) -> None:
-    """Drop runners whose interval lies above the leader's, or whose best run is far slower than its median."""
-    measured = _measured(runners)
-    if not measured:
-        return
-    found = {runner: runner.statistics() for runner in measured}
+    Returns:
+        True if more iterations could not change the winner.
+    """
+    found = {one: one.statistics() for one in runners if one.samples_us and one.status in ("running", "ok")}
+    if not found:
+        return True
     best = min(found.values(), key=lambda value: value.median_us)
-    for runner, value in found.items():
+    for runner, value in tuple(found.items()):
         hopeless = min(runner.samples_us) > HOPELESS * best.median_us
         slower = value.samples >= _MIN_SAMPLES and value.low_us > best.high_us * 1.05
         if hopeless or slower:
             runner.status = "dropped"
             runner.reason = f"{value.median_us / best.median_us:.2f} times the best after {value.samples} runs"
-
-
-def _is_decided(runners: Sequence[Runner], effort: Effort) -> bool:
-    """Returns True if more iterations could not change the winner."""
-    measured = _measured(runners)
-    if all(_has_enough(runner, effort) for runner in measured):
+            del found[runner]
+    if all(_has_enough(runner, effort) for runner in found):
         return True
-    found = sorted((runner.statistics() for runner in measured), key=lambda value: value.median_us)
-    if any(value.samples < _MIN_SAMPLES for value in found):
+    if any(value.samples < _MIN_SAMPLES for value in found.values()):
         return False
-    best = found[0]
     precise = best.high_us - best.low_us <= 2 * effort.precision * best.median_us
-    return len(found) == 1 or (precise and all(value.low_us > best.high_us for value in found[1:]))
+    return len(found) == 1 or (precise and all(one.low_us > best.high_us for one in found.values() if one is not best))
 
 
 class WallClock:

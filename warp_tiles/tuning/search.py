@@ -8,49 +8,31 @@ everything that is tuned: the answers of a script's kernels, the configurations 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import cycle
+from typing import Any
 
 from warp_tiles.build.progress import is_enabled, new_bar
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
-from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
+from warp_tiles.tuning.measure import Candidate, Effort, Runner, SearchDevice, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.tuning.tuning_key import TuningKey
 from warp_tiles.util.threads import DaemonThreads, available_cores, held, side_by_side, wait_all, wait_result
 from warp_tiles.util.warn import warn
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
+log = logging.getLogger("warp_tiles")
 _BATCH = 32  # built, measured and stored together; cores are idle only at the end of a batch
 _BATCH_ON_BUDGET = 16  # smaller, so that something is measured before the time is over
 _FINALISTS = 4  # the fastest candidates, which run against each other and the default once more
 _FINAL_ITERATIONS = 2  # times those of the search, to tell a small gain from none
-
-
-@dataclass(frozen=True)
-class SearchDevice:
-    """A device that takes part in a search.
-
-    Attributes:
-        build: Builds the candidate of a configuration; several threads call it at once. An exception makes the
-            configuration a failure, unless the exception is transient (:func:`is_transient`).
-        clock: Takes times on the device.
-        name: For messages. Two searches of a process do not measure on devices of one name at once.
-        is_usable: Called after a failure. False if the candidate broke the device, so that it is lost.
-    """
-
-    build: Callable[[Config], Candidate]
-    clock: Clock
-    name: str = "the device"
-    is_usable: Callable[[], bool] = lambda: True
 
 
 @dataclass
@@ -124,138 +106,151 @@ class Question:
         again = [self.wanted[name] for name in missing if name in known]
         return (*new, *again)
 
-    def search(
+    def settle(
         self,
-        configs: Sequence[Config],
-        devices: Sequence[SearchDevice],
+        devices: Callable[[Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]],
         budget_s: float = 0.0,
-        finished: Callable[[Sequence[Timing], Record], object] = lambda timings, record: None,
         *,
+        wait_s: float | None = None,
+        forced: bool = False,
+        again: bool = False,
+        default: Config | None = None,
+        finished: Callable[[Sequence[Timing], Record], object] = lambda timings, record: None,
         effort: Effort | None = None,
         jobs: int = 0,
         what: str = "",
-        default: Config | None = None,
         counters: Counters | None = None,
-    ) -> tuple[Timing, ...]:
-        """Build and measure configurations, and store each timing when it is final.
+    ) -> tuple[Record, bool]:
+        """Measure pending configurations, unless another thread or process searches for the key.
 
-        With several devices, or with a default, the fastest configurations are measured once more at the end,
-        alternately and on the first device. So their times are comparable, and the winner is less likely to have won by
-        chance.
+        They are built in parallel and measured alternately. Each timing is stored when it is final. With several
+        devices, or with a default, the fastest configurations are measured once more at the end, alternately and on
+        the first device. So their times are comparable, and the winner is less likely to have won by chance.
 
         If one of several devices is lost, there is a warning, and the others continue its work. The configuration that
         broke it has failed. At an interruption, the timings so far are stored as unfinished.
 
         Args:
-            configs: The configurations; they are assigned to the devices in turn.
-            devices: The devices; at least one.
+            devices: Enters a block with the devices, at least one, that measure some configurations.
             budget_s: Seconds after which the search stops with the results so far; 0 for no limit.
+            wait_s: Seconds to wait for another search; None for no limit.
+            forced: Measure also if there is or was another search.
+            again: Measure all configurations that count.
+            default: One of the configurations, which is measured beside the others and the best one so far. The final
+                measurement contains it even if it is slow.
             finished: Called with timings and the record that they were added to, as soon as they are final. At an
                 interruption, they may be unfinished.
             effort: Amount of measurement; None for the default.
             jobs: Number of parallel builds; 0 for one per core.
             what: Name of the tuned function, for the progress bar.
-            default: One of the configurations, which the final measurement contains even if it is slow.
             counters: Receives the builds and measurements.
 
         Returns:
-            The builds that failed for a transient cause (:func:`is_transient`), which are not stored.
+            The record, with builds that failed for a transient cause (:func:`is_transient`), which are not stored; and
+            False if another search runs or has just ended.
 
         Raises:
             ToolchainError: The last device was lost.
         """
-        # without this, a small budget would never be enough
-        before = self.record().timings if budget_s else ()
+        with self.store.single_flight(self.key, wait_s) as may_search:
+            record = self.record()
+            configs = tuple(self.wanted.values()) if again else self.pending(record)
+            if configs and (may_search or forced):
+                if default is not None:
+                    best = record.winner()
+                    configs = tuple(by_identity([default, *([best.config] if best else []), *configs]).values())
+                # without this, a small budget would never be enough
+                before = record.timings if budget_s else ()
 
-        def store(timings: Sequence[Timing]) -> None:
-            finished(timings, self.store.merge(self.key, settled(timings, before)))
+                def store(timings: Sequence[Timing]) -> None:
+                    finished(timings, self.store.merge(self.key, settled(timings, before)))
 
-        bar = new_bar(f"tuning {what}")
-        # a terminal has one bar; searches on other threads have none
-        is_shown = is_enabled() and threading.current_thread() is threading.main_thread()
-        with bar if is_shown else contextlib.nullcontext():
-            deadline = time.monotonic() + budget_s if budget_s else math.inf
-            task = bar.add_task("", total=len(configs))
-            guards, jobs = [_Guard(device) for device in devices], jobs or available_cores()
-            soft, effort, counters = self.key.environment.soft(), effort or Effort(), counters or Counters()
-            return _Search(guards, effort, jobs, deadline, soft, bar, task, store, counters).run(configs, default)
+                counters = counters or Counters()
+                counters.searches += 1
+                with devices(configs) as found, _progress(what, len(configs)) as show:
+                    search = _Search(
+                        list(found),
+                        effort or Effort(),
+                        jobs or available_cores(),
+                        time.monotonic() + (budget_s or math.inf),
+                        self.key.environment.soft(),
+                        store,
+                        show,
+                        counters,
+                    )
+                    search.run(configs, default)
+                for timing in search.transient:
+                    text = "tuning %s: %s is left out until the next search: %s"
+                    log.warning(text, what, dict(timing.config), timing.reason)
+                record = Record(self.key, tuple(search.transient)).merged(self.record().timings)
+        return record, may_search
+
+
+@contextlib.contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Enter a block with a function that shows a number of further builds, and a text if there is one."""
+    bar = new_bar(f"tuning {what}")
+    task = bar.add_task("", total=total)
+    # a terminal has one bar; searches on other threads have none
+    is_shown = is_enabled() and threading.current_thread() is threading.main_thread()
+    with bar if is_shown else contextlib.nullcontext():
+        yield lambda count, text: bar.update(task, advance=count, description=text or None)
 
 
 # ---- the search
 
-
 _measuring: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)  # by name of the device
-
-
-class _LostError(Exception):
-    """The device was lost to another candidate."""
-
-
-class _Guard:
-    """A device of a search, and the candidate to which it was lost."""
-
-    def __init__(self, device: SearchDevice) -> None:
-        self.device = device
-        self.lost_to = ""
-
-    @contextlib.contextmanager
-    def watched(self, name: str) -> Iterator[None]:
-        """After an error, find out whether the device was lost. Later errors say nothing about other candidates."""
-        if self.lost_to:
-            raise _LostError
-        try:
-            yield
-        except Exception as error:
-            if not self.lost_to and not is_transient(error) and not self.device.is_usable():
-                self.lost_to = name
-            raise
-
-    def build(self, config: Config) -> Candidate:
-        with self.watched(identity(config)):
-            return self.device.build(config)
-
-    def runner(self, name: str, candidate: Candidate) -> Runner:
-        return Runner(name, candidate, watched=partial(self.watched, name))
 
 
 @dataclass
 class _Search:
-    guards: list[_Guard]
+    """A search in progress.
+
+    Attributes:
+        devices: Those that were not lost.
+        store: Stores timings that are final.
+        transient: Builds that failed for a transient cause.
+        runners: The candidates that were built, on devices that were not lost.
+        decided: Names of the candidates that have a timing.
+    """
+
+    devices: list[SearchDevice]
     effort: Effort
     jobs: int
     deadline: float
     soft: Mapping[str, Any]
-    bar: Progress
-    task: TaskID
-    finished: Callable[[Sequence[Timing]], object]
+    store: Callable[[Sequence[Timing]], None]
+    show: Callable[[int, str], None]
     counters: Counters
-    config_of: dict[str, Config] = field(default_factory=dict)
-    guard_of: dict[str, _Guard] = field(default_factory=dict)
-    decided: set[str] = field(default_factory=set)  # names of the candidates that have a timing
     transient: list[Timing] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
+    decided: set[str] = field(default_factory=set)
     best_us: float = math.inf
 
     @property
     def has_time(self) -> bool:
         return time.monotonic() < self.deadline
 
-    def run(self, configs: Sequence[Config], default: Config | None) -> tuple[Timing, ...]:
-        self.config_of = by_identity(configs)
+    def run(self, configs: Sequence[Config], default: Config | None) -> None:
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
-        several, waiting, leaders = len(self.guards) > 1, deque(self.config_of), list[Runner]()
+        several, waiting, leaders = len(self.devices) > 1, deque(configs), list[Runner]()
         builder = DaemonThreads(self.jobs, "warp_tiles_tune")
         try:
             while waiting and self.has_time:
-                names = [waiting.popleft() for _ in range(min(size, len(waiting)))]
-                batch = [*leaders, *self._build(builder, names)]
-                self._race(batch, self.effort)
-                waiting.extendleft(reversed(self._lost(names)))
-                batch = self._here(batch)  # the next one is measured against the fastest of each device
-                leaders = list({self.guard_of[one.name]: one for one in reversed(_fastest(batch))}.values())
-                self._finish(batch)
+                taken = [waiting.popleft() for _ in range(min(size, len(waiting)))]
+                batch = [
+                    Runner(identity(config), None, config, device) for config, device in zip(taken, cycle(self.devices))
+                ]
+                runners = [*leaders, *self._build(builder, batch)]
+                self._race(runners, self.effort)
+                self._lose()
+                left = (one.config for one in reversed(batch) if one.is_lost)
+                waiting.extendleft(config for config in left if identity(config) not in self.decided)
+                runners = _here(runners)  # the next one is measured against the fastest of each device
+                leaders = list({one.device: one for one in reversed(_fastest(runners))}.values())
+                self._finish(runners)
             if (default is not None or several) and self.has_time:
-                self._finals(builder, None if default is None else identity(default))
+                self._finals(builder, default)
         except BaseException:
             with contextlib.suppress(Exception):  # re-raises the interrupt itself, not the errors that it causes
                 self._finish_interrupted()
@@ -263,124 +258,125 @@ class _Search:
         finally:  # builds that exceed the budget end in the background; their results are ignored
             builder.close()
         self.counters.measurements += len({runner.name for runner in self.runners if runner.samples_us})
-        return tuple(self.transient)
 
-    def _build(self, builder: DaemonThreads, names: Sequence[str]) -> list[Runner]:
+    def _build(self, builder: DaemonThreads, batch: Sequence[Runner]) -> list[Runner]:
+        """Build candidates, and record those that failed. Returns those that were built in time."""
         start = time.monotonic()
-        self.bar.update(self.task, description=f"building {len(names)}")
-        self.guard_of |= {name: self.guards[number % len(self.guards)] for number, name in enumerate(names)}
-        futures = {name: builder.submit(self.guard_of[name].build, self.config_of[name]) for name in names}
-        left_s = None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
-        for future in futures.values():
-            future.add_done_callback(lambda done: None if done.cancelled() else self.bar.advance(self.task))
-        wait_all(futures.values(), left_s)
+        self.show(0, f"building {len(batch)}")
+        futures = [builder.submit(_built, runner) for runner in batch]
+        for future in futures:
+            future.add_done_callback(lambda done: None if done.cancelled() else self.show(1, ""))
+        wait_all(futures, None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic()))
         self.counters.build_s += time.monotonic() - start
-        runners: list[Runner] = []
+        built: list[Runner] = []
         failed: list[Timing] = []
-        for name, future in futures.items():
+        for runner, future in zip(batch, futures):
             if future.cancel() or not future.done():
                 continue  # out of time
             self.counters.builds += 1
             error = future.exception()
             if error is None:
-                runners.append(self.guard_of[name].runner(name, future.result()))
+                runner.candidate = future.result()
+                built.append(runner)
             elif isinstance(error, RefusedWorkerError) or not isinstance(error, Exception):
                 raise error
-            elif not self.guard_of[name].lost_to:
-                timing = Timing(self.config_of[name], "failed", reason=describe_error(error), soft=self.soft)
-                (self.transient if is_transient(error) else failed).append(timing)
-                self.decided.add(name)
-        self.runners += runners
+            elif not runner.is_lost:
+                runner.status, runner.reason = "failed", describe_error(error)
+                (self.transient if is_transient(error) else failed).append(self._timing(runner))
+                self.decided.add(runner.name)
+        self.runners += built
         self._record(failed)
-        return runners
+        return built
 
-    def _lost(self, names: Sequence[str]) -> list[str]:
-        """Give the work of lost devices back. Returns the names of those candidates that another device measures.
+    def _lose(self) -> None:
+        """Leave lost devices out. The configurations that broke them have failed.
 
         Raises:
             ToolchainError: No device is left.
         """
-        lost = [guard for guard in self.guards if guard.lost_to]
-        for guard in lost:
-            config = self.config_of[guard.lost_to]
-            text = f"{guard.device.name} cannot be used any more since it ran {dict(config)}"
-            self._record([Timing(config, "failed", reason=f"ToolchainError: {text}", soft=self.soft)])
-            self.guards.remove(guard)
-            if not self.guards:
+        for device in tuple(self.devices):
+            if device.lost_to is None:
+                continue
+            text = f"{device.name} cannot be used any more since it ran {dict(device.lost_to)}"
+            self._record([Timing(device.lost_to, "failed", reason=f"ToolchainError: {text}", soft=self.soft)])
+            self.devices.remove(device)
+            if not self.devices:
                 raise ToolchainError(text, "run the same command again: it continues after that candidate")
-            warn(f"{guard.device.name} is no longer used for tuning: {text}")
-        if lost:
-            self.runners = [runner for runner in self.runners if self.guard_of[runner.name] not in lost]
-        return [name for name in names if name not in self.decided and self.guard_of[name] in lost]
+            warn(f"{device.name} is no longer used for tuning: {text}")
+        self.runners = _here(self.runners)
 
     def _race(self, runners: Sequence[Runner], effort: Effort) -> None:
-        parts = [
-            (guard, [runner for runner in runners if self.guard_of[runner.name] is guard])
-            for guard in dict.fromkeys(self.guard_of[runner.name] for runner in runners)
-        ]
-
-        def measure(guard: _Guard, part: list[Runner]) -> None:
-            with held(_measuring[guard.device.name]):  # two searches at once would measure each other
-                race(part, guard.device.clock, effort, deadline=self.deadline, on_measured=self._show)
+        def measure(device: SearchDevice) -> None:
+            here = [runner for runner in runners if runner.device is device]
+            with held(_measuring[device.name]):  # two searches at once would measure each other
+                race(here, device.clock, effort, deadline=self.deadline, on_measured=self._show)
 
         start = time.monotonic()
+        devices = [device for device in self.devices if any(runner.device is device for runner in runners)]
         for runner in runners:
             runner.spent_s = 0.0
-        if len(parts) == 1:
-            measure(*parts[0])
+        if len(devices) == 1:
+            measure(devices[0])
         else:
-            side_by_side(lambda part: measure(*part), parts, len(parts))
+            side_by_side(measure, devices, len(devices))
         self.counters.measure_s += time.monotonic() - start
 
     def _show(self, runner: Runner) -> None:
         if runner.samples_us and (median_us := runner.statistics().median_us) < self.best_us:
             self.best_us = median_us
-            self.bar.update(self.task, description=f"best {median_us:.1f} us {runner.name}")
+            self.show(0, f"best {median_us:.1f} us {runner.name}")
 
-    def _finals(self, builder: DaemonThreads, default: str | None) -> None:
+    def _finals(self, builder: DaemonThreads, default: Config | None) -> None:
         """Measure the fastest candidates and the default once more, on the first device."""
-        chosen = [runner.name for runner in _fastest(self.runners)[:_FINALISTS]]
-        is_measured = any(runner.name == default and runner.samples_us for runner in self.runners)
-        names = list(dict.fromkeys([*([default] if default is not None and is_measured else []), *chosen]))
-        if len(names) < 2:
+        name, first = None if default is None else identity(default), self.devices[0]
+        again = [runner for runner in self.runners if runner.name == name and runner.samples_us][:1]
+        chosen = by_identity(runner.config for runner in (*again, *_fastest(self.runners)[:_FINALISTS]))
+        if len(chosen) < 2:
             return
-        first = self.guards[0]
-        built = {runner.name: runner.candidate for runner in self.runners if self.guard_of[runner.name] is first}
-        self.guard_of |= dict.fromkeys(names, first)
-        futures = {name: builder.submit(first.build, self.config_of[name]) for name in names if name not in built}
-        built |= {name: wait_result(future) for name, future in futures.items()}
-        finals = [first.runner(name, built[name]) for name in names]
+        built = {runner.name: runner.candidate for runner in self.runners if runner.device is first}
+        finals = [Runner(name, built.get(name), config, first) for name, config in chosen.items()]
+        futures = {runner: builder.submit(_built, runner) for runner in finals if runner.candidate is None}
+        for runner, future in futures.items():
+            runner.candidate = wait_result(future)
         self.runners += finals
         self._race(finals, replace(self.effort, iterations=_FINAL_ITERATIONS * self.effort.iterations))
-        self._lost(())
-        self._finish(self._here(finals))
+        self._lose()
+        self._finish(_here(finals))
 
     def _finish_interrupted(self) -> None:
         """Report the timings of candidates that are not final."""
-        undecided = [runner for runner in self._here(self.runners) if runner.name not in self.decided]
+        undecided = [runner for runner in _here(self.runners) if runner.name not in self.decided]
         for runner in undecided:
             if runner.samples_us and runner.status in ("running", "ok"):
                 runner.status, runner.unfinished = "ok", True
         self._finish(undecided)
 
     def _finish(self, runners: Sequence[Runner]) -> None:
-        built = [runner for runner in dict.fromkeys(runners) if runner.status != "running"]
-        self._record([self._timing(runner) for runner in built])
+        self._record([self._timing(runner) for runner in dict.fromkeys(runners) if runner.status != "running"])
 
     def _timing(self, runner: Runner) -> Timing:
-        assert runner.status != "running"
         measured = {} if runner.status == "failed" else {**vars(runner.statistics()), "unfinished": runner.unfinished}
-        given = {"shared_bytes": runner.candidate.shared_bytes, "reason": runner.reason, "soft": self.soft, **measured}
-        return Timing(self.config_of[runner.name], runner.status, **given)
-
-    def _here(self, runners: Iterable[Runner]) -> list[Runner]:
-        """The candidates whose device was not lost."""
-        return [runner for runner in runners if not self.guard_of[runner.name].lost_to]
+        shared_bytes = 0 if runner.candidate is None else runner.candidate.shared_bytes
+        assert runner.status != "running"
+        return Timing(
+            runner.config, runner.status, shared_bytes=shared_bytes, reason=runner.reason, soft=self.soft, **measured
+        )
 
     def _record(self, timings: Sequence[Timing]) -> None:
         self.decided.update(timing.identity for timing in timings)
         if timings:
-            self.finished(timings)
+            self.store(timings)
+
+
+def _built(runner: Runner) -> Candidate:
+    assert runner.device is not None
+    with runner.watched():
+        return runner.device.build(runner.config)
+
+
+def _here(runners: Iterable[Runner]) -> list[Runner]:
+    """The candidates whose device was not lost."""
+    return [runner for runner in runners if not runner.is_lost]
 
 
 def _fastest(runners: Sequence[Runner]) -> list[Runner]:

@@ -14,8 +14,15 @@ from warp_tiles.errors import TuningError
 from warp_tiles.gemm.hardware import BLOCK_THREADS, multiprocessor
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.util.threads import unless_signalled
+from warp_tiles.util.warn import shown
 
 LARGEST_SPACE = 1_000_000
+
+
+def require(holds: bool, name: str, value: Any, remedy: str) -> None:
+    """Raise TuningError unless a value of the user is valid."""
+    if not holds:
+        raise TuningError(f"{name} is {shown(value, 300)}", remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -65,12 +72,12 @@ class Space:
     def __init__(self, *, constraints: Sequence[Callable[..., bool]] = (), **values: Iterable[Any]) -> None:
         self.values: dict[str, tuple[Any, ...]] = {}
         for name, choices in values.items():
-            if isinstance(choices, (str, bytes)) or not isinstance(choices, Iterable):
-                raise TuningError(f"{name} of the space is {choices!r}", remedy="give a list of values")
+            is_list = isinstance(choices, Iterable) and not isinstance(choices, (str, bytes))
+            require(is_list, f"{name} of the space", choices, "give a list of values")
             self.values[name] = tuple(choices)
             checked_configs([{name: value} for value in self.values[name]], f"the values of {name}")
-        if not isinstance(constraints, Iterable) or not all(map(callable, constraints)):
-            raise TuningError(f"constraints is {constraints!r}", remedy="give a list of predicates")
+        are_predicates = isinstance(constraints, Iterable) and all(map(callable, constraints))
+        require(are_predicates, "constraints", constraints, "give a list of predicates")
         self.constraints = tuple(constraints)
         size = math.prod(len(choices) for choices in self.values.values())
         if not self.values or size > LARGEST_SPACE:
@@ -150,8 +157,8 @@ class Random:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if type(self.n) is not int or self.n < 1:
-            raise TuningError(f"n of the random subset is {self.n!r}", remedy="give a whole number, at least 1")
+        is_count = type(self.n) is int and self.n >= 1
+        require(is_count, "n of the random subset", self.n, "give a whole number, at least 1")
 
     def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
         """Returns the configurations to measure. The same input gives the same result."""
