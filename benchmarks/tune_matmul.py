@@ -183,8 +183,8 @@ def _measured(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[
         bench.prefetch(pending)
         yield [SearchDevice(bench.build, clock)]
 
-    question = Question(key, store, by_identity([DEFAULT, *configs]), reuse_stale=True)
-    return question.settle(devices, jobs=1, default=DEFAULT)[0]
+    wanted = by_identity([DEFAULT, *configs])
+    return Question(key, store, wanted, devices=devices, default=DEFAULT, jobs=1).settle()[0]
 
 
 def shipped(records: Sequence[Record]) -> list[Record]:

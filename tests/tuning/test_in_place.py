@@ -80,7 +80,7 @@ def test_timings_of_another_driver_are_measured_again_if_they_do_not_count(tuner
     tuner.store.merge(key, [timing(config, 100.0, soft=old) for config in PLACE.configs])
     assert tuner.tune(placed(PLACE)).measured == 0
     strict = replace(tuner, reuse_stale=False)
-    again = strict.question(PLACE)
+    again = strict.question(placed(PLACE))
     assert len(again.pending(again.record())) == len(PLACE.configs)
     strict.tune(placed(PLACE))
     assert {item.soft["driver"] for item in again.record().timings} == {"13.0"}
@@ -124,7 +124,7 @@ def test_an_answer_that_breaks_the_gpu_has_failed_and_the_rest_is_kept(tuner: Tu
     machine.broken_by = identity(PLACE.configs[5])
     with pytest.raises(ToolchainError, match="cuda:7 cannot be used any more since it ran"):
         tuner.tune(placed(PLACE))
-    record = tuner.question(PLACE).record()
+    record = tuner.question(placed(PLACE)).record()
     failed = [item.identity for item in record.timings if item.status == "failed"]
     assert failed == [machine.broken_by]
     healed = Machine()

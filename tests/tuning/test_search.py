@@ -76,10 +76,11 @@ def search(
     **options: Any,
 ) -> tuple[Timing, ...]:
     """The configurations without a stored timing, which are those of transient failures or of no time."""
-    question = Question(key(), MemoryStore(), by_identity(configs), reuse_stale=True)  # type: ignore[arg-type]
-    record, _ = question.settle(
-        lambda configs: nullcontext(devices), finished=lambda timings, record: finished(timings), **options
-    )
+    names = ("budget_s",) if "budget_s" in options else ()
+    how = {name: options.pop(name) for name in names}
+    wanted = by_identity(configs)
+    question = Question(key(), MemoryStore(), wanted, devices=lambda configs: nullcontext(devices), **options)
+    record, _ = question.settle(finished=lambda timings, record: finished(timings), **how)
     stored = {timing.identity for timing in question.record().timings}
     return tuple(timing for timing in record.timings if timing.identity not in stored)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,7 +24,7 @@ from warp_tiles.launch.script import Discovery, Script, discover
 from warp_tiles.settings import current
 from warp_tiles.settings.values import seconds
 from warp_tiles.store.keys import signer_if_any, trusted_by
-from warp_tiles.tuning.record import Config, Record, Timing
+from warp_tiles.tuning.record import STATUSES, Config, Record, Timing
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
 from warp_tiles.tuning.tuning_key import sharing_gpus
 
@@ -43,13 +44,19 @@ def _as_budget(context: click.Context, parameter: click.Parameter, value: Any) -
 
 
 def _as_minutes(context: click.Context, parameter: click.Parameter, value: Any) -> float:
-    try:
-        minutes = float(value)
-    except ValueError:
-        minutes = math.nan
-    if not 0 < minutes < math.inf:
-        raise click.BadParameter(f"it is {value!r}; give minutes, a number above 0")
-    return minutes
+    with suppress(ValueError):
+        if 0 < (minutes := float(value)) < math.inf:
+            return minutes
+    raise click.BadParameter(f"it is {value!r}; give minutes, a number above 0")
+
+
+def _as_names(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, str):  # none, or those that the group has read
+        return value or ()
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
+    if not all(names):
+        raise click.BadParameter(f"{value!r} has an empty name")
+    return names
 
 
 _budget_option = click.option(
@@ -62,6 +69,8 @@ _budget_option = click.option(
 )
 _devices_option = click.option(
     "--devices",
+    type=click.UNPROCESSED,
+    callback=_as_names,
     metavar="NAMES",
     help="The GPUs that measure, e.g. cuda:0,cuda:1. The first one is tuned for; GPUs of another kind are skipped. "
     "Default: Warp's default GPU and all others of its kind.",
@@ -110,9 +119,13 @@ def tune(context: click.Context, /, **given: Any) -> None:
 @common.takes_script
 @click.pass_context
 def _script(
-    context: click.Context, script: Script, budget_s: float | None, devices: str | None, allow_incomplete: bool,
+    context: click.Context,
+    script: Script,
+    budget_s: float | None,
+    devices: tuple[str, ...],
+    allow_incomplete: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Tune the kernels of SCRIPT."""
     now = current()
     try:
@@ -122,13 +135,12 @@ def _script(
         valid = f"{error.remedy}, or a command: {', '.join(sorted(tune.commands))}"
         raise ScriptError(error.message, remedy="".join(near) + valid) from error
     budget_s = now.tune_budget_s if budget_s is None else budget_s
-    names = _names(devices)
 
     def stopped(discovery: Discovery) -> None:
         common.require_complete(script, discovery, allow_incomplete)
 
     with common.script_output_to_stderr(as_json):
-        tuned = tune_script(script, budget_s=budget_s, devices=names, progress=_print_best, stopped=stopped)
+        tuned = tune_script(script, budget_s=budget_s, devices=devices, progress=_print_best, stopped=stopped)
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
         context.exit(1)
@@ -181,49 +193,24 @@ def tune_script(
     return tuned
 
 
-def _names(devices: str | None) -> tuple[str, ...]:
-    if devices is None:
-        return ()
-    names = tuple(dict.fromkeys(name.strip() for name in devices.split(",")))
-    if not all(names):
-        raise click.BadParameter(f"{devices!r} has an empty name", param_hint="--devices")
-    return names
-
-
 def _print_tuned(script: Script, tuned: Sequence[TunedPlace], as_json: bool) -> None:
-    rows = [
-        {
-            "subject": item.place.subject,
-            "question": item.place.title,
-            "kernel": item.kernel,
-            "device": item.record.key.environment.device,
-            "key": item.record.key.digest,
-            "measured": item.measured,
-            "error": item.error or None,
-            "default": item.record.default and item.record.default.to_json(),
-            "winner": item.winner and item.winner.to_json(),
-        }
-        for item in tuned
-    ]
-    if as_json:
-        common.print_json({"places": rows})
-        return
-    if not tuned:
+    rows, table = [], []
+    for item in tuned:
+        place, key, default, winner = item.place, item.record.key, item.record.default, item.winner
+        data: dict[str, Any] = {"subject": place.subject, "question": place.title, "kernel": item.kernel}
+        data |= {"device": key.environment.device, "key": key.digest, "measured": item.measured}
+        data |= {"error": item.error or None, "default": default and default.to_json()}
+        rows.append({**data, "winner": winner and winner.to_json()})
+        text = "the default" if winner and winner is default else _winner(winner)
+        times = [microseconds(timing.median_us) if timing else "-" for timing in (default, winner)]
+        measured = f"{item.measured} of {len(place.configs)}"
+        table.append((item.kernel, place.subject, place.title, text, *times, measured, key.digest[:KEY_DIGITS]))
+    if not as_json and not tuned:
         common.note(f"warp-tiles: {script} launches no kernel that can be tuned on a GPU")
-    table = [
-        (
-            item.kernel,
-            item.place.subject,
-            item.place.title,
-            "the default" if item.winner and item.winner is item.record.default else _winner(item.winner),
-            *(microseconds(timing.median_us) if timing else "-" for timing in (item.record.default, item.winner)),
-            f"{item.measured} of {len(item.place.configs)}",
-            item.record.key.digest[:KEY_DIGITS],
-        )
-        for item in tuned
-    ]
-    common.print_table("", ("kernel", "subject", "question", "winner", "default", "time", "measured now", "key"), table)
-    _print_unfinished(tuned)
+    headings = ("kernel", "subject", "question", "winner", "default", "time", "measured now", "key")
+    common.print_rows(as_json, {"places": rows}, headings, table)
+    if not as_json:
+        _print_unfinished(tuned)
 
 
 def _print_unfinished(tuned: Sequence[TunedPlace]) -> None:
@@ -274,9 +261,7 @@ def _summary(stored: StoredRecord) -> dict[str, Any]:
         **record.key.to_json(),
         "path": str(stored.path),
         "read_only": stored.read_only,
-        "configurations": {
-            status: sum(timing.status == status for timing in record.timings) for status in ("ok", "dropped", "failed")
-        },
+        "configurations": {status: sum(timing.status == status for timing in record.timings) for status in STATUSES},
         "winner": winner and winner.to_json(),
     }
 
@@ -312,21 +297,16 @@ def show(key: str, as_json: bool) -> None:
 
 def _order(timing: Timing) -> tuple[int, float, str]:
     """Sort key: measured timings by time, then dropped ones, then failures."""
-    place = ("ok", "dropped", "failed").index(timing.status)
-    return place, timing.median_us if timing.median_us == timing.median_us else float("inf"), timing.identity
+    time_us = timing.median_us if math.isfinite(timing.median_us) else math.inf
+    return STATUSES.index(timing.status), time_us, timing.identity
 
 
 def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
-    measured = timing.samples > 0
-    return (
-        label(timing.config),
-        "winner" if wins else timing.status,
-        microseconds(timing.median_us),
-        f"{microseconds(timing.low_us)} to {microseconds(timing.high_us)}" if measured else "-",
-        timing.samples or "-",
-        decimal(timing.shared_bytes) if measured else "-",
-        timing.reason,
-    )
+    state, times = "winner" if wins else timing.status, [microseconds(timing.median_us), "-", "-", "-"]
+    if timing.samples > 0:
+        interval = f"{microseconds(timing.low_us)} to {microseconds(timing.high_us)}"
+        times[1:] = [interval, str(timing.samples), decimal(timing.shared_bytes)]
+    return (label(timing.config), state, *times, timing.reason)
 
 
 @tune.command()
@@ -341,7 +321,7 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 )
 @_devices_option
 @common.json_option
-def contribute(file: Path, minutes: float, devices: str | None, as_json: bool) -> None:
+def contribute(file: Path, minutes: float, devices: tuple[str, ...], as_json: bool) -> None:
     """Measure a fixed list of loops and products on this GPU, and write FILE, from which maintainers ship records.
 
     The command needs a GPU. FILE has all timings, versions, GPU, driver and clocks, and nothing else. It is written
@@ -351,7 +331,7 @@ def contribute(file: Path, minutes: float, devices: str | None, as_json: bool) -
 
     common.require_folders({"the contribution": file})
     enable()
-    gpus = sharing_gpus(_names(devices))
+    gpus = sharing_gpus(devices)
 
     def started(number: int, total: int, product: Product) -> None:
         if is_enabled():
@@ -361,12 +341,13 @@ def contribute(file: Path, minutes: float, devices: str | None, as_json: bool) -
         tuned, left = measure(file, gpus, minutes, started, _print_best)
     complete = [item for item in tuned if not item.pending]
     faster = sum(item.winner not in (None, item.record.default) for item in complete)
-    counts = {"complete": len(complete), "faster": faster, "unfinished": len(tuned) - len(complete), "left": left}
+    unfinished = len(tuned) - len(complete)
+    counts = {"complete": len(complete), "faster": faster, "unfinished": unfinished, "left": left}
     text = f"{len(complete)} questions measured on {gpus[0].name}, {faster} with a faster answer than the default"
     common.print_result(as_json, {"file": str(file), **counts}, f"{text}; written to {file}")
     _print_unfinished(tuned)
-    if len(complete) < len(tuned) or left:
-        rest = f"{len(tuned) - len(complete)} questions are unfinished, {left} products were not reached"
+    if unfinished or left:
+        rest = f"{unfinished} questions are unfinished, {left} products were not reached"
         common.note(f"warp-tiles: {rest}: the same command continues")
 
 

@@ -126,10 +126,11 @@ class Tuner:
             changed=engine.records_changed,
         )
 
-    def question(self, place: Place) -> Question:
+    def question(self, placed: PlacedLaunch) -> Question:
         """The question of a place."""
-        key = place.key(self.source, self.environment)
-        return Question(key, self.store, by_identity(place.configs), self.reuse_stale)
+        configs, key = placed.place.configs, placed.place.key(self.source, self.environment)
+        devices, wanted = partial(self.devices, placed), by_identity(configs)
+        return Question(key, self.store, wanted, self.reuse_stale, devices, placed.kernel, configs[0])
 
     def tune(
         self, placed: PlacedLaunch, budget_s: float = 0.0, progress: Progress = lambda place, record: None
@@ -146,18 +147,15 @@ class Tuner:
         Raises:
             ToolchainError: Nothing can be built or measured here.
         """
-        place, question, default = placed.place, self.question(placed.place), placed.place.configs[0]
+        question = self.question(placed)
         before, error, measured = question.record(), "", set[str]()
 
         def finished(timings: Sequence[Timing], record: Record) -> None:
             measured.update(timing.identity for timing in timings)
-            progress(place, record)
+            progress(placed.place, record)
 
         try:
-            question.settle(
-                partial(self.devices, placed), budget_s, wait_s=budget_s or None, default=default, finished=finished,
-                what=placed.kernel,
-            )  # fmt: skip
+            question.settle(budget_s, wait_s=budget_s or None, finished=finished)
         except ToolchainError:
             raise
         except WarpTilesError as failure:  # this launch cannot be repeated; others may
@@ -168,7 +166,7 @@ class Tuner:
         return replace(self._known(placed), measured=len(new), error=error)
 
     def _known(self, placed: PlacedLaunch) -> TunedPlace:
-        question = self.question(placed.place)
+        question = self.question(placed)
         record = question.record()
         return TunedPlace(placed.place, placed.kernel, record, 0, pending=len(question.pending(record)))
 

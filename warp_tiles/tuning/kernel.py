@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,9 +69,6 @@ class TunedKernel:
         self._options = options
         self._wait = wait
         self._open = store or open_store
-        self._names: tuple[str, ...] = ()
-        self._positions: tuple[int, ...] = ()
-        self._source = ""
         self._candidates: dict[str, dict[str, Config]] = {}  # by device
         self.forget()
         #: Counts of this kernel's operations in this process.
@@ -117,8 +114,6 @@ class TunedKernel:
                 is captured.
             LockedError: The policy is ``locked``, and there is no record.
         """
-        if not self._names:
-            self._prepare()
         device = stream.device if stream is not None else wp.get_device(device)
         if named:
             values = in_order(self._names, inputs, outputs, named)
@@ -220,17 +215,14 @@ class TunedKernel:
         """
         for config in () if configs is None else checked_configs(configs):
             self._factory.check(config)
-        values, device = self._listed(args), wp.get_device(device)
-        question = self._ask(values, device, configs)
+        question = self._ask(self._listed(args), device, configs=configs)
         if is_planning():
             raise TuningError(
                 f"{self!r} cannot be tuned while the script is planned, because nothing is launched",
                 remedy="ask warp_tiles.is_planning() before",
             )
         try:
-            found, _ = self._settle(
-                question, values, device, None, forced=configs is not None or again, again=again
-            )  # fmt: skip
+            found, _ = question.settle(current().tune_budget_s, forced=configs is not None or again, again=again)
         finally:
             self.forget()
         if question.winner(found) is None:
@@ -248,20 +240,26 @@ class TunedKernel:
 
     # ---- the question of a launch
 
-    def _prepare(self) -> None:
-        """Read the names of the kernel's arguments."""
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        """Names of the kernel's arguments."""
         wp.init()
         names = self._factory.arguments()
-        if not callable(self._key):
-            refuse_unknown(self._key, names, "the key")
-            self._positions = tuple(names.index(name) for name in self._key)
+        refuse_unknown(() if callable(self._key) else self._key, names, "the key")
         refuse_unknown(self._options.restore or (), names, "restore")
-        self._names = names
+        return names
+
+    @cached_property
+    def _positions(self) -> tuple[int, ...]:
+        """Positions of the arguments that the key names."""
+        return tuple(self._names.index(name) for name in self._key)  # type: ignore[union-attr]
+
+    @cached_property
+    def _source(self) -> str:
+        return source_digest(self.__wrapped__, self._options.dim)
 
     def _listed(self, args: Arguments) -> list[Any]:
         """The values of arguments, which are given by name or in order."""
-        if not self._names:
-            self._prepare()
         named = vars(args) if isinstance(args, SimpleNamespace) else args if isinstance(args, Mapping) else None
         return in_order(self._names, tuple(args) if named is None else (), (), named or {})
 
@@ -283,22 +281,36 @@ class TunedKernel:
                 parts.append(hashable(value))
         return tuple(parts)
 
-    def _ask(self, values: Sequence[Any], device: Any, configs: Sequence[Config] | None = None) -> Question:
+    def _ask(
+        self,
+        values: Sequence[Any],
+        device: Any,
+        written: frozenset[str] | None = None,
+        configs: Sequence[Config] | None = None,
+    ) -> Question:
         """The question of a launch, about some configurations or those that a search measures."""
-        device, now = wp.get_device(device), current()
-        if not self._source:
-            self._source = source_digest(self.__wrapped__, self._options.dim)
+        device, now, function = wp.get_device(device), current(), self.__wrapped__
         found = key_values(self._key, self._names, values)
         found |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}
         found |= {} if self._factory.block_dim is None else {"launch.block_dim": self._factory.block_dim}
         found |= self._options.key_values()
-        subject = f"kernel:{_module_name(self.__wrapped__)}.{self.__wrapped__.__qualname__}"
+        subject = f"kernel:{_module_name(function)}.{function.__qualname__}"
         key = TuningKey.of(subject, found, self._source, environment_of(device))
         if configs is None and device.alias not in self._candidates:
             every = self.configs(device)
             self._candidates[device.alias] = by_identity(self._subset.candidates(every) if self._subset else every)
         wanted = self._candidates[device.alias] if configs is None else by_identity(configs)
-        return Question(key, self._open(now), wanted, now.record_driver_mismatch == "reuse")
+
+        def devices(pending: Sequence[Config]) -> contextlib.AbstractContextManager[Sequence[SearchDevice]]:
+            launch_of, first = self._factory.launch_of, self.configs(device)
+            launches = KernelLaunches(function, self._names, launch_of, values, written, device, self._options, first)
+            return launches.devices(pending)
+
+        effort, jobs = self._options.effort or Effort(), self._options.jobs
+        reuse_stale = now.record_driver_mismatch == "reuse"
+        return Question(
+            key, self._open(now), wanted, reuse_stale, devices, self.__name__, None, effort, jobs, self.counters
+        )
 
     # ---- the choice
 
@@ -326,7 +338,7 @@ class TunedKernel:
         default, now = self._factory.default, current()
         if not now.rules.records:
             return default
-        question = self._ask(values, device)
+        question = self._ask(values, device, written)
         self.counters.lookups += 1
         record = question.record()
         winner, pending = question.winner(record), question.pending(record)
@@ -336,7 +348,7 @@ class TunedKernel:
             if 0 in dimensions(self._dim_of(default, values)):
                 return None
             if not device.is_capturing:
-                return self._search_or_wait(question, values, device, written)
+                return self._search_or_wait(question)
         if winner is None and now.policy == "locked":
             raise LockedError(
                 f"{self!r} has no tuning record for {question.key}; {now.named('policy')} is 'locked', "
@@ -369,12 +381,10 @@ class TunedKernel:
             log="\n".join(f"{dict(timing.config)}: {timing.reason}" for timing in failed),
         )
 
-    def _search_or_wait(
-        self, question: Question, values: Sequence[Any], device: Any, written: frozenset[str] | None
-    ) -> Config | None:
+    def _search_or_wait(self, question: Question) -> Config | None:
         """Returns the winner after a search, here or in another process; None if there is none yet."""
         while True:
-            record, may_search = self._settle(question, values, device, written, wait_s=None if self._wait else 0.0)
+            record, may_search = question.settle(current().tune_budget_s, wait_s=None if self._wait else 0.0)
             if may_search or not question.pending(record):
                 break
             if not self._wait or question.store.searches(question.key):  # a reference may launch this kernel
@@ -387,29 +397,6 @@ class TunedKernel:
             log.warning("tuning %r: the budget of %g s ended before a measurement", self, current().tune_budget_s)
             return None
         raise self._all_failed(question, record)
-
-    def _settle(
-        self, question: Question, values: Sequence[Any], device: Any, written: frozenset[str] | None, **how: Any
-    ) -> tuple[Record, bool]:
-        """Measure what is pending, see :meth:`Question.settle`."""
-        return question.settle(
-            partial(self._devices, values, device, written),
-            current().tune_budget_s,
-            effort=self._options.effort,
-            jobs=self._options.jobs,
-            what=self.__name__,
-            counters=self.counters,
-            **how,
-        )
-
-    def _devices(
-        self, values: Sequence[Any], device: Any, written: frozenset[str] | None, configs: Sequence[Config]
-    ) -> contextlib.AbstractContextManager[Sequence[SearchDevice]]:
-        function, first = self.__wrapped__, self.configs(device)
-        launches = KernelLaunches(
-            function, self._names, self._factory.launch_of, values, written, device, self._options, first
-        )
-        return launches.devices(configs)
 
 
 def autotune(

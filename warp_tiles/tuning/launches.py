@@ -20,7 +20,7 @@ from warp_tiles._warp.launch import check_arguments, own_gradient, pack_launch
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.measure import Candidate, Clock, Effort, SearchDevice, clock_for, describe_error, is_transient
+from warp_tiles.tuning.measure import Candidate, Effort, SearchDevice, clock_for, describe_error, is_transient
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.tuning_key import alike
 from warp_tiles.util.threads import held, unless_signalled
@@ -71,40 +71,41 @@ class Workspace:
     ) -> None:
         self._is_planned = is_planned
         self._level = logging.INFO if is_planned else logging.WARNING
-        self.names = tuple(names)
-        self.device = device
+        self.names, self.device = tuple(names), device
         self._writes_only_named = writes_only_named
         self._copies: dict[int, _Copy] = {}  # by the id of the user's array
         self._results: dict[str, Any] = {}
         self._is_probed = False
-        pairs = [
-            self._duplicated(name, value, written is None or name in written) for name, value in zip(names, values)
-        ]
-        self.pristine = [pristine for pristine, _ in pairs]  # in the order of the arguments
-        self.values = [own for _, own in pairs]
+        for name, value in zip(names, values):
+            self._mapped(name, value, partial(self._add, written is None or name in written))
+        # in the order of the arguments
+        self.pristine, self.values = (
+            [self._mapped(name, value, partial(self._known, field)) for name, value in zip(names, values)]
+            for field in ("source", "copy")
+        )
         self.written = tuple(self._results)
         self.gradients = [own_gradient(value, of=_random_gradient) for value in self.values] if adjoint else None
 
-    def _duplicated(self, name: str, value: Any, is_written: bool) -> tuple[Any, Any]:
-        """Returns a value that holds the user's data, and the value that launches get instead."""
+    def _mapped(self, name: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
+        """Returns an argument with other arrays. Those of a struct are named ``argument.member``."""
         if is_struct(value):
-            structs = value._cls(), value._cls()
+            struct = value._cls()
             for member in value._cls.vars:
-                pair = self._duplicated(f"{name}.{member}", getattr(value, member), is_written)
-                for struct, found in zip(structs, pair):
-                    setattr(struct, member, found)
-            return structs
+                setattr(struct, member, self._mapped(f"{name}.{member}", getattr(value, member), change))
+            return struct
         if isinstance(value, wp.indexedarray):
-            found = value.indices[: value.ndim]
-            indices = [index if index is None else wp.clone(index, device=self.device) for index in found]
-            pristine, own = self._duplicated(name, value.data, is_written)
-            return wp.indexedarray(pristine, indices), wp.indexedarray(own, indices)
-        if not is_array(value):
-            return value, value
+            indices = [index if index is None else wp.clone(index, device=self.device) for index in value.indices]
+            return wp.indexedarray(self._mapped(name, value.data, change), indices[: value.ndim])
+        return change(name, value) if is_array(value) else value
+
+    def _known(self, field: str, name: str, value: Any) -> Any:
+        return getattr(self._copies[id(value)], field)
+
+    def _add(self, is_written: bool, name: str, value: Any) -> None:
+        """Copy an array, unless it is an input that no launch can write."""
         if not isinstance(value, wp.array):
-            raise TuningError(
-                f"the argument {name} is a {type(value).__name__}", remedy="tune with Warp arrays; wrap it first"
-            )
+            kind = type(value).__name__
+            raise TuningError(f"the argument {name} is a {kind}", remedy="tune with Warp arrays; wrap it first")
         known = self._copies.get(id(value))
         if known is None or (is_written and known.copy is known.source):  # an input that is written under another name
             source = value if value.device == self.device or not value.size else self._copy_of(name, value)
@@ -114,17 +115,15 @@ class Workspace:
         if is_written:
             known.is_restored = True
             self._results[name] = known.copy
-        return known.source, known.copy
 
     def _copy_of(self, name: str, array: Any) -> Any:
         try:
             return _copy_of(array, self.device)
         except unless_signalled(RuntimeError, MemoryError) as error:
+            named = "name the arrays that the kernel writes, restore=[...]; the others are not copied then"
             raise TuningError(
                 f"the argument {name} of shape {array.shape} cannot be copied on {self.device}: {error}",
-                remedy="tune with smaller arrays"
-                if self._writes_only_named
-                else "name the arrays that the kernel writes, restore=[...]; the others are not copied then",
+                remedy="tune with smaller arrays" if self._writes_only_named else named,
             ) from error
 
     def restore(self) -> None:
@@ -138,30 +137,25 @@ class Workspace:
 
         Nothing is launched without undeclared arrays. Later calls only restore their copies.
         """
-        undeclared = [
-            found for found in self._copies.values() if not found.is_restored and found.copy is not found.source
-        ]
-        if not undeclared:
-            return
-        if self._is_probed:
-            for found in undeclared:
-                wp.copy(found.copy, found.source)
-            return
-        self.restore()
-        run()
-        self._is_probed = True
-        for found in undeclared:
-            if found.copy.numpy().tobytes() != found.source.numpy().tobytes():
-                log.log(
-                    self._level,
-                    "tuning: launches write %s; a copy is restored before each run, and yours does not change. "
-                    "Name the arrays that the kernel writes with outputs= or autotune(restore=...)",
-                    found.name,
-                )
-                found.is_restored = True
-                if self._is_planned:  # the launch declares no outputs, and these are its results
-                    self._results[found.name] = found.copy
-        self.restore()
+        found = self._copies.values()
+        undeclared = [one for one in found if not one.is_restored and one.copy is not one.source]
+        if undeclared and not self._is_probed:
+            self.restore()
+            run()
+            self._is_probed = True
+            for one in undeclared:
+                if one.copy.numpy().tobytes() != one.source.numpy().tobytes():
+                    log.log(
+                        self._level,
+                        "tuning: launches write %s; a copy is restored before each run, and yours does not change. "
+                        "Name the arrays that the kernel writes with outputs= or autotune(restore=...)",
+                        one.name,
+                    )
+                    one.is_restored = True
+                    if self._is_planned:  # the launch declares no outputs, and these are its results
+                        self._results[one.name] = one.copy
+        for one in undeclared:
+            wp.copy(one.copy, one.source)
 
     def results(self) -> dict[str, Any]:
         """The results of the last launch as NumPy arrays by name; a struct member is ``argument.member``."""
@@ -183,8 +177,7 @@ class Workspace:
                     "name the written arrays with autotune(restore=[...])",
                 )
             given = dict(zip(self.written, results))
-        unknown = [name for name in given if name not in self.written]
-        if unknown:
+        if unknown := [name for name in given if name not in self.written]:
             raise TuningError(
                 f"the reference gives {', '.join(unknown)}, which is not written",
                 remedy=f"the written arrays are {written or 'none'}",
@@ -268,10 +261,8 @@ class Reference:
             if self.is_scaled and wanted.size:
                 atol *= float(np.max(np.abs(np.where(np.isfinite(wanted), wanted, 0.0))))
             if not np.allclose(actual, wanted, rtol=self.rtol, atol=atol, equal_nan=True):
-                worst = np.nanmax(np.abs(actual - wanted))
-                raise TuningError(
-                    f"wrong result: {name} differs by up to {worst:.3g} (rtol {self.rtol:g}, atol {atol:g})"
-                )
+                worst = f"{np.nanmax(np.abs(actual - wanted)):.3g}"
+                raise TuningError(f"wrong result: {name} differs by up to {worst} (rtol {self.rtol:g}, atol {atol:g})")
 
 
 def dimensions(dim: Any) -> tuple[int, ...]:
@@ -299,24 +290,18 @@ class KernelCandidate(Candidate):
             Exception: Any error of Warp.
         """
         dim, device, gradients = dimensions(self.dim), self.workspace.device, self.workspace.gradients
+        kernel, block_dim, values = self.launch.kernel, self.launch.block_dim, self.workspace.values
         if 0 in dim:
             raise TuningError(f"{dict(self.launch.config)} launches nothing, dim is {dim}")
         if device.is_cpu:
             share_precompiled_headers()
         with held(_lock_of(self.launch, device)):
             try:
-                self._packed = pack_launch(
-                    self.launch.kernel,
-                    self.workspace.values,
-                    gradients,
-                    dim=dim,
-                    block_dim=self.launch.block_dim,
-                    tiled=self.tiled,
-                    device=device,
-                )
+                given = {"dim": dim, "block_dim": block_dim, "tiled": self.tiled, "device": device}
+                self._packed = pack_launch(kernel, values, gradients, **given)
             except Exception as error:
                 if is_transient(error):
-                    self.launch.kernel.module.mark_modified()  # otherwise Warp raises it again without a build
+                    kernel.module.mark_modified()  # otherwise Warp raises it again without a build
                 raise
         hooks, direction = self._packed.launch.hooks, "forward" if gradients is None else "backward"
         self.shared_bytes = int(getattr(hooks, f"{direction}_smem_bytes", 0))
@@ -325,11 +310,7 @@ class KernelCandidate(Candidate):
         return self
 
     def prepare(self) -> None:
-        """Find the arrays that launches write, and check the result if there is a reference.
-
-        Raises:
-            TuningError: The result is wrong.
-        """
+        """Find the arrays that launches write. Raises TuningError if the result differs from the reference."""
         self.workspace.find_written(self.run)
         if self.reference is not None:
             self.reference.check(self.results())
@@ -391,9 +372,7 @@ class LaunchOptions:
 
     def key_values(self) -> dict[str, Any]:
         """Options that differ from the defaults and affect timings or failures."""
-        found: dict[str, Any] = {"measure.tiled": True} if self.tiled else {}
-        if self.flush_l2:
-            found["measure.flush_l2"] = True
+        found: dict[str, Any] = {f"measure.{name}": True for name in ("tiled", "flush_l2") if getattr(self, name)}
         if self.reference is not None:
             kind = "first" if self.reference == "first" else "function"
             found["measure.reference"] = f"{kind}, rtol {self.rtol:g}, atol {self.atol:g}"
@@ -432,29 +411,27 @@ class KernelLaunches:
         """
         self._require_arguments(configs)
         options = self.options
+        written = self.written if options.restore is None else frozenset(options.restore)
+        how = {"adjoint": options.adjoint, "is_planned": options.is_planned}
+        how["writes_only_named"] = options.restore is not None
         with without_tape():
-            spaces = [
-                Workspace(
-                    self.names,
-                    self.values,
-                    self.written if options.restore is None else frozenset(options.restore),
-                    each,
-                    writes_only_named=options.restore is not None,
-                    adjoint=options.adjoint,
-                    is_planned=options.is_planned,
-                )
-                for each in _devices(self.device, options.devices)
-            ]
+            gpus = _devices(self.device, options.devices)
+            spaces = [Workspace(self.names, self.values, written, device, **how) for device in gpus]
             reference = self._reference(spaces[0])
-            yield [
-                SearchDevice(
-                    partial(self._built, space, reference),
-                    _ready_clock(space.device, options.flush_l2),
-                    str(space.device.alias),
-                    partial(_is_usable, space.device),
-                )
-                for space in spaces
-            ]
+            yield [self._device(space, reference) for space in spaces]
+
+    def _device(self, space: Workspace, reference: Reference | None) -> SearchDevice:
+        """A device with its memory, so that no candidate is blamed for the lack of it."""
+        device = space.device
+        try:
+            clock = clock_for(device, flush_l2=self.options.flush_l2)
+        except unless_signalled(Exception) as error:  # of any class: no candidate caused it
+            raise ToolchainError(
+                f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
+                remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
+            ) from error
+        build, is_usable = partial(self._built, space, reference), partial(_is_usable, device)
+        return SearchDevice(build, clock, str(device.alias), is_usable)
 
     def _built(self, space: Workspace, reference: Reference | None, config: Config) -> KernelCandidate:
         launch, dim = self.launch_of(config), self.options.dim(config, namespace(space.names, space.pristine))
@@ -487,21 +464,8 @@ class KernelLaunches:
                 else:
                     return
         if refused is not None:
-            raise TuningError(
-                f"{self.function.__qualname__}: {refused.message}",
-                remedy=f"its arguments are {', '.join(self.names)}",
-            ) from refused
-
-
-def _ready_clock(device: Any, flush_l2: bool) -> Clock:
-    """The clock of a device with its memory, so that no candidate is blamed for the lack of it."""
-    try:
-        return clock_for(device, flush_l2=flush_l2)
-    except unless_signalled(Exception) as error:  # of any class: no candidate caused it
-        raise ToolchainError(
-            f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
-            remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
-        ) from error
+            message = f"{self.function.__qualname__}: {refused.message}"
+            raise TuningError(message, remedy=f"its arguments are {', '.join(self.names)}") from refused
 
 
 def _is_usable(device: Any) -> bool:
@@ -518,7 +482,6 @@ def _devices(device: Any, others: Sequence[Any]) -> list[Any]:
     try:
         found = [wp.get_device(other) for other in others]
     except unless_signalled(RuntimeError, ValueError) as error:
-        raise TuningError(
-            f"devices is {list(others)!r}: {error}", remedy=f"there are {', '.join(map(str, wp.get_devices()))}"
-        ) from error
+        present = ", ".join(map(str, wp.get_devices()))
+        raise TuningError(f"devices is {list(others)!r}: {error}", remedy=f"there are {present}") from error
     return [device, *alike(device, found)]

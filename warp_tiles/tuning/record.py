@@ -11,7 +11,7 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from warp_tiles.store.sealed import FutureSchemaError, dump_json, refuse_constant
 from warp_tiles.tuning.tuning_key import TuningKey
@@ -20,6 +20,7 @@ from warp_tiles.util.warn import shown
 SCHEMA_VERSION = 1  # of the file; files of a later version are left alone
 Config = Mapping[str, Any]  # JSON values by name
 Status = Literal["ok", "dropped", "failed"]
+STATUSES = get_args(Status)
 #: The configuration that stands for no record, in records whose winner must be faster than it, by subject.
 DEFAULTS: Mapping[str, Config] = {
     "loop": {"pipeline": "auto"},

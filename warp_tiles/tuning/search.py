@@ -59,19 +59,36 @@ def by_identity(configs: Iterable[Config]) -> dict[str, Config]:
     return {identity(config): config for config in configs}
 
 
+def _no_devices(configs: Sequence[Config]) -> AbstractContextManager[Sequence[SearchDevice]]:
+    raise NotImplementedError("nothing measures this question")
+
+
 @dataclass(frozen=True)
 class Question:
-    """Configurations, and the record with their timings.
+    """Configurations, the record with their timings, and what measures them.
 
     Attributes:
         wanted: The configurations that count, by identity.
         reuse_stale: True if timings of another driver or Warp patch release count.
+        devices: Enters a block with the devices, at least one, that measure some configurations.
+        what: Name of the tuned function, for messages.
+        default: One of the configurations, which is measured beside the others and the best one so far. The final
+            measurement contains it even if it is slow.
+        effort: Amount of measurement.
+        jobs: Number of parallel builds; 0 for one per core.
+        counters: Receives the builds and measurements.
     """
 
     key: TuningKey
     store: RecordStore
     wanted: Mapping[str, Config]
-    reuse_stale: bool
+    reuse_stale: bool = True
+    devices: Callable[[Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]] = _no_devices
+    what: str = ""
+    default: Config | None = None
+    effort: Effort = field(default_factory=Effort)
+    jobs: int = 0
+    counters: Counters = field(default_factory=Counters)
 
     def record(self) -> Record:
         """The stored record; empty if there is none."""
@@ -108,18 +125,12 @@ class Question:
 
     def settle(
         self,
-        devices: Callable[[Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]],
         budget_s: float = 0.0,
         *,
         wait_s: float | None = None,
         forced: bool = False,
         again: bool = False,
-        default: Config | None = None,
         finished: Callable[[Sequence[Timing], Record], object] = lambda timings, record: None,
-        effort: Effort | None = None,
-        jobs: int = 0,
-        what: str = "",
-        counters: Counters | None = None,
     ) -> tuple[Record, bool]:
         """Measure pending configurations, unless another thread or process searches for the key.
 
@@ -131,19 +142,12 @@ class Question:
         broke it has failed. At an interruption, the timings so far are stored as unfinished.
 
         Args:
-            devices: Enters a block with the devices, at least one, that measure some configurations.
             budget_s: Seconds after which the search stops with the results so far; 0 for no limit.
             wait_s: Seconds to wait for another search; None for no limit.
             forced: Measure also if there is or was another search.
             again: Measure all configurations that count.
-            default: One of the configurations, which is measured beside the others and the best one so far. The final
-                measurement contains it even if it is slow.
             finished: Called with timings and the record that they were added to, as soon as they are final. At an
                 interruption, they may be unfinished.
-            effort: Amount of measurement; None for the default.
-            jobs: Number of parallel builds; 0 for one per core.
-            what: Name of the tuned function, for the progress bar.
-            counters: Receives the builds and measurements.
 
         Returns:
             The record, with builds that failed for a transient cause (:func:`is_transient`), which are not stored; and
@@ -155,35 +159,25 @@ class Question:
         with self.store.single_flight(self.key, wait_s) as may_search:
             record = self.record()
             configs = tuple(self.wanted.values()) if again else self.pending(record)
-            if configs and (may_search or forced):
-                if default is not None:
-                    best = record.winner()
-                    configs = tuple(by_identity([default, *([best.config] if best else []), *configs]).values())
-                # without this, a small budget would never be enough
-                before = record.timings if budget_s else ()
+            if not configs or not (may_search or forced):
+                return record, may_search
+            if self.default is not None:
+                best = record.winner()
+                configs = tuple(by_identity([self.default, *([best.config] if best else []), *configs]).values())
+            before = record.timings if budget_s else ()  # otherwise, a small budget would never be enough
 
-                def store(timings: Sequence[Timing]) -> None:
-                    finished(timings, self.store.merge(self.key, settled(timings, before)))
+            def store(timings: Sequence[Timing]) -> None:
+                finished(timings, self.store.merge(self.key, settled(timings, before)))
 
-                counters = counters or Counters()
-                counters.searches += 1
-                with devices(configs) as found, _progress(what, len(configs)) as show:
-                    search = _Search(
-                        list(found),
-                        effort or Effort(),
-                        jobs or available_cores(),
-                        time.monotonic() + (budget_s or math.inf),
-                        self.key.environment.soft(),
-                        store,
-                        show,
-                        counters,
-                    )
-                    search.run(configs, default)
-                for timing in search.transient:
-                    text = "tuning %s: %s is left out until the next search: %s"
-                    log.warning(text, what, dict(timing.config), timing.reason)
-                record = Record(self.key, tuple(search.transient)).merged(self.record().timings)
-        return record, may_search
+            self.counters.searches += 1
+            with self.devices(configs) as devices, _progress(self.what, len(configs)) as show:
+                deadline = time.monotonic() + (budget_s or math.inf)
+                search = _Search(self, list(devices), deadline, store, show)
+                search.run(configs)
+            for timing in search.transient:
+                text = "tuning %s: %s is left out until the next search: %s"
+                log.warning(text, self.what, dict(timing.config), timing.reason)
+            return Record(self.key, tuple(search.transient)).merged(self.record().timings), may_search
 
 
 @contextlib.contextmanager
@@ -214,27 +208,29 @@ class _Search:
         decided: Names of the candidates that have a timing.
     """
 
+    question: Question
     devices: list[SearchDevice]
-    effort: Effort
-    jobs: int
     deadline: float
-    soft: Mapping[str, Any]
     store: Callable[[Sequence[Timing]], None]
     show: Callable[[int, str], None]
-    counters: Counters
     transient: list[Timing] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
     decided: set[str] = field(default_factory=set)
     best_us: float = math.inf
 
     @property
+    def soft(self) -> Mapping[str, Any]:
+        return self.question.key.environment.soft()
+
+    @property
     def has_time(self) -> bool:
         return time.monotonic() < self.deadline
 
-    def run(self, configs: Sequence[Config], default: Config | None) -> None:
-        size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
+    def run(self, configs: Sequence[Config]) -> None:
+        jobs = self.question.jobs or available_cores()
+        size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * jobs)
         several, waiting, leaders = len(self.devices) > 1, deque(configs), list[Runner]()
-        builder = DaemonThreads(self.jobs, "warp_tiles_tune")
+        builder = DaemonThreads(jobs, "warp_tiles_tune")
         try:
             while waiting and self.has_time:
                 taken = [waiting.popleft() for _ in range(min(size, len(waiting)))]
@@ -242,22 +238,22 @@ class _Search:
                     Runner(identity(config), None, config, device) for config, device in zip(taken, cycle(self.devices))
                 ]
                 runners = [*leaders, *self._build(builder, batch)]
-                self._race(runners, self.effort)
+                self._race(runners, self.question.effort)
                 self._lose()
                 left = (one.config for one in reversed(batch) if one.is_lost)
                 waiting.extendleft(config for config in left if identity(config) not in self.decided)
                 runners = _here(runners)  # the next one is measured against the fastest of each device
                 leaders = list({one.device: one for one in reversed(_fastest(runners))}.values())
                 self._finish(runners)
-            if (default is not None or several) and self.has_time:
-                self._finals(builder, default)
+            if (self.question.default is not None or several) and self.has_time:
+                self._finals(builder)
         except BaseException:
             with contextlib.suppress(Exception):  # re-raises the interrupt itself, not the errors that it causes
                 self._finish_interrupted()
             raise
         finally:  # builds that exceed the budget end in the background; their results are ignored
             builder.close()
-        self.counters.measurements += len({runner.name for runner in self.runners if runner.samples_us})
+        self.question.counters.measurements += len({runner.name for runner in self.runners if runner.samples_us})
 
     def _build(self, builder: DaemonThreads, batch: Sequence[Runner]) -> list[Runner]:
         """Build candidates, and record those that failed. Returns those that were built in time."""
@@ -267,13 +263,13 @@ class _Search:
         for future in futures:
             future.add_done_callback(lambda done: None if done.cancelled() else self.show(1, ""))
         wait_all(futures, None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic()))
-        self.counters.build_s += time.monotonic() - start
+        self.question.counters.build_s += time.monotonic() - start
         built: list[Runner] = []
         failed: list[Timing] = []
         for runner, future in zip(batch, futures):
             if future.cancel() or not future.done():
                 continue  # out of time
-            self.counters.builds += 1
+            self.question.counters.builds += 1
             error = future.exception()
             if error is None:
                 runner.candidate = future.result()
@@ -319,16 +315,17 @@ class _Search:
             measure(devices[0])
         else:
             side_by_side(measure, devices, len(devices))
-        self.counters.measure_s += time.monotonic() - start
+        self.question.counters.measure_s += time.monotonic() - start
 
     def _show(self, runner: Runner) -> None:
         if runner.samples_us and (median_us := runner.statistics().median_us) < self.best_us:
             self.best_us = median_us
             self.show(0, f"best {median_us:.1f} us {runner.name}")
 
-    def _finals(self, builder: DaemonThreads, default: Config | None) -> None:
+    def _finals(self, builder: DaemonThreads) -> None:
         """Measure the fastest candidates and the default once more, on the first device."""
-        name, first = None if default is None else identity(default), self.devices[0]
+        default, effort, first = self.question.default, self.question.effort, self.devices[0]
+        name = None if default is None else identity(default)
         again = [runner for runner in self.runners if runner.name == name and runner.samples_us][:1]
         chosen = by_identity(runner.config for runner in (*again, *_fastest(self.runners)[:_FINALISTS]))
         if len(chosen) < 2:
@@ -339,7 +336,7 @@ class _Search:
         for runner, future in futures.items():
             runner.candidate = wait_result(future)
         self.runners += finals
-        self._race(finals, replace(self.effort, iterations=_FINAL_ITERATIONS * self.effort.iterations))
+        self._race(finals, replace(effort, iterations=_FINAL_ITERATIONS * effort.iterations))
         self._lose()
         self._finish(_here(finals))
 
