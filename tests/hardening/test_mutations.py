@@ -23,7 +23,7 @@ from tests.nightly import some
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.store import report
-from warp_tiles.tuning import record_folder
+from warp_tiles.tuning import store as store_module
 from warp_tiles.util import files
 from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.util.warn import WarnedTexts
@@ -51,7 +51,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process, every message is new. Files need not survive a crash of the system."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(report, "_logged", WarnedTexts())
-    monkeypatch.setattr(record_folder, "_warned", WarnedTexts())
+    monkeypatch.setattr(store_module, "_warned", WarnedTexts())
     monkeypatch.setattr(files, "_warned", WarnedTexts())
 
 

@@ -36,8 +36,7 @@ from warp_tiles.store.remote import RemoteStore
 from warp_tiles.tuning.factory import KernelFactory
 from warp_tiles.tuning.launches import Reference
 from warp_tiles.tuning.measure import Effort, Runner, race
-from warp_tiles.tuning.record_folder import RecordFolder
-from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.store import RecordFolder, RecordStore
 from warp_tiles.util.threads import DaemonThreads, side_by_side, wait_result
 from warp_tiles.util.trusted_folder import TrustedFolder
 

@@ -22,15 +22,14 @@ from warp_tiles import settings
 from warp_tiles.errors import RecordError
 from warp_tiles.store import RECORDS, object_name
 from warp_tiles.tuning.record import Record, encode_record
-from warp_tiles.tuning.record_folder import RecordFolder, slug
-from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.tuning.store import RecordFolder, RecordStore, open_store
 from warp_tiles.tuning.tuning_key import TuningKey
 
 A, B, C = timing({"x": 1}, 10.0), timing({"x": 2}, 20.0), failure({"x": 3})
 
 
 def file_of(store: RecordStore, record_key: TuningKey) -> Path:
-    return store.root / slug(record_key.subject) / f"{record_key.digest}.json"
+    return store.root / f"{record_key.file}.json"
 
 
 def future(record_key: TuningKey) -> bytes:

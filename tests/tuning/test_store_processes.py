@@ -15,7 +15,6 @@ import pytest
 
 from tests.tuning.tuning_records import CONFIGS, key, merge_many, read_damaged, timing, tune
 from tests.waiting import in_threads, until
-from warp_tiles.tuning.record_folder import slug
 from warp_tiles.tuning.store import RecordStore
 
 SPAWN = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
@@ -84,7 +83,7 @@ def test_sixteen_writers_lose_nothing(records: RecordStore) -> None:
 
 
 def test_many_readers_set_a_damaged_record_aside_and_keep_new_ones(records: RecordStore) -> None:
-    path = records.root / slug(key().subject) / f"{key().digest}.json"
+    path = records.root / f"{key().file}.json"
     path.parent.mkdir(parents=True, mode=0o700)
     records.root.chmod(0o700)
     path.write_bytes(b"{")

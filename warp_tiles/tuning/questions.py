@@ -28,15 +28,14 @@ from warp_tiles.providers.cublasdx import CublasdxProvider, require_served
 from warp_tiles.providers.own import OwnProvider
 from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, Timing
-from warp_tiles.tuning.record_folder import warn_once
 from warp_tiles.tuning.shipped import shipped_records
+from warp_tiles.tuning.store import RecordStore, warn_once
 from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey, environment_of
 from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.settings import Settings
-    from warp_tiles.tuning.store import RecordStore
 
 LOOP, FUNCTION = "loop", "function"  # subjects of records
 FUNCTIONS = 24  # configurations of a function, at most

@@ -14,7 +14,7 @@ SHIPPED_RECORDS = Path(__file__).resolve().parent / "records"
 
 def shipped_file(subject: str, gpu: str) -> Path:
     """The file of the records of a subject for a GPU, by the GPU's name."""
-    from warp_tiles.tuning.record_folder import slug
+    from warp_tiles.tuning.tuning_key import slug
 
     return SHIPPED_RECORDS / slug(subject) / f"{slug(gpu)}.json"
 

@@ -24,15 +24,19 @@ from typing import TYPE_CHECKING
 from warp_tiles.errors import BundleError, RecordError, RemoteError
 from warp_tiles.settings import Settings, current
 from warp_tiles.store import ANY_TOOLCHAIN, RECORDS, SIGNED_BY
+from warp_tiles.store.documents import Documents
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import MEASUREMENTS
 from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.store.paths import absolute, cache_root
+from warp_tiles.store.paths import absolute, cache_root, is_digest
 from warp_tiles.store.report import reason_of
-from warp_tiles.tuning.record import Record, Timing, decode_records, encode_records
-from warp_tiles.tuning.record_folder import RecordFolder, ShippedFolder, name_of, warn_once
-from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey
+from warp_tiles.store.sealed import FutureSchemaError
+from warp_tiles.tuning.record import Record, Timing, decode_record, decode_records, encode_record, encode_records
+from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey, slug
+from warp_tiles.util.files import read_whole
 from warp_tiles.util.threads import suppressed, unless_signalled
+from warp_tiles.util.trusted_folder import RefusedFolderError
+from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
     from warp_tiles.store.keys import PublicKey, SigningKey
@@ -46,16 +50,98 @@ _unwritten: dict[Path, Record] = {}
 _unwritten_lock = threading.Lock()
 _POLL_S = 0.05
 log = logging.getLogger("warp_tiles")
+_warned = WarnedTexts()
 
 
 class _Searching(threading.local):
-    """The locks of the searches of this thread."""
-
     def __init__(self) -> None:
-        self.locks: set[Path] = set()
+        self.locks: set[Path] = set()  # of the searches of this thread
 
 
 _searching = _Searching()
+
+
+def warn_once(text: str) -> None:
+    """Warn of a problem with tuning records, once per process."""
+    warn(text, _warned)
+
+
+class RecordFolder(Documents[Record]):
+    """The records of one folder. Its problems are warnings.
+
+    Args:
+        root: The folder, or the folder of the cache that contains it; nothing is created until something is written.
+        folder: The folder of the records, by name below the root; empty for the root itself.
+        shared: Accept a root that other users can write, and let them read and write new files.
+    """
+
+    read_only = False
+
+    def __init__(self, root: Path, folder: str = "", *, shared: bool = False) -> None:
+        super().__init__(root, replace(MEASUREMENTS, folder=folder), decode_record, encode_record, shared=shared)
+        self.root = self.files.path("")
+
+    def names(self, subject_prefix: str = "", suffix: str = MEASUREMENTS.suffix) -> list[str]:
+        """The records of subjects that begin with a prefix, in order. Similar subjects may be among them.
+
+        Raises:
+            OSError: The folder is refused, or cannot be listed.
+        """
+        subjects = [name for name in self._listed("") if name.startswith(slug(subject_prefix)) and name[0] != "."]
+        files = (Path(subject, file) for subject in subjects for file in self._listed(subject))
+        return [str(file.with_suffix("")) for file in files if file.suffix == suffix and is_digest(file.stem)]
+
+    def _listed(self, folder: str) -> list[str]:
+        """The names in a folder, in order: of folders in the root, and of files in a folder of a subject."""
+        if not folder:
+            return self.files.folders()
+        return sorted(name.rpartition("/")[2] for name, _ in self.files.files(folder))
+
+    def unusable(self, error: OSError) -> None:
+        """Warn once that the folder is not used."""
+        reason = reason_of(error)
+        if isinstance(error, RefusedFolderError):
+            reason = f"{error.path}: {error.reason}; chmod 700 it, or set WARP_TILES_CACHE_SHARED=1"
+        warn_once(f"the tuning records in {self.root} are not used: {reason}")
+
+    def _unusable(self, name: str, error: Exception) -> None:
+        if isinstance(error, NotADirectoryError):  # there are no records, and the first write says so
+            return
+        if isinstance(error, RefusedFolderError):
+            self.unusable(error)
+        else:
+            what = "left alone" if isinstance(error, FutureSchemaError) else "not used"
+            warn_once(f"the tuning record {self.path(name)} is {what}: {reason_of(error)}")
+
+    def _damaged(self, name: str, error: ValueError, problem: OSError | None = None) -> None:
+        what = f"the tuning record {self.path(name)} is damaged ({error})"
+        if problem is None:
+            warn_once(f"{what}; it was set aside as {Path(name).name}{self.kind.aside}")
+        else:
+            warn_once(f"{what} and cannot be set aside: {reason_of(problem)}")
+
+    def _unlocked(self, error: OSError) -> None:
+        if isinstance(error, TimeoutError):
+            raise error
+        warn_once(f"records in {self.root} can be lost when several processes tune: {reason_of(error)}")
+
+
+class ShippedFolder(RecordFolder):
+    """A folder that comes with an application. It is never written. Package managers may create links in it."""
+
+    read_only = True
+
+    def load(self, name: str) -> Record:
+        """See :class:`Documents`."""
+        return self.decode(read_whole(self.path(name), self.kind.most_bytes)[0], name)
+
+    def _listed(self, folder: str) -> list[str]:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(os.listdir(self.root / folder))
+        return []
+
+    def _repaired(self, name: str, error: ValueError) -> None:
+        warn_once(f"the tuning record {self.path(name)} is damaged and not used: {error}")
 
 
 @dataclass(frozen=True)
@@ -91,10 +177,8 @@ class RecordStore:
         If several folders have a timing of one configuration, timings with the key's driver and Warp patch release
         count before others. Of those, finished ones count before unfinished ones. Of those, the first folder's counts.
         """
-        name = name_of(key)
-        stored = [folder.read(name) for folder in self._folders]
-        stored.insert(-1, _unwritten.get(self._own.path(name)))
-        found = [record for record in stored if record is not None]
+        *shipped, own = (folder.read(key.file) for folder in self._folders)
+        found = [record for record in (*shipped, _unwritten.get(self._own.path(key.file)), own) if record is not None]
         return _united(key, found, key.environment.soft()) if found else None
 
     def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
@@ -108,8 +192,7 @@ class RecordStore:
         Raises:
             TypeError, ValueError: A configuration has no JSON form; nothing is changed.
         """
-        name = name_of(key)
-        path = self._own.path(name)
+        name, path = key.file, self._own.path(key.file)
         self._own.encode(Record(key, tuple(timings)))
         try:
             with self._own.changing():
@@ -120,10 +203,8 @@ class RecordStore:
         except unless_signalled(OSError) as error:
             with _unwritten_lock:
                 _unwritten[path] = replace(_unwritten.get(path, Record(key)), key=key).merged(timings)
-            warn_once(
-                f"tuning records cannot be written to {self.root} ({reason_of(error)}); "
-                "results last as long as this process"
-            )
+            what = f"tuning records cannot be written to {self.root} ({reason_of(error)})"
+            warn_once(f"{what}; results last as long as this process")
         return self.load(key) or Record(key).merged(timings)
 
     @contextmanager
@@ -133,17 +214,16 @@ class RecordStore:
         Load the record again in the block in either case: another search may have just ended.
 
         Args:
-            timeout_s: Seconds to wait for another search; None for no limit, 0 to not wait.
+            timeout_s: Seconds to wait for another search; None for no limit.
 
         Yields:
-            True if this thread may search, also after a search that was killed or raised an error, or if nobody can
-            hold a lock. False if another search has ended meanwhile or still runs, or if this thread is searching for
-            the key.
+            True if this thread may search, also if nobody can hold a lock. False if another search has ended meanwhile
+            or still runs, or if this thread is searching for the key.
         """
         files, name = self._own.files, _lock_of(key)
         lock = files.path(name)
         with ExitStack() as held:
-            may_search = lock not in _searching.locks
+            may_search = not self.searches(key)
             if may_search:
                 try:
                     held.enter_context(files.lock(name, 0.0))
@@ -169,13 +249,14 @@ class RecordStore:
         found = []
         for folder in self._folders:
             if folder is self._own:
-                for path, record in sorted(_unwritten.items()):
-                    if path.is_relative_to(self.root):
-                        found.append(StoredRecord(path, record, read_only=False))
+                early = [
+                    (path, record) for path, record in sorted(_unwritten.items()) if path.is_relative_to(self.root)
+                ]
+                found += [StoredRecord(path, record, read_only=False) for path, record in early]
             try:
                 for name in folder.names(subject_prefix):
-                    if (record_there := folder.read(name)) is not None:
-                        found.append(StoredRecord(folder.path(name), record_there, folder.read_only))
+                    if (record := folder.read(name)) is not None:
+                        found.append(StoredRecord(folder.path(name), record, folder.read_only))
             except unless_signalled(OSError) as error:
                 folder.unusable(error)
         return [stored for stored in found if stored.record.key.subject.startswith(subject_prefix)]
@@ -190,10 +271,8 @@ class RecordStore:
         found: dict[str, list[Record]] = {}
         for stored in self.records(subject_prefix):
             found.setdefault(stored.record.key.digest, []).append(stored.record)
-        return [
-            _united(several[-1].key, several, (present or several[-1].key.environment).soft())
-            for _, several in sorted(found.items())
-        ]
+        keyed = [(several[-1].key, several) for _, several in sorted(found.items())]
+        return [_united(key, several, (present or key.environment).soft()) for key, several in keyed]
 
     def find(self, digest_prefix: str) -> StoredRecord:
         """Returns the record whose key begins with these hex digits, from the first folder that has it.
@@ -220,8 +299,8 @@ class RecordStore:
             RecordError: The folder cannot be changed.
         """
         own, wanted = self._own, None if digests is None else set(digests)
-        here = (path for path in _unwritten if path.is_relative_to(self.root))
-        removed = {path for path in here if wanted is None or path.stem in wanted}
+        early = [path for path in _unwritten if path.is_relative_to(self.root)]
+        removed = {path for path in early if wanted is None or path.stem in wanted}
         for path in removed:
             del _unwritten[path]
         if not os.path.isdir(self.root):
@@ -235,10 +314,8 @@ class RecordStore:
                 for name in own.names(suffix=own.kind.aside) if wanted is None else ():
                     own.files.remove(f"{name}{own.kind.aside}")
         except unless_signalled(OSError) as error:
-            raise RecordError(
-                f"tuning records in {self.root} cannot be removed: {reason_of(error)}",
-                remedy="check that the folder is yours",
-            ) from error
+            message = f"tuning records in {self.root} cannot be removed: {reason_of(error)}"
+            raise RecordError(message, remedy="check that the folder is yours") from error
         return len(removed)
 
     def export(
@@ -317,16 +394,14 @@ class RecordStore:
         try:
             with self._own.changing():
                 for record in incoming:
-                    name = name_of(record.key)
+                    name = record.key.file
                     known = records.get(name) or self._own.load_for_change(name)
                     records[name] = record.merged(() if known is None else known.timings)
                 for name, record in records.items():
                     self._own.store(name, record)
         except unless_signalled(OSError) as error:
-            raise RecordError(
-                f"{path} is not imported, {self.root} cannot be changed: {reason_of(error)}",
-                remedy="check that the folder is yours and has space",
-            ) from error
+            message = f"{path} is not imported, {self.root} cannot be changed: {reason_of(error)}"
+            raise RecordError(message, remedy="check that the folder is yours and has space") from error
         return len(incoming)
 
     def push(self, remote: RemoteStore) -> Transfer:
@@ -357,12 +432,11 @@ class RecordStore:
                     records[record.key.digest] = record.merged(() if own is None else own.timings)
                 replaced.add(key)
         entry = self.entry((record for _, record in sorted(records.items())), signer)
-        if entry.key in found or not records:
-            result = Transfer(present=len(records))
-        elif remote.push(RECORDS, entry):
+        result = Transfer(present=len(records))
+        if records and entry.key not in found:
+            if not remote.push(RECORDS, entry):
+                return Transfer(failed=len(records))
             result = Transfer(moved=len(records), moved_bytes=len(entry.payload))
-        else:
-            return Transfer(failed=len(records))
         for key in replaced - {entry.key}:
             remote.remove(RECORDS, key)
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -20,8 +21,16 @@ from warp_tiles.util.warn import shown, warn
 MEASUREMENT_VERSION = 1  # of the way of measuring; timings of different versions are not compared
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUINFO_BYTES = 8192  # holds the first core
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_SLUG_LENGTH = 100
 
 Scalar = str | int | float | bool | None
+
+
+def slug(subject: str) -> str:
+    """Returns the folder name of a subject. A prefix of the subject gives a prefix of the name."""
+    text = _UNSAFE.sub("-", subject)[:_SLUG_LENGTH]
+    return f"-{text[1:]}" if text.startswith(".") else text
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,11 @@ class TuningKey:
         fields = {f"value {name}": json.dumps(value) for name, value in self.values}
         fields |= {f"environment {name}": json.dumps(value) for name, value in self.environment.hard().items()}
         return CacheKey.of({**fields, "subject": self.subject, "source": self.source}).digest
+
+    @property
+    def file(self) -> str:
+        """The name of its record in a folder of records, without suffix."""
+        return f"{slug(self.subject) or '-'}/{self.digest}"
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name."""
