@@ -16,8 +16,7 @@ Key = tuple[str, ...] | Callable[[SimpleNamespace], Mapping[str, Scalar]]
 def checked_key(key: Any) -> Key:
     """Returns the key as names of arguments or as a function of them.
 
-    Raises:
-        TuningError: The key is neither, or a name occurs twice.
+    Raises TuningError if the key is neither, or a name occurs twice.
     """
     if callable(key):
         function: Key = key
@@ -31,8 +30,7 @@ def checked_key(key: Any) -> Key:
 def refuse_unknown(names: Iterable[str], arguments: Sequence[str], what: str) -> None:
     """Raise if a name is not an argument.
 
-    Raises:
-        TuningError: A name is unknown; the message lists the valid names.
+    Raises TuningError if a name is unknown; the message lists the valid names.
     """
     unknown = [name for name in names if name not in arguments]
     if unknown:
@@ -47,8 +45,7 @@ def in_order(
 ) -> list[Any]:
     """Returns the values in the order of the kernel's arguments; positional ones come first.
 
-    Raises:
-        TuningError: An argument is missing, unknown or given twice.
+    Raises TuningError if an argument is missing, unknown or given twice.
     """
     positional = [*inputs, *outputs]
     refuse_unknown(named, arguments, "the launch")
@@ -72,8 +69,7 @@ def namespace(arguments: Sequence[str], values: Sequence[Any]) -> SimpleNamespac
 def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dict[str, Scalar]:
     """Returns the key entries of arguments: shape, dtype and layout of an array, the value of any other argument.
 
-    Raises:
-        TuningError: A value is neither an array nor a scalar, vector or matrix.
+    Raises TuningError if a value is neither an array nor a scalar, vector or matrix.
     """
     if callable(key):
         given = key(namespace(arguments, values))
@@ -93,8 +89,7 @@ def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dic
 def hashable(value: Any) -> Any:
     """Returns a hashable form of a key value. Two forms are equal only if a key holds the same text for both.
 
-    Raises:
-        TuningError: The value cannot be part of a key.
+    Raises TuningError if the value cannot be part of a key.
     """
     kind = type(value)
     if kind is int or kind is bool or kind is str:

@@ -181,8 +181,7 @@ def _gpu_facts(uuid: str, before: Mapping[str, Fact]) -> dict[str, Fact]:
 def read_contribution(path: Path) -> Contribution:
     """Read a file, and check each field.
 
-    Raises:
-        RecordError: It cannot be read, or a field has a value that no measurement gives.
+    Raises RecordError if it cannot be read, or a field has a value that no measurement gives.
     """
     entries = read_export(path)
     try:

@@ -71,8 +71,7 @@ class Product:
     def launch(self, device: Any, multiprocessors: int) -> NotedLaunch:
         """A launch of its kernel, with zeros in its arrays. A search measures random numbers in their place.
 
-        Raises:
-            ToolchainError: The device has no memory for the arrays.
+        Raises ToolchainError if the device has no memory for the arrays.
         """
         is_loop = self.subject == "loop"
         count = multiprocessors * max(_LEAST_BLOCKS, min(_MOST_BLOCKS, _ELEMENTS // (self.m * self.n)))

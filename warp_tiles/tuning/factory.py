@@ -94,11 +94,7 @@ class KernelFactory:
         return self._configs.configs(limits) if isinstance(self._configs, Space) else self._configs
 
     def arguments(self) -> tuple[str, ...]:
-        """Names of the kernels' arguments.
-
-        Raises:
-            TuningError: The function accepts no configuration.
-        """
+        """Names of the kernels' arguments. Raises TuningError if the function accepts no configuration."""
         reasons = []
         for config in () if self._names else (self.default, *self.configs()):
             try:
@@ -147,8 +143,7 @@ class KernelFactory:
     def launch_of(self, config: Config) -> TunedLaunch:
         """Returns the launch of a configuration. Its kernel is made once.
 
-        Raises:
-            TuningError: The function refuses the configuration, or makes no kernel or one with other arguments.
+        Raises TuningError if the function refuses the configuration, or makes no kernel or one with other arguments.
         """
         with self._lock:
             name = identity(config)

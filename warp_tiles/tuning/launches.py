@@ -164,8 +164,7 @@ class Workspace:
     def expected(self, given: Any) -> dict[str, Any]:
         """The results that a reference function gives, by name: one, several in order, or several by name.
 
-        Raises:
-            TuningError: They do not fit the arrays that the kernel writes.
+        Raises TuningError if they do not fit the arrays that the kernel writes.
         """
         written = ", ".join(self.written)
         if not isinstance(given, Mapping):

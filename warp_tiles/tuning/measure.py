@@ -100,10 +100,8 @@ class Statistics:
 def statistics(samples_us: Sequence[float]) -> Statistics:
     """Returns the median of samples, and the narrowest symmetric pair of order statistics that holds it with 95 %.
 
-    With fewer than six samples the probability is lower, and the interval spans all of them.
-
-    Raises:
-        ValueError: There are no samples.
+    With fewer than six samples the probability is lower, and the interval spans all of them. Raises ValueError if there
+    are no samples.
     """
     if not samples_us:
         raise ValueError("no samples")

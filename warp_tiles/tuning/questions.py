@@ -122,11 +122,7 @@ def _pipelines() -> Iterator[PipelineOverrides]:
 
 
 def pipeline_of(config: Config) -> PipelineOverrides:
-    """Returns the overrides that a record holds.
-
-    Raises:
-        ValueError: They are not valid.
-    """
+    """Returns the overrides that a record holds. Raises ValueError if they are not valid."""
     text = config.get("pipeline")
     if not isinstance(text, str):
         raise ValueError(f"{dict(config)} is no pipeline")
@@ -158,8 +154,7 @@ def function_config(provider: str, tile_config: TileConfig | None = None) -> dic
 def tile_config_of(config: Config) -> TileConfig | None:
     """Returns the tile configuration that a record holds; None if its provider has none.
 
-    Raises:
-        ValueError: The tile configuration is not valid.
+    Raises ValueError if the tile configuration is not valid.
     """
     return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "own" else None
 
@@ -303,8 +298,7 @@ class Answers:
 def source_of(store: ToolchainStore) -> str:
     """SHA-256 of the inputs of answers: device sources with their headers, and the compiler, but not the choosers.
 
-    Raises:
-        ToolchainError: There is no compiler.
+    Raises ToolchainError if there is no compiler.
     """
     parts = [f"{name}={value}" for name, value in OwnProvider(store).fingerprint().items()]
     try:

@@ -111,8 +111,7 @@ class Timing:
     def from_json(cls, data: Any) -> Timing:
         """Returns the timing that :meth:`to_json` wrote.
 
-        Raises:
-            ValueError: A field is missing, unknown or of another type, or a configuration has no identity.
+        Raises ValueError if a field is missing, unknown or of another type, or a configuration has no identity.
         """
         try:
             numbers = {name: math.nan if data[name] is None else float(data[name]) for name in _NUMBERS}

@@ -287,8 +287,7 @@ class _Search:
     def _lose(self) -> None:
         """Leave lost devices out. The configurations that broke them have failed.
 
-        Raises:
-            ToolchainError: No device is left.
+        Raises ToolchainError if no device is left.
         """
         for device in tuple(self.devices):
             if device.lost_to is None:

@@ -40,8 +40,7 @@ _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdl
 def source_digest(*roots: Any) -> str:
     """SHA-256, in hexadecimal, over functions and what they refer to. Decorators of the roots do not count.
 
-    Raises:
-        TuningError: A value that is referred to has no stable text; the message names it.
+    Raises TuningError if a value that is referred to has no stable text; the message names it.
     """
     return CacheKey.of(transcript(*roots)).digest
 
@@ -49,8 +48,7 @@ def source_digest(*roots: Any) -> str:
 def transcript(*roots: Any) -> dict[str, str]:
     """Returns the texts that :func:`source_digest` hashes, by path of reference.
 
-    Raises:
-        TuningError: See :func:`source_digest`.
+    Raises what :func:`source_digest` raises.
     """
     owners = {str(root.__module__).split(".")[0] for root in roots if isinstance(root, types.FunctionType)}
     walk = _Walk(owners - {"warp_tiles"})

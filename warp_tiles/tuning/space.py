@@ -117,8 +117,7 @@ def _test(constraint: Callable[..., bool], limits: Limits) -> Callable[[Config],
 def checked_configs(configs: Iterable[Any], what: str = "the configurations") -> tuple[Config, ...]:
     """Check configurations, and return them as a tuple.
 
-    Raises:
-        TuningError: There are none, one occurs twice, or one is not a mapping of names to JSON values.
+    Raises TuningError if there are none, one occurs twice, or one is not a mapping of names to JSON values.
     """
     found: dict[str, Config] = {}
     for config in configs:

@@ -84,8 +84,7 @@ class RecordFolder(Documents[Record]):
     def names(self, subject_prefix: str = "", suffix: str = MEASUREMENTS.suffix) -> list[str]:
         """The records of subjects that begin with a prefix, in order. Similar subjects may be among them.
 
-        Raises:
-            OSError: The folder is refused, or cannot be listed.
+        Raises OSError if the folder is refused, or cannot be listed.
         """
         subjects = [name for name in self._listed("") if name.startswith(slug(subject_prefix)) and name[0] != "."]
         files = (Path(subject, file) for subject in subjects for file in self._listed(subject))
@@ -277,8 +276,7 @@ class RecordStore:
     def find(self, digest_prefix: str) -> StoredRecord:
         """Returns the record whose key begins with these hex digits, from the first folder that has it.
 
-        Raises:
-            RecordError: No key or several keys begin with them; the message names the keys.
+        Raises RecordError if no key or several keys begin with them; the message names the keys.
         """
         everything = self.records()
         fitting = [one for one in everything if digest_prefix and one.record.key.digest.startswith(digest_prefix)]
@@ -327,8 +325,7 @@ class RecordStore:
     ) -> int:
         """Write an :meth:`entry` into a bundle, whole or not at all, and return the number of its records.
 
-        Raises:
-            RecordError: The file cannot be written.
+        Raises RecordError if the file cannot be written.
         """
         from warp_tiles.store.bundle import write_bundle
         from warp_tiles.store.envelope import pack
@@ -473,8 +470,7 @@ def _objects(remote: RemoteStore, signer: str = "") -> tuple[dict[str, bytes], T
 def read_export(path: Path, trusted: Mapping[str, PublicKey] | None = None) -> list[Entry]:
     """The entries of an exported file, whose records are not decoded yet. See :meth:`RecordStore.import_`.
 
-    Raises:
-        RecordError: The file cannot be read, or is not an export.
+    Raises RecordError if the file cannot be read, or is not an export.
     """
     from warp_tiles.store.bundle import Bundle
 

@@ -107,11 +107,7 @@ class TuningKey:
 
     @classmethod
     def from_json(cls, data: Any) -> TuningKey:
-        """Returns the key that :meth:`to_json` wrote.
-
-        Raises:
-            ValueError: A field is missing or of another type.
-        """
+        """Returns the key that :meth:`to_json` wrote. Raises ValueError if a field is missing or of another type."""
         try:
             environment = Environment(**data["environment"])
             key = cls.of(data["subject"], data["values"], data["source"], environment)
