@@ -34,8 +34,8 @@ from warp_tiles.errors import RecordError
 from warp_tiles.settings import current
 from warp_tiles.tuning.contribution import Contribution, contribute, contributed_places, read_contribution
 from warp_tiles.tuning.corpus import PRODUCTS
-from warp_tiles.tuning.in_place import PlacedLaunch, Tuner
-from warp_tiles.tuning.questions import Place, digest_of
+from warp_tiles.tuning.in_place import Tuner
+from warp_tiles.tuning.questions import Place
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, decode_records, encode_records, identity
 from warp_tiles.tuning.shipped import shipped_file, shipped_records
 from warp_tiles.tuning.store import RecordStore
@@ -52,7 +52,7 @@ def places(engine: Any, arch: int) -> dict[str, Place]:
     for product in PRODUCTS:
         if product.is_possible(arch):
             launch = replace(product.launch("cpu", 1), device=gpu)
-            found |= {placed.place.digest: placed.place for placed in contributed_places(engine, launch, gpu)}
+            found |= {placed.digest: placed for placed in contributed_places(engine, launch, gpu)}
     return found
 
 
@@ -69,7 +69,7 @@ def known(records: Iterable[Record], asked: Mapping[str, Place]) -> dict[str, Re
     """
     found = {}
     for record in records:
-        digest = digest_of(record.key.subject, record.key.values)
+        digest = record.key.question
         if digest in asked:
             answers = {identity(config) for config in asked[digest].configs}
             names = {one.identity for one in record.timings if one.identity in answers and not one.unfinished}
@@ -117,7 +117,7 @@ def _is_of(record: Record, where: Environment) -> bool:
 
 
 def _digest(record: Record) -> str:
-    return digest_of(record.key.subject, record.key.values)
+    return record.key.question
 
 
 def choice(record: Record) -> Config:
@@ -131,7 +131,7 @@ def choices(contribution: Contribution, asked: Mapping[str, Place]) -> dict[str,
     where, package = contribution.environment, dict[str, Config]()
     for subject in ("loop", "function"):
         records = shipped_records(subject, where.device, (where.arch, where.multiprocessors))
-        package |= {digest_of(subject, record.key.values): choice(record) for record in records}
+        package |= {record.key.question: choice(record) for record in records}
     found = {}
     for digest, record in known(contribution.records, asked).items():
         default = DEFAULTS[record.key.subject]
@@ -139,17 +139,17 @@ def choices(contribution: Contribution, asked: Mapping[str, Place]) -> dict[str,
     return found
 
 
-def compared(tuner: Tuner, placed: PlacedLaunch, chosen: tuple[Config, Config], budget_s: float) -> dict[str, Any]:
+def compared(tuner: Tuner, placed: Place, chosen: tuple[Config, Config], budget_s: float) -> dict[str, Any]:
     """Both choices for a question, their times in microseconds, and the ratio, unless the time did not suffice.
 
     Equal choices have a ratio of 1 and are not measured.
     """
-    row: dict[str, Any] = {"question": placed.place.title, "file": chosen[0], "package": chosen[1]}
+    row: dict[str, Any] = {"question": placed.title, "file": chosen[0], "package": chosen[1]}
     if identity(chosen[0]) == identity(chosen[1]):
         return {**row, "ratio": 1.0}
     if budget_s <= 0:
         return row
-    tuned = tuner.tune(replace(placed, place=replace(placed.place, configs=chosen)), budget_s)
+    tuned = tuner.tune(replace(placed, configs=chosen), budget_s)
     timings = {name: tuned.record.timing(config) for name, config in zip(("file", "package"), chosen)}
     row |= {f"{name}_us": one.median_us for name, one in timings.items() if one is not None and one.samples}
     if {"file_us", "package_us"} <= row.keys():
@@ -175,10 +175,10 @@ def compare(contribution: Contribution, engine: Any, gpu: Any, minutes: float) -
         tuner = replace(Tuner.of(engine, current(), [gpu]), store=RecordStore(Path(folder)))
         for number, product in enumerate(products):
             for placed in contributed_places(engine, product.launch(gpu, gpu.sm_count), gpu):
-                digest, left_s = placed.place.digest, end - time.monotonic()
+                digest, left_s = placed.digest, end - time.monotonic()
                 if digest in wanted and digest not in rows:
                     rows[digest] = compared(tuner, placed, wanted[digest], left_s / (len(products) - number))
-                    print(f"{placed.place.title}: {rows[digest].get('ratio', 'not measured')}", flush=True)
+                    print(f"{placed.title}: {rows[digest].get('ratio', 'not measured')}", flush=True)
     return list(rows.values())
 
 

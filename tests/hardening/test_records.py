@@ -22,10 +22,10 @@ from warp_tiles.cli import commands
 from warp_tiles.errors import RecordError
 from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.store.sealed import dump_json
-from warp_tiles.tuning.questions import FUNCTION, Answers, digest_of, values_of
+from warp_tiles.tuning.questions import FUNCTION, Answers, values_of
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_record, encode_record
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.tuning.tuning_key import TuningKey
+from warp_tiles.tuning.tuning_key import TuningKey, question_digest
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_record_cannot_choose_a_provider_that_no_search_measures(provider: obj
     wanted = GemmProblem(32, 32, 32, row, row, row, "default", 128, 90)
     key = TuningKey(FUNCTION, values_of(wanted), "5" * 64, ENVIRONMENT)
     record = Record(key, (timing(DEFAULTS[FUNCTION]), timing({"provider": provider, "tile_config": None}, 1.0)))
-    tuned = Answers({digest_of(FUNCTION, key.values): record})
+    tuned = Answers({question_digest(FUNCTION, key.values): record})
     assert tuned.best(wanted, ("own", "cublasdx", "libmathdx", "scalar")) is None
 
 

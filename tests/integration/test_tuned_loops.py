@@ -22,7 +22,7 @@ from warp_tiles._warp.modules import copied_kernel, forget_modules, hash_all_aga
 from warp_tiles.cli.tune import tune_script
 from warp_tiles.launch.script import Script
 from warp_tiles.tuning import in_place, questions
-from warp_tiles.tuning.in_place import PlacedLaunch, copy_of, places_of, search_devices
+from warp_tiles.tuning.in_place import copy_of, kernel_of, places_of, search_devices
 from warp_tiles.tuning.questions import Place, pipeline_of, source_of
 from warp_tiles.tuning.record import DEFAULTS, identity
 from warp_tiles.tuning.store import open_store
@@ -51,7 +51,7 @@ def launch_of(kernel: Any, size: int = 256, dtype: Any = wp.float16, **fields: A
     return NotedLaunch(kernel, values=tuple(arrays), **given)
 
 
-def places(*launches: NotedLaunch) -> list[PlacedLaunch]:
+def places(*launches: NotedLaunch) -> list[Place]:
     return places_of(require_hooks("the test").engine, launches, GPU)
 
 
@@ -63,12 +63,12 @@ def plan_of(kernel: Any) -> dict[str, Any]:
 
 def test_each_launched_kernel_has_its_own_places(module: Any) -> None:
     found = places(launch_of(module.gemm), launch_of(module.alone, dtype=float))
-    assert [(item.place.subject, item.launch.kernel.key) for item in found] == [
+    assert [(item.subject, item.launch.kernel.key) for item in found] == [
         ("loop", module.gemm.key),
         ("function", module.alone.key),
     ]
-    assert found[0].place.title.startswith("loop of 128x128x64 float16")
-    assert len(found[0].place.configs) > 10
+    assert found[0].title.startswith("loop of 128x128x64 float16")
+    assert len(found[0].configs) > 10
     assert places(launch_of(module.gemm, device=SimpleNamespace(is_cpu=True))) == []
 
 
@@ -78,7 +78,7 @@ def test_kernels_of_a_factory_are_told_apart() -> None:
         f"def factory(depth):\n{indent(text, '    ')}\n    return one\n\nkernels = factory(32), factory(64)\n"
     ).kernels
     found = places(*map(launch_of, kernels))
-    assert [item.kernel.partition("[")[2] for item in found] == ["depth=32]", "depth=64]"]
+    assert [kernel_of(item).partition("[")[2] for item in found] == ["depth=32]", "depth=64]"]
 
 
 def test_a_deterministic_module_has_no_places() -> None:
@@ -97,7 +97,7 @@ def test_a_copy_has_the_forced_answer_and_the_user_s_kernel_stays(module: Any) -
     (placed,) = places(launch_of(module.gemm))
     usual = next(loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key)
     seen = set()
-    for config in placed.place.configs:
+    for config in placed.configs:
         (loop,) = plan_of(copy_of(placed, config).kernel)["loops"]
         overrides = pipeline_of(config)
         seen.add((loop["instruction"], loop["stages"], loop["state"]))
@@ -117,7 +117,7 @@ def test_copies_are_forgotten_after_a_search(module: Any) -> None:
 
     (placed,) = places(launch_of(module.gemm))
     before = copies()
-    with search_devices([wp.get_device("cpu")], placed, placed.place.configs[:2]):
+    with search_devices([wp.get_device("cpu")], placed, placed.configs[:2]):
         assert copies() != before
     assert copies() == before
 
@@ -146,7 +146,7 @@ def test_a_record_of_a_loop_is_in_the_plan_and_in_the_hash(module: Any) -> None:
     (placed,) = places(launch_of(module.gemm))
     before = plan_of(module.gemm)["loops"]
     hashed = module.gemm.module.get_module_hash(128)
-    remember(placed.place, {"pipeline": "mma,stages=3"})
+    remember(placed, {"pipeline": "mma,stages=3"})
     after = {loop["kernel"]: loop for loop in plan_of(module.gemm)["loops"]}
     assert module.gemm.module.get_module_hash(128) != hashed
     tuned = after[module.gemm.key]
@@ -159,7 +159,7 @@ def test_a_record_counts_for_a_similar_number_of_iterations_if_it_is_known() -> 
     found = {}
     for k in (2048, 1984, 8192):
         kernel = load(LARGE.replace("A.shape[1]", str(k)), block_dim=128).gemm
-        found[k] = kernel, places(launch_of(kernel))[0].place
+        found[k] = kernel, places(launch_of(kernel))[0]
     assert found[2048][1].title.endswith("a stage, at most 32 iterations")
     assert found[2048][1] == found[1984][1] != found[8192][1]
     remember(found[2048][1], {"pipeline": "mma,stages=3"})
@@ -169,7 +169,7 @@ def test_a_record_counts_for_a_similar_number_of_iterations_if_it_is_known() -> 
 
 def test_a_setting_comes_before_a_record(module: Any) -> None:
     (placed,) = places(launch_of(module.gemm))
-    remember(placed.place, {"pipeline": "mma,stages=3"})
+    remember(placed, {"pipeline": "mma,stages=3"})
     with settings.override(main_loop="wgmma"):
         (loop,) = [loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key]
     assert loop["instruction"] == "wgmma"
@@ -179,9 +179,9 @@ def test_a_setting_comes_before_a_record(module: Any) -> None:
 def test_a_record_of_a_function_leaves_stages_alone(module: Any) -> None:
     """The product of a staged loop has no function, so no record of one can take its stages."""
     (placed,) = places(launch_of(module.gemm))
-    assert placed.place.subject == "loop"
+    assert placed.subject == "loop"
     (other,) = places(launch_of(module.alone, dtype=float))
-    remember(other.place, {"provider": "cublasdx"})
+    remember(other, {"provider": "cublasdx"})
     plan = plan_of(module.gemm)
     assert {loop["kernel"]: loop["instruction"] for loop in plan["loops"]}[module.gemm.key] == "wgmma"
     chosen = [variant for variant in plan["variants"] if module.alone.key in variant["kernels"] and variant["needed"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,6 @@ import warp as wp
 from warp_tiles.gemm.main_loop import LoopQuestion
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import DType, GemmProblem, Operand
-from warp_tiles.tuning.in_place import PlacedLaunch
 from warp_tiles.tuning.measure import Candidate, SearchDevice
 from warp_tiles.tuning.questions import Place
 from warp_tiles.tuning.record import Config, Timing, identity
@@ -79,12 +78,12 @@ class Machine:
         return [self.times_us.get(name, 100.0) * (1 + 1e-4 * (run % 3)) for run in range(runs)]
 
     @contextmanager
-    def devices(self, placed: PlacedLaunch, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
+    def devices(self, placed: Place, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
         """See :attr:`warp_tiles.tuning.in_place.Tuner.devices`."""
         yield [SearchDevice(self.build, self, "cuda:7", lambda: not self.is_broken)]
 
 
-def placed(place: Place) -> PlacedLaunch:
-    """A place without a launch."""
+def placed(place: Place) -> Place:
+    """A place with a launch of a kernel by name alone."""
     kernel = SimpleNamespace(key="gemm", hash=b"", module=SimpleNamespace(hashers={}, get_module_hash=bytes))
-    return PlacedLaunch(place, SimpleNamespace(kernel=kernel, block_dim=128))  # type: ignore[arg-type]
+    return replace(place, launch=SimpleNamespace(kernel=kernel, block_dim=128))

@@ -119,10 +119,10 @@ def test_each_product_asks_what_its_name_says(arch: int) -> None:
     for product in (one for one in PRODUCTS if one.is_possible(arch)):
         launch = replace(product.launch("cpu", 1), device=gpu)
         found = module.contributed_places(engine, launch, gpu)
-        assert product.subject in [placed.place.subject for placed in found], product.text
-        assert all(f"{product.m}x{product.n}x{product.k}" in placed.place.title for placed in found)
-        assert all(len(placed.place.configs) > 3 for placed in found), product.text
-        assert {"provider": "cublasdx"} not in [config for placed in found for config in placed.place.configs]
+        assert product.subject in [placed.subject for placed in found], product.text
+        assert all(f"{product.m}x{product.n}x{product.k}" in placed.title for placed in found)
+        assert all(len(placed.configs) > 3 for placed in found), product.text
+        assert {"provider": "cublasdx"} not in [config for placed in found for config in placed.configs]
 
 
 @pytest.mark.parametrize("multiprocessors", [2, 5, 46, 132])
@@ -252,7 +252,7 @@ def test_what_is_unfinished_is_named(
     command: Callable[..., Result], machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def devices(gpus: Any, placed: Any, configs: Any) -> Any:
-        if placed.place.subject == "function":
+        if placed.subject == "function":
             raise TuningError("the argument A cannot be copied")
         return machine.devices(placed, configs)
 
@@ -296,7 +296,7 @@ def refusal(path: Path) -> str:
 
 def test_a_file_that_is_valid(record: Record, tmp_path: Path) -> None:
     found = read_contribution(written(tmp_path / "f", encode_records([record]), driver_version="580.1"))
-    assert found == Contribution(H200, "5" * 64, {"driver_version": "580.1"}, (record,))
+    assert found == Contribution({"driver_version": "580.1"}, (record,))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def contributed(*changes: tuple[int, float], unfinished: bool = False) -> Contri
             for position, config in enumerate(place.configs)
         )
         found.append(Record(place.key("5" * 64, H200), timings))
-    return Contribution(H200, "5" * 64, {}, tuple(found))
+    return Contribution({}, tuple(found))
 
 
 def shipped_now(environment: Any = H200, **changes: Any) -> Any:

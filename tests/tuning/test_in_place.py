@@ -91,7 +91,7 @@ def test_a_budget_is_shared_and_ends_in_time(tuner: Tuner, machine: Machine, mon
 
     def devices(item: Any, configs: Any) -> Any:
         def build(config: Any) -> Any:
-            time.sleep(0.5 if item.place == PLACE else 0.0)  # the first place alone would take longer than the budget
+            time.sleep(0.5 if item == PLACE else 0.0)  # the first place alone would take longer than the budget
             return Machine.build(machine, config)
 
         machine.build = build  # type: ignore[method-assign]
@@ -110,7 +110,7 @@ def test_a_launch_that_cannot_be_repeated_does_not_end_the_others(tuner: Tuner, 
     assert len(calls) == 2, "the next place is built with the answer of the one before"
 
     def devices(item: Any, configs: Any) -> Any:
-        if item.place == PLACE:
+        if item == PLACE:
             raise TuningError("the argument a cannot be copied")
         return machine.devices(item, configs)
 

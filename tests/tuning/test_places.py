@@ -19,7 +19,6 @@ from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import fits
 from warp_tiles.tuning.questions import (
     FUNCTIONS,
-    digest_of,
     function_config,
     function_place,
     loop_place,
@@ -29,6 +28,7 @@ from warp_tiles.tuning.questions import (
     values_of,
 )
 from warp_tiles.tuning.record import DEFAULTS
+from warp_tiles.tuning.tuning_key import question_digest
 
 OTHER_MEMORY: dict[str, Any] = {
     "stage_bytes": 40_000, "tile_bytes": 100_000, "idle_bytes": 70_000, "at_end": False, "around_bytes": 512
@@ -86,7 +86,7 @@ class TestLoops:
     )  # fmt: skip
     def test_everything_that_decides_is_in_the_key(self, field: str, value: object) -> None:
         changed = replace(question(), **{field: value})
-        assert digest_of("loop", values_of(changed)) != digest_of("loop", values_of(question()))
+        assert question_digest("loop", values_of(changed)) != question_digest("loop", values_of(question()))
 
     def test_the_registers_of_the_module_are_not_in_the_key(self) -> None:
         """They follow from the answers of all kernels of a module, and the copy of a kernel is alone in its own."""
@@ -140,4 +140,4 @@ class TestFunctions:
             replace(asked, arch=80), replace(asked, precision="tf32"), replace(asked, a=replace(asked.a, alignment=2)),
             replace(asked, b=asked.b.transposed()), replace(asked, c=replace(asked.c, leading_dimension=72)),
         ]  # fmt: skip
-        assert len({digest_of("function", values_of(one)) for one in (asked, *others)}) == 10
+        assert len({question_digest("function", values_of(one)) for one in (asked, *others)}) == 10

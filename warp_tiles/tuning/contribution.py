@@ -10,7 +10,7 @@ import platform
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ from warp_tiles.errors import RecordError, TuningError
 from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.settings import SETTINGS, Settings, override
 from warp_tiles.tuning.corpus import PRODUCTS, Product
-from warp_tiles.tuning.in_place import PlacedLaunch, Progress, TunedPlace, Tuner, places_of
-from warp_tiles.tuning.questions import FUNCTION, LOOP
-from warp_tiles.tuning.record import Record, Timing, decode_records
+from warp_tiles.tuning.in_place import Progress, TunedPlace, Tuner, places_of
+from warp_tiles.tuning.questions import FUNCTION, LOOP, Place
+from warp_tiles.tuning.record import Record, decode_records
 from warp_tiles.tuning.store import RecordStore, read_export
 from warp_tiles.tuning.tuning_key import Environment
 from warp_tiles.util.threads import unless_signalled
@@ -57,26 +57,31 @@ class Contribution:
     """What a file holds.
 
     Attributes:
-        environment: The machine of all measurements.
-        source: See :func:`warp_tiles.tuning.questions.source_of`.
         facts: Versions, driver, clocks and the number of products, by name.
-        records: One for each question that was reached.
+        records: One for each question that was reached, all of one machine and one compiler.
     """
 
-    environment: Environment
-    source: str
     facts: Mapping[str, Fact]
     records: tuple[Record, ...]
 
+    @property
+    def environment(self) -> Environment:
+        return self.records[0].key.environment
 
-def contributed_places(engine: Engine, launch: NotedLaunch, gpu: Any) -> list[PlacedLaunch]:
+    @property
+    def source(self) -> str:
+        """See :func:`warp_tiles.tuning.questions.source_of`."""
+        return self.records[0].key.source
+
+
+def contributed_places(engine: Engine, launch: NotedLaunch, gpu: Any) -> list[Place]:
     """The questions of a product's launch on a GPU, with the answers that are measured."""
-    found = []
-    for placed in places_of(engine, [launch], gpu):
-        # a function of cuBLASDx takes seconds to build, which a contribution has no time for
-        configs = tuple(one for one in placed.place.configs if one.get("provider") != "cublasdx")
-        found.append(replace(placed, place=replace(placed.place, configs=configs)))
-    return found
+    # a function of cuBLASDx takes seconds to build, which a contribution has no time for
+    places = places_of(engine, [launch], gpu)
+    return [
+        replace(one, configs=tuple(config for config in one.configs if config.get("provider") != "cublasdx"))
+        for one in places
+    ]
 
 
 def contribute(
@@ -108,7 +113,6 @@ def contribute(
     engine = require_hooks("contribute()").engine
     defaults: Any = {name: getattr(Settings(), name) for name, item in SETTINGS.items() if item.affects == "code"}
     found: dict[str, TunedPlace] = {}
-    left = 0
     with tempfile.TemporaryDirectory(prefix="warp_tiles_") as folder, override(policy="auto", **defaults) as now:
         tuner = replace(Tuner.of(engine, now, gpus), store=RecordStore(Path(folder)), changed=lambda: None)
         products = [product for product in PRODUCTS if product.is_possible(gpu.arch)]
@@ -116,15 +120,15 @@ def contribute(
         versions = {"nvrtc": dotted(toolchain.nvrtc_version), "nvjitlink": dotted(toolchain.nvjitlink_version)}
         facts: dict[str, Fact] = _continued(path, tuner) if path.exists() else {}
         facts |= {**versions, "python": platform.python_version(), "products": len(products)}
-        for number, product in enumerate(products):
-            left_s = end - time.monotonic()
-            if left_s <= 0:
-                left = len(products) - number
+        left = len(products)
+        for number, product in enumerate(products, 1):
+            if (left_s := end - time.monotonic()) <= 0:
                 break
-            started(number + 1, len(products), product)
+            started(number, len(products), product)
             places = contributed_places(engine, product.launch(gpu, gpu.sm_count), gpu)
-            for tuned in tuner.tune_all(places, left_s / (len(products) - number), progress):
-                found[tuned.place.digest] = tuned
+            tuned = tuner.tune_all(places, left_s / left, progress)
+            found |= {item.place.digest: item for item in tuned}
+            left -= 1
             facts |= _gpu_facts(gpu.uuid, facts)
             if records := tuner.store.united():
                 tuner.store.export(path, records, facts=facts)
@@ -152,12 +156,8 @@ def _continued(path: Path, tuner: Tuner) -> dict[str, Fact]:
 
 def _gpu_facts(uuid: str, before: Mapping[str, Fact]) -> dict[str, Fact]:
     """What nvidia-smi says right after a measurement, with the least and the greatest clock so far."""
-    command = [
-        "nvidia-smi",
-        f"--id={uuid}",
-        f"--query-gpu={','.join(_FIELDS.values())}",
-        "--format=csv,noheader,nounits",
-    ]
+    fields = ",".join(_FIELDS.values())
+    command = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_NVIDIA_SMI_S)
     except unless_signalled(OSError, subprocess.SubprocessError):  # some containers lack it
@@ -187,82 +187,68 @@ def read_contribution(path: Path) -> Contribution:
     try:
         if len(entries) != 1:
             raise ValueError(f"it has {len(entries)} sets of records, and a contribution has one")
-        (entry,) = entries
-        records = decode_records(entry.payload)
+        records = decode_records(entries[0].payload)
         if not records:
             raise ValueError("it has no records")
-        environment, source = records[0].key.environment, records[0].key.source
-        _check_environment(environment)
-        digests = set()
+        facts: Any = {name: value for name, value in entries[0].manifest.info.items() if name != "records"}
+        found = Contribution(facts, tuple(records))
         for record in records:
-            key = record.key
-            if (key.environment, key.source) != (environment, source):
-                raise ValueError(f"the record {key.digest[:12]} is of another machine or compiler than the first one")
-            digests.add(key.digest)
-            _check_record(record)
-        if len(digests) < len(records):
+            if (record.key.environment, record.key.source) != (found.environment, found.source):
+                digest = record.key.digest[:12]
+                raise ValueError(f"the record {digest} is of another machine or compiler than the first one")
+            _require(_record_rules(record))
+        if len({record.key.digest for record in records}) < len(records):
             raise ValueError("it has two records of one question")
-        given = entry.manifest.info
-        _require(len(given) <= _MOST_ITEMS, "the number of facts", len(given))
-        facts = {name: _fact(name, value) for name, value in given.items() if name != "records"}
+        _require([(len(facts) < _MOST_ITEMS, "the number of facts", len(facts)), *_fact_rules(facts.items())])
     except ValueError as error:
         raise RecordError(f"{path} is no contribution: {error}", _REMEDY) from error
-    return Contribution(environment, source, facts, tuple(records))
+    return found
 
 
-def _require(holds: bool, what: str, value: object) -> None:
-    if not holds:
-        raise ValueError(f"{what} is {shown(value)}")
+_Rule = tuple[bool, str, object]  # what must hold of a value, and the value with its name
 
 
-def _text(what: str, value: object) -> None:
-    is_valid = isinstance(value, str) and len(value) <= _MOST_TEXT and value.isprintable()
-    _require(is_valid, f"{what}, a printable text of at most {_MOST_TEXT} characters,", value)
+def _require(rules: Iterable[_Rule]) -> None:
+    for holds, what, value in rules:
+        if not holds:
+            raise ValueError(f"{what} is {shown(value)}")
 
 
-def _check_environment(found: Environment) -> None:
-    for name in ("device", "warp", "driver", "warp_tiles"):
-        _text(name, getattr(found, name))
-    _require(bool(found.device), "the name of the GPU", found.device)
-    supported = f"the architecture of {found.device}, at least {MIN_ARCH} for a GPU that warp_tiles supports,"
-    _require(found.arch is not None and MIN_ARCH <= found.arch <= _MOST_ARCH, supported, found.arch)
-    _require(1 <= found.multiprocessors <= _MOST_MULTIPROCESSORS, "multiprocessors", found.multiprocessors)
+def _text_rules(texts: Iterable[tuple[str, object]]) -> Iterator[_Rule]:
+    for name, value in texts:
+        holds = isinstance(value, str) and len(value) <= _MOST_TEXT and value.isprintable()
+        yield holds, f"{name}, a printable text of at most {_MOST_TEXT} characters,", value
 
 
-def _check_record(record: Record) -> None:
-    key = record.key
-    _require(key.subject in (LOOP, FUNCTION), "the subject, loop or function,", key.subject)
-    _text("the digest of the sources", key.source)
-    _require(0 < len(key.values) <= _MOST_ITEMS, "the number of values of a question", len(key.values))
-    for name, value in key.values:
-        _text("the name of a value", name)
-        _fact(name, value)
-    _require(0 < len(record.timings) <= _MOST_ITEMS, "the number of timings", len(record.timings))
+def _fact_rules(facts: Iterable[tuple[str, object]]) -> Iterator[_Rule]:
+    """Each is a short text, a finite number or None, and has a short name."""
+    for name, value in facts:
+        yield from _text_rules([("a name", name), *([(name, value)] if isinstance(value, str) else [])])
+        is_number = isinstance(value, (int, float)) and -_MOST < value < _MOST  # False with NaN
+        yield value is None or isinstance(value, str) or is_number, name, value
+
+
+def _record_rules(record: Record) -> Iterator[_Rule]:
+    key, where = record.key, record.key.environment
+    yield from _text_rules((name, getattr(where, name)) for name in ("device", "warp", "driver", "warp_tiles"))
+    yield bool(where.device), "the name of the GPU", where.device
+    supported = f"the architecture of {where.device}, at least {MIN_ARCH} for a GPU that warp_tiles supports,"
+    yield where.arch is not None and MIN_ARCH <= where.arch <= _MOST_ARCH, supported, where.arch
+    yield 1 <= where.multiprocessors <= _MOST_MULTIPROCESSORS, "multiprocessors", where.multiprocessors
+    yield key.subject in (LOOP, FUNCTION), "the subject, loop or function,", key.subject
+    yield from _text_rules([("the digest of the sources", key.source)])
+    yield 0 < len(key.values) <= _MOST_ITEMS, "the number of values of a question", len(key.values)
+    yield from _fact_rules(key.values)
+    yield 0 < len(record.timings) <= _MOST_ITEMS, "the number of timings", len(record.timings)
     identities = {timing.identity for timing in record.timings}
-    _require(len(identities) == len(record.timings), "the number of different configurations", len(identities))
+    yield len(identities) == len(record.timings), "the number of different configurations", len(identities)
     for timing in record.timings:
-        _check_timing(timing, key.environment)
-
-
-def _check_timing(timing: Timing, environment: Environment) -> None:
-    _require(len(timing.identity) <= _MOST_REASON, "the length of a configuration", len(timing.identity))
-    _require(len(timing.reason) <= _MOST_REASON, "the length of a reason", len(timing.reason))
-    _require(dict(timing.soft) == environment.soft(), "the driver and Warp of a timing", dict(timing.soft))
-    if timing.status == "failed":
-        return
-    times = (timing.low_us, timing.median_us, timing.high_us)
-    in_order = 0.0 < timing.low_us <= timing.median_us <= timing.high_us < _MOST  # False with NaN
-    _require(in_order, f"low, median and high, increasing times below {_MOST:g} us,", times)
-    _require(0 < timing.samples < _MOST, "the number of samples", timing.samples)
-    _fact("shared_bytes", timing.shared_bytes)
-
-
-def _fact(name: str, value: object) -> Fact:
-    """A value of a name, if it is a short text or a finite number."""
-    _text("a name", name)
-    if isinstance(value, str):
-        _text(name, value)
-        return value
-    is_number = value is None or (isinstance(value, (int, float)) and -_MOST < value < _MOST)  # False with NaN
-    _require(is_number, name, value)
-    return value  # type: ignore[return-value]  # checked above
+        yield len(timing.identity) <= _MOST_REASON, "the length of a configuration", len(timing.identity)
+        yield len(timing.reason) <= _MOST_REASON, "the length of a reason", len(timing.reason)
+        yield dict(timing.soft) == where.soft(), "the driver and Warp of a timing", dict(timing.soft)
+        if timing.status != "failed":
+            times = (timing.low_us, timing.median_us, timing.high_us)
+            in_order = 0.0 < timing.low_us <= timing.median_us <= timing.high_us < _MOST  # False with NaN
+            yield in_order, f"low, median and high, increasing times below {_MOST:g} us,", times
+            yield 0 < timing.samples < _MOST, "the number of samples", timing.samples
+            yield from _fact_rules([("shared_bytes", timing.shared_bytes)])

@@ -46,20 +46,6 @@ log = logging.getLogger("warp_tiles")
 _TOLERANCE = 0.03  # of the largest element: answers differ by the order of additions
 
 
-@dataclass(frozen=True)
-class PlacedLaunch:
-    """A place, and the launch on which its answers are measured."""
-
-    place: Place
-    launch: NotedLaunch
-
-    @property
-    def kernel(self) -> str:
-        """The kernel's name."""
-        kernel = self.launch.kernel
-        return hashed_names(kernel.module, self.launch.block_dim).get(kernel.hash, name_of(kernel))
-
-
 #: Called after each batch of answers with the place and its record so far.
 Progress = Callable[[Place, Record], object]
 
@@ -103,7 +89,7 @@ class Tuner:
     store: RecordStore
     environment: Environment
     source: str
-    devices: Callable[[PlacedLaunch, Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]]
+    devices: Callable[[Place, Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]]
     reuse_stale: bool = True
     changed: Callable[[], None] = lambda: None
 
@@ -126,33 +112,30 @@ class Tuner:
             changed=engine.records_changed,
         )
 
-    def question(self, placed: PlacedLaunch) -> Question:
+    def question(self, place: Place) -> Question:
         """The question of a place."""
-        configs, key = placed.place.configs, placed.place.key(self.source, self.environment)
-        devices, wanted = partial(self.devices, placed), by_identity(configs)
-        return Question(key, self.store, wanted, self.reuse_stale, devices, placed.kernel, configs[0])
+        configs, key = place.configs, place.key(self.source, self.environment)
+        devices, wanted = partial(self.devices, place), by_identity(configs)
+        return Question(key, self.store, wanted, self.reuse_stale, devices, kernel_of(place), configs[0])
 
-    def tune(
-        self, placed: PlacedLaunch, budget_s: float = 0.0, progress: Progress = lambda place, record: None
-    ) -> TunedPlace:
+    def tune(self, place: Place, budget_s: float = 0.0, progress: Progress = lambda place, record: None) -> TunedPlace:
         """Measure the answers without a usable timing. Each batch is stored as soon as it is measured.
 
         The default and the best answer so far are measured again, so that all run under one clock.
 
         Args:
-            placed: The place and a launch of it.
             budget_s: Time limit in seconds; 0 for no limit.
             progress: Called after each batch.
 
         Raises:
             ToolchainError: Nothing can be built or measured here.
         """
-        question = self.question(placed)
+        question = self.question(place)
         before, error, measured = question.record(), "", set[str]()
 
         def finished(timings: Sequence[Timing], record: Record) -> None:
             measured.update(timing.identity for timing in timings)
-            progress(placed.place, record)
+            progress(place, record)
 
         try:
             question.settle(budget_s, wait_s=budget_s or None, finished=finished)
@@ -163,15 +146,15 @@ class Tuner:
         if measured:
             self.changed()
         new = measured - {timing.identity for timing in before.timings if not timing.unfinished}
-        return replace(self._known(placed), measured=len(new), error=error)
+        return replace(self._known(place), measured=len(new), error=error)
 
-    def _known(self, placed: PlacedLaunch) -> TunedPlace:
-        question = self.question(placed)
+    def _known(self, place: Place) -> TunedPlace:
+        question = self.question(place)
         record = question.record()
-        return TunedPlace(placed.place, placed.kernel, record, 0, pending=len(question.pending(record)))
+        return TunedPlace(place, kernel_of(place), record, 0, pending=len(question.pending(record)))
 
     def tune_all(
-        self, places: Iterable[PlacedLaunch], budget_s: float = 0.0, progress: Progress = lambda place, record: None
+        self, places: Iterable[Place], budget_s: float = 0.0, progress: Progress = lambda place, record: None
     ) -> list[TunedPlace]:
         """Tune places one after another, see :meth:`tune`. ``budget_s`` limits all of them together.
 
@@ -180,25 +163,29 @@ class Tuner:
         wanted = list(places)
         end = time.monotonic() + budget_s if budget_s else math.inf
         found = []
-        for number, placed in enumerate(wanted):
+        for number, place in enumerate(wanted):
             left_s = end - time.monotonic()
             if left_s <= 0:
-                found.append(self._known(placed))
+                found.append(self._known(place))
             else:
                 share_s = 0.0 if left_s == math.inf else left_s / (len(wanted) - number)
-                found.append(self.tune(placed, share_s, progress))
+                found.append(self.tune(place, share_s, progress))
         return found
 
 
 # ---- the launches of a place
 
 
+def kernel_of(place: Place) -> str:
+    """The name of the kernel that is launched."""
+    kernel = place.launch.kernel
+    return hashed_names(kernel.module, place.launch.block_dim).get(kernel.hash, name_of(kernel))
+
+
 @contextmanager
-def search_devices(
-    gpus: Sequence[Any], placed: PlacedLaunch, configs: Sequence[Config]
-) -> Iterator[Sequence[SearchDevice]]:
+def search_devices(gpus: Sequence[Any], place: Place, configs: Sequence[Config]) -> Iterator[Sequence[SearchDevice]]:
     """Enter a block with GPUs, which are alike and launch the answers of a place, as devices of a search."""
-    launch, (gpu, *others) = placed.launch, gpus
+    launch, (gpu, *others) = place.launch, gpus
     names = argument_names(launch.kernel)
     copies: dict[str, TunedLaunch] = {}
     lock = threading.Lock()
@@ -206,7 +193,7 @@ def search_devices(
     def launch_of(config: Config) -> TunedLaunch:
         with lock:
             if (name := identity(config)) not in copies:
-                copies[name] = copy_of(placed, config)
+                copies[name] = copy_of(place, config)
             return copies[name]
 
     options = LaunchOptions(
@@ -216,12 +203,12 @@ def search_devices(
         atol=_TOLERANCE,
         is_scaled=True,
         devices=tuple(others),
-        adjoint=placed.place.adjoint,
+        adjoint=place.adjoint,
         is_planned=True,
     )
     written = frozenset(names[len(names) - launch.outputs :])
     launches = KernelLaunches(
-        launch.kernel.func, names, launch_of, launch.values, written, gpu, options, placed.place.configs[:1]
+        launch.kernel.func, names, launch_of, launch.values, written, gpu, options, place.configs[:1]
     )
     try:
         with launches.devices(configs) as found:
@@ -230,10 +217,10 @@ def search_devices(
         forget_modules(copy.kernel.module.name for copy in copies.values())
 
 
-def copy_of(placed: PlacedLaunch, config: Config) -> TunedLaunch:
+def copy_of(place: Place, config: Config) -> TunedLaunch:
     """The launch of a copy of the kernel, in which the place has an answer."""
-    answers = json.dumps({placed.place.digest: config}, sort_keys=True)
-    return TunedLaunch(config, _copy(placed.launch, answers), placed.launch.block_dim)
+    answers = json.dumps({place.digest: config}, sort_keys=True)
+    return TunedLaunch(config, _copy(place.launch, answers), place.launch.block_dim)
 
 
 def _copy(launch: NotedLaunch, answers: str) -> Any:
@@ -248,13 +235,13 @@ def _copy(launch: NotedLaunch, answers: str) -> Any:
 # ---- the places of launches
 
 
-def places_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list[PlacedLaunch]:
+def places_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list[Place]:
     """Returns the places that kernels have on a GPU, each once, with its largest launch.
 
     Launches on the CPU have no places.
     """
     arch = int(gpu.get_cuda_compile_arch())  # its own, or the newest that Warp's compiler knows
-    found: dict[Place, PlacedLaunch] = {}
+    found: dict[Place, Place] = {}
     for launch in launches:
         if launch.device.is_cpu:
             continue
@@ -269,7 +256,7 @@ def places_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list
         for place in places:
             known = found.get(place)
             if known is None or _work(launch) > _work(known.launch):
-                found[place] = PlacedLaunch(place, launch)
+                found[place] = replace(place, launch=launch)
     return list(found.values())
 
 

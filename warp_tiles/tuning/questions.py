@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, product
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.choose import choose, ranked
@@ -26,28 +26,26 @@ from warp_tiles.gemm.tile_config import TileConfig, fits, steps_over_k, view_of
 from warp_tiles.providers.base import TunedChoice
 from warp_tiles.providers.cublasdx import CublasdxProvider, require_served
 from warp_tiles.providers.own import OwnProvider
-from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, Timing
 from warp_tiles.tuning.shipped import shipped_records
 from warp_tiles.tuning.store import RecordStore, warn_once
-from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey, environment_of
+from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey, Values, environment_of, question_digest
 from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.settings import Settings
 
+T = TypeVar("T")
 LOOP, FUNCTION = "loop", "function"  # subjects of records
 FUNCTIONS = 24  # configurations of a function, at most
 _MOST_STAGES = 6  # of a candidate; only launches with few blocks gain from more
 _SEEDS = 3  # configurations that are tried with other values of two fields
 
-_Values = tuple[tuple[str, Scalar], ...]
-
 
 @dataclass(frozen=True)
 class Place:
-    """A question with the answers that are legal there.
+    """A question with the answers that are legal there, and a launch on which they are measured.
 
     Attributes:
         subject: ``loop`` or ``function``.
@@ -55,30 +53,27 @@ class Place:
         title: A line for messages.
         configs: The answers, as a record holds them. The first one is the default: what the heuristics choose.
         adjoint: True for a function that only adjoint kernels call.
+        launch: A :class:`NotedLaunch`; None if nothing is measured.
     """
 
     subject: str
-    values: _Values
+    values: Values
     title: str = field(compare=False)
     configs: tuple[Config, ...] = field(compare=False)
     adjoint: bool = field(default=False, compare=False)
+    launch: Any = field(default=None, compare=False)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the question, in hexadecimal."""
-        return digest_of(self.subject, self.values)
+        """See :func:`question_digest`."""
+        return question_digest(self.subject, self.values)
 
     def key(self, source: str, environment: Environment) -> TuningKey:
         """The key of its record on a machine. ``source`` is the digest of the sources of all answers."""
         return TuningKey(self.subject, self.values, source, environment)
 
 
-def digest_of(subject: str, values: _Values) -> str:
-    """SHA-256 of a question, in hexadecimal."""
-    return CacheKey.of({"subject": subject, **{f"value {name}": json.dumps(value) for name, value in values}}).digest
-
-
-def values_of(question: LoopQuestion | GemmProblem) -> _Values:
+def values_of(question: LoopQuestion | GemmProblem) -> Values:
     """The values of the question of a loop or a function. A field in another has both names: ``products.0.m``."""
     return tuple(sorted(_flat(question.to_json())))
 
@@ -213,47 +208,50 @@ class Answers:
         return digest.hexdigest() if records or self.forced else ""
 
     def pipeline(self, question: LoopQuestion) -> MeasuredPipeline | None:
-        """The fastest measured pipeline of a loop; None without a usable measurement, or if the default won.
-
-        A record that is not valid causes one warning and is ignored.
-        """
-        digest = digest_of(LOOP, values_of(question))
+        """The fastest measured pipeline of a loop; None without a usable measurement, or if the default won."""
+        digest = question_digest(LOOP, values_of(question))
         self.asked[digest] = question
-        if (found := self._choice(digest, MEASURED)) is None:
-            return None
-        try:
-            return MeasuredPipeline(pipeline_of(found[0]), found[1])
-        except ValueError as error:
-            self._ignore(digest, question, error)
-            return None
+
+        def parsed(config: Config, reason: str) -> MeasuredPipeline:
+            return MeasuredPipeline(pipeline_of(config), reason)
+
+        return self._answer(digest, question, MEASURED, parsed)
 
     def best(self, variant: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
-        """The fastest measured function of these providers; None without a usable measurement, or if the default won.
+        """The fastest measured function of these providers; None without a usable one, or if the default won."""
 
-        A record that does not fit the variant causes one warning and is ignored.
+        def parsed(config: Config, reason: str) -> TunedChoice:
+            tile_config = tile_config_of(config)
+            if tile_config is not None and not fits(variant, tile_config):
+                raise ValueError(f"its tile configuration does not fit: {tile_config}")
+            return TunedChoice(str(config["provider"]), tile_config, reason)
+
+        return self._answer(question_digest(FUNCTION, values_of(variant)), variant, providers, parsed)
+
+    def _answer(
+        self,
+        digest: str,
+        question: LoopQuestion | GemmProblem,
+        providers: Sequence[str],
+        parsed: Callable[[Config, str], T],
+    ) -> T | None:
+        """The answer to a question. A record that does not fit causes one warning and is ignored.
+
+        If a search forces the answer, its candidate fails in place of that.
         """
-        digest = digest_of(FUNCTION, values_of(variant))
         if (found := self._choice(digest, providers)) is None:
             return None
         try:
-            tile_config = tile_config_of(found[0])
-            if tile_config is not None and not fits(variant, tile_config):
-                raise ValueError(f"its tile configuration does not fit: {tile_config}")
-            return TunedChoice(str(found[0]["provider"]), tile_config, found[1])
+            return parsed(*found)
         except ValueError as error:
-            self._ignore(digest, variant, error)
-            return None
-
-    def _ignore(self, digest: str, question: LoopQuestion | GemmProblem, error: ValueError) -> None:
-        """Warn that a record is ignored. If a search forces the answer, its candidate fails in place of that."""
-        if digest in self.forced:
-            raise error
-        if digest in self.records:
-            name = self.records[digest].key.digest[:12]
-            what, remedy = f"the tuning record {name}", f"warp-tiles tune clear {name}, then tune again"
-        else:
+            if digest in self.forced:
+                raise
             what, remedy = "the shipped tuning record", "warp-tiles tune SCRIPT, whose records count before it"
-        warn_once(f"{what} of {question.describe()} is ignored: {error}. Remedy: {remedy}")
+            if digest in self.records:
+                name = self.records[digest].key.digest[:12]
+                what, remedy = f"the tuning record {name}", f"warp-tiles tune clear {name}, then tune again"
+            warn_once(f"{what} of {question.describe()} is ignored: {error}. Remedy: {remedy}")
+            return None
 
     def _choice(self, digest: str, providers: Sequence[str]) -> tuple[Config, str] | None:
         """The configuration that counts in place of the default, and the reason; None if the default counts."""
@@ -334,14 +332,19 @@ def snapshot(records: RecordStore, toolchain: ToolchainStore, now: Settings) -> 
     return Answers(found, soft, now.record_driver_mismatch == "reuse", forced, shipped=shipped)
 
 
+def by_question(records: Iterable[Record]) -> dict[str, Record]:
+    """The first record of each question, by its digest."""
+    found: dict[str, Record] = {}
+    for record in records:
+        found.setdefault(record.key.question, record)
+    return found
+
+
 def _shipped(named: str, present: Sequence[Environment]) -> dict[str, Record]:
     """The records that the package ships for this machine's GPUs, or for a named one, by their questions' digests."""
-    found: dict[str, Record] = {}
-    for subject in (LOOP, FUNCTION):
-        records = [shipped_records(subject, gpu.device, (gpu.arch, gpu.multiprocessors)) for gpu in present]
-        for record in chain.from_iterable(records if present else [shipped_records(subject, named)]):
-            found.setdefault(digest_of(subject, record.key.values), record)  # of the first GPU
-    return found
+    gpus: list[tuple[Any, ...]] = [(gpu.device, (gpu.arch, gpu.multiprocessors)) for gpu in present]
+    wanted = [(subject, *gpu) for subject in (LOOP, FUNCTION) for gpu in gpus or [(named,)]]
+    return by_question(record for one in wanted for record in shipped_records(*one))
 
 
 def _applicable(
@@ -357,22 +360,19 @@ def _applicable(
     def hard(environment: Environment) -> dict[str, Scalar]:
         return {name: value for name, value in environment.hard().items() if name not in unknown}
 
+    def rank(record: Record) -> tuple[int, int, str]:
+        # if a GPU is only named, the record with the most multiprocessors counts
+        environment = record.key.environment
+        return wanted.index(hard(environment)), -environment.multiprocessors, record.key.digest
+
     wanted = [hard(environment) for environment in present or named]
     here = present[0] if present else None
     stored = [record for subject in (LOOP, FUNCTION) for record in records.united(subject, here)] if wanted else []
+    stored = [one for one in stored if one.key.subject in (LOOP, FUNCTION) and hard(one.key.environment) in wanted]
     if not stored:
         return {}
     try:
         source = source_of(toolchain)
     except ToolchainError:
         return {}
-    ranked: list[tuple[int, int, str, Record]] = []
-    for record in stored:
-        key, fields = record.key, hard(record.key.environment)
-        if key.subject in (LOOP, FUNCTION) and key.source == source and fields in wanted:
-            # if a GPU is only named, the record with the most multiprocessors counts
-            ranked.append((wanted.index(fields), -key.environment.multiprocessors, key.digest, record))
-    found: dict[str, Record] = {}
-    for *_, record in sorted(ranked, key=lambda item: item[:3]):
-        found.setdefault(digest_of(record.key.subject, record.key.values), record)
-    return found
+    return by_question(sorted((record for record in stored if record.key.source == source), key=rank))

@@ -25,12 +25,18 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SLUG_LENGTH = 100
 
 Scalar = str | int | float | bool | None
+Values = tuple[tuple[str, Scalar], ...]
 
 
 def slug(subject: str) -> str:
     """Returns the folder name of a subject. A prefix of the subject gives a prefix of the name."""
     text = _UNSAFE.sub("-", subject)[:_SLUG_LENGTH]
     return f"-{text[1:]}" if text.startswith(".") else text
+
+
+def question_digest(subject: str, values: Values) -> str:
+    """SHA-256, in hexadecimal, of a question without the machine and the sources."""
+    return CacheKey.of({"subject": subject, **{f"value {name}": json.dumps(value) for name, value in values}}).digest
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class TuningKey:
     """
 
     subject: str
-    values: tuple[tuple[str, Scalar], ...]
+    values: Values
     source: str
     environment: Environment
 
@@ -95,6 +101,11 @@ class TuningKey:
         fields = {f"value {name}": json.dumps(value) for name, value in self.values}
         fields |= {f"environment {name}": json.dumps(value) for name, value in self.environment.hard().items()}
         return CacheKey.of({**fields, "subject": self.subject, "source": self.source}).digest
+
+    @cached_property
+    def question(self) -> str:
+        """See :func:`question_digest`."""
+        return question_digest(self.subject, self.values)
 
     @property
     def file(self) -> str:
