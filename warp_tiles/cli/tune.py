@@ -161,7 +161,6 @@ def tune_script(
     numbers. After an interruption, the next call continues with the stored measurements.
 
     Args:
-        script: A script, and its command line.
         budget_s: Seconds for all of them, 0 for no limit. Each has an equal share of the remaining time.
         devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
             Empty for Warp's default GPU and all others of its kind.

@@ -14,10 +14,7 @@ Key = tuple[str, ...] | Callable[[SimpleNamespace], Mapping[str, Scalar]]
 
 
 def checked_key(key: Any) -> Key:
-    """Returns the key as names of arguments or as a function of them.
-
-    Raises TuningError if the key is neither, or a name occurs twice.
-    """
+    """The key as names of arguments, each once, or as a function of them. Raises TuningError for others."""
     if callable(key):
         function: Key = key
         return function
@@ -28,10 +25,7 @@ def checked_key(key: Any) -> Key:
 
 
 def refuse_unknown(names: Iterable[str], arguments: Sequence[str], what: str) -> None:
-    """Raise if a name is not an argument.
-
-    Raises TuningError if a name is unknown; the message lists the valid names.
-    """
+    """Raise TuningError, with the valid names, if a name is not an argument."""
     unknown = [name for name in names if name not in arguments]
     if unknown:
         raise TuningError(
@@ -43,10 +37,7 @@ def refuse_unknown(names: Iterable[str], arguments: Sequence[str], what: str) ->
 def in_order(
     arguments: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any], named: Mapping[str, Any]
 ) -> list[Any]:
-    """Returns the values in the order of the kernel's arguments; positional ones come first.
-
-    Raises TuningError if an argument is missing, unknown or given twice.
-    """
+    """The values in the order of the arguments. Raises TuningError if one is missing, unknown or given twice."""
     positional = [*inputs, *outputs]
     refuse_unknown(named, arguments, "the launch")
     twice = [name for name in arguments[: len(positional)] if name in named]
@@ -62,14 +53,13 @@ def in_order(
 
 
 def namespace(arguments: Sequence[str], values: Sequence[Any]) -> SimpleNamespace:
-    """A namespace with one attribute per argument."""
     return SimpleNamespace(**dict(zip(arguments, values)))
 
 
 def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dict[str, Scalar]:
-    """Returns the key entries of arguments: shape, dtype and layout of an array, the value of any other argument.
+    """The key entries of arguments: shape, dtype and layout of an array, the value of a scalar, vector or matrix.
 
-    Raises TuningError if a value is neither an array nor a scalar, vector or matrix.
+    Raises TuningError for any other value.
     """
     if callable(key):
         given = key(namespace(arguments, values))
@@ -87,10 +77,7 @@ def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dic
 
 
 def hashable(value: Any) -> Any:
-    """Returns a hashable form of a key value. Two forms are equal only if a key holds the same text for both.
-
-    Raises TuningError if the value cannot be part of a key.
-    """
+    """Returns a hashable form of a key value. Two forms are equal only if a key holds the same text for both."""
     kind = type(value)
     if kind is int or kind is bool or kind is str:
         return kind, value
@@ -102,12 +89,11 @@ def hashable(value: Any) -> Any:
 
 
 def is_array(value: Any) -> bool:
-    """Returns True if a value is a Warp array or looks like one."""
+    """True also for what looks like a Warp array."""
     return all(hasattr(value, name) for name in ("shape", "strides", "dtype")) and bool(value.shape)
 
 
 def is_struct(value: Any) -> bool:
-    """Returns True if a value is an instance of a ``wp.struct``."""
     return hasattr(value, "_cls") and hasattr(value._cls, "vars")
 
 

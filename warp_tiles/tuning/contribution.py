@@ -179,10 +179,7 @@ def _gpu_facts(uuid: str, before: Mapping[str, Fact]) -> dict[str, Fact]:
 
 
 def read_contribution(path: Path) -> Contribution:
-    """Read a file, and check each field.
-
-    Raises RecordError if it cannot be read, or a field has a value that no measurement gives.
-    """
+    """Read a file. Raises RecordError if that fails, or a field has a value that no measurement gives."""
     entries = read_export(path)
     try:
         if len(entries) != 1:

@@ -69,10 +69,7 @@ class Product:
         return size_bytes <= shared_limit(arch, self.threads)
 
     def launch(self, device: Any, multiprocessors: int) -> NotedLaunch:
-        """A launch of its kernel, with zeros in its arrays. A search measures random numbers in their place.
-
-        Raises ToolchainError if the device has no memory for the arrays.
-        """
+        """A launch of its kernel on arrays of zeros. Raises ToolchainError if the device has no memory for them."""
         is_loop = self.subject == "loop"
         count = multiprocessors * max(_LEAST_BLOCKS, min(_MOST_BLOCKS, _ELEMENTS // (self.m * self.n)))
         rows = next(rows for rows in range(math.isqrt(count), 0, -1) if count % rows == 0)  # all rounds are full

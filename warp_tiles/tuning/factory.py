@@ -47,14 +47,11 @@ class KernelFactory:
     """A function that makes kernels, its configurations, and the kernels that it has made. Thread-safe.
 
     Args:
-        function: Makes a kernel from the values of a configuration.
-        configs: A list or a space.
         default: A configuration, or the index of one; None for the first.
         block_dim: Threads per block for configurations without ``block_dim``.
         needs_block_dim: True if each configuration needs a number of threads per block.
 
-    Raises:
-        TuningError: The function cannot be called with a configuration, or the default does not exist.
+    Raises TuningError if the function cannot be called with a configuration, or the default does not exist.
     """
 
     def __init__(
@@ -111,12 +108,7 @@ class KernelFactory:
         return self._names
 
     def check(self, config: Config) -> None:
-        """Check that the function can be called with a configuration.
-
-        Raises:
-            TuningError: A name is missing or unknown.
-            SettingError: An option of the module is unknown or has an unknown value.
-        """
+        """Raise TuningError or SettingError unless the function can be called with a configuration."""
         checked_configs([config])
         options = {} if self._takes_any else {name: config[name] for name in config if name not in self._parameters}
         unknown = [name for name in options if name != "block_dim" and not name.startswith(OPTION_PREFIX)]
@@ -173,10 +165,7 @@ class KernelFactory:
 
 
 def _in_own_module(kernel: Any, options: Mapping[str, Any]) -> Any:
-    """The kernel with more options of its module.
-
-    A kernel of a shared module is made again, because each candidate would also build the other kernels of the module.
-    """
+    """The kernel with more options of its module. A shared module would be built with all its kernels."""
     changed = dict(options)
     original = kernel
     if original.module.name in sys.modules:

@@ -82,7 +82,6 @@ class Tuner:
         environment: The GPU of the measurements.
         source: See :func:`warp_tiles.tuning.questions.source_of`.
         devices: Enters a block with that GPU, and others like it, as devices of a search; see :func:`search_devices`.
-        reuse_stale: True if timings of another driver or Warp patch release count.
         changed: Called after each place whose record has changed, so that the next place is built with its answer.
     """
 
@@ -95,14 +94,7 @@ class Tuner:
 
     @classmethod
     def of(cls, engine: Engine, now: Settings, gpus: Sequence[Any]) -> Tuner:
-        """Returns a tuner with the records of the settings and the sources of an engine.
-
-        Args:
-            gpus: Warp's devices: the GPU to tune for, then others like it.
-
-        Raises:
-            ToolchainError: There is no compiler.
-        """
+        """A tuner for the first of Warp's GPUs, which are alike. Raises ToolchainError if there is no compiler."""
         return cls(
             open_store(now),
             environment_of(gpus[0]),
@@ -113,22 +105,14 @@ class Tuner:
         )
 
     def question(self, place: Place) -> Question:
-        """The question of a place."""
         configs, key = place.configs, place.key(self.source, self.environment)
         devices, wanted = partial(self.devices, place), by_identity(configs)
         return Question(key, self.store, wanted, self.reuse_stale, devices, kernel_of(place), configs[0])
 
     def tune(self, place: Place, budget_s: float = 0.0, progress: Progress = lambda place, record: None) -> TunedPlace:
-        """Measure the answers without a usable timing. Each batch is stored as soon as it is measured.
+        """Measure the answers without a usable timing beside the default and the best so far, all under one clock.
 
-        The default and the best answer so far are measured again, so that all run under one clock.
-
-        Args:
-            budget_s: Time limit in seconds; 0 for no limit.
-            progress: Called after each batch.
-
-        Raises:
-            ToolchainError: Nothing can be built or measured here.
+        Raises ToolchainError if nothing can be built or measured here.
         """
         question = self.question(place)
         before, error, measured = question.record(), "", set[str]()
@@ -156,10 +140,7 @@ class Tuner:
     def tune_all(
         self, places: Iterable[Place], budget_s: float = 0.0, progress: Progress = lambda place, record: None
     ) -> list[TunedPlace]:
-        """Tune places one after another, see :meth:`tune`. ``budget_s`` limits all of them together.
-
-        Time that a place leaves goes to the next ones.
-        """
+        """Tune places one after another, in ``budget_s`` seconds. Time that one leaves goes to the next ones."""
         wanted = list(places)
         end = time.monotonic() + budget_s if budget_s else math.inf
         found = []
@@ -236,10 +217,7 @@ def _copy(launch: NotedLaunch, answers: str) -> Any:
 
 
 def places_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list[Place]:
-    """Returns the places that kernels have on a GPU, each once, with its largest launch.
-
-    Launches on the CPU have no places.
-    """
+    """The places that kernels have on a GPU, each once, with its largest launch. Launches on the CPU have none."""
     arch = int(gpu.get_cuda_compile_arch())  # its own, or the newest that Warp's compiler knows
     found: dict[Place, Place] = {}
     for launch in launches:

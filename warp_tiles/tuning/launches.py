@@ -33,11 +33,7 @@ _SEED = 4
 
 @dataclass(eq=False)
 class _Copy:
-    """An array of the user, the values that it had, and the array that launches get in its place.
-
-    Attributes:
-        is_restored: True if the values are restored before each run.
-    """
+    """An array of the user, the values to restore before each run, and the array that launches get."""
 
     name: str
     original: Any  # kept alive, because its id is used
@@ -133,10 +129,7 @@ class Workspace:
                 wp.copy(found.copy, found.source)
 
     def find_written(self, run: Callable[[], None]) -> None:
-        """Launch once to find arrays that the kernel writes without a declaration. They are restored from then on.
-
-        Nothing is launched without undeclared arrays. Later calls only restore their copies.
-        """
+        """Launch once to find arrays that the kernel writes without a declaration. They are restored from then on."""
         found = self._copies.values()
         undeclared = [one for one in found if not one.is_restored and one.copy is not one.source]
         if undeclared and not self._is_probed:
@@ -162,10 +155,7 @@ class Workspace:
         return {name: array.numpy().copy() for name, array in self._results.items()}
 
     def expected(self, given: Any) -> dict[str, Any]:
-        """The results that a reference function gives, by name: one, several in order, or several by name.
-
-        Raises TuningError if they do not fit the arrays that the kernel writes.
-        """
+        """The results of a reference by name, given as one, in order or by name. TuningError if they do not fit."""
         written = ", ".join(self.written)
         if not isinstance(given, Mapping):
             results = list(given) if isinstance(given, (tuple, list)) else [given]
@@ -227,7 +217,6 @@ class Reference:
     Attributes:
         sources: Functions that return NumPy arrays by name. The first one that works is called, at the first
             comparison. If none does, every result passes.
-        rtol, atol: Tolerances, as in ``numpy.allclose``.
         is_scaled: True if ``atol`` is a share of the largest expected element of an array.
     """
 
@@ -282,11 +271,9 @@ class KernelCandidate(Candidate):
     _packed: Any = None
 
     def build(self) -> KernelCandidate:
-        """Build and load the kernel, and pack its arguments.
+        """Build and load the kernel, and pack its arguments. Raises any error of Warp.
 
-        Raises:
-            TuningError: It needs more shared memory than the device has, or the launch is empty.
-            Exception: Any error of Warp.
+        Raises TuningError if the kernel needs more shared memory than the device has, or the launch is empty.
         """
         dim, device, gradients = dimensions(self.dim), self.workspace.device, self.workspace.gradients
         kernel, block_dim, values = self.launch.kernel, self.launch.block_dim, self.workspace.values
@@ -321,11 +308,9 @@ class KernelCandidate(Candidate):
         return self.workspace.results()
 
     def run(self) -> None:
-        """Launch once."""
         self._packed.run()
 
     def restore(self) -> None:
-        """Restore the user's values in every written array."""
         self.workspace.restore()
 
 
@@ -348,7 +333,6 @@ class LaunchOptions:
     """How candidates are launched and measured; see :func:`warp_tiles.autotune`.
 
     Attributes:
-        dim: Launch dimensions of a configuration and the arguments.
         restore: Names of the only arrays that launches write; None if others may be written too.
         is_scaled: True if ``atol`` is a share of the largest element of an array.
         adjoint: True for launches of the adjoint kernel.
@@ -384,7 +368,6 @@ class KernelLaunches:
 
     Attributes:
         function: The user's function, for messages.
-        names: Names of the kernels' arguments.
         written: Names of arrays that launches write; None if they are not known.
         device: Warp's device; those of the options that are like it share the work.
         first: With ``reference="first"``, the first of these configurations that works gives the expected results.
@@ -403,10 +386,8 @@ class KernelLaunches:
     def devices(self, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
         """Enter a block with the devices of a search for configurations.
 
-        Raises:
-            TuningError: The kernels do not accept an argument, the reference does not fit, or an argument cannot be
-                copied.
-            ToolchainError: A device has not enough memory to measure.
+        Raises TuningError if the kernels do not accept an argument, the reference does not fit, or an argument cannot
+        be copied; ToolchainError if a device has not enough memory to measure.
         """
         self._require_arguments(configs)
         options = self.options

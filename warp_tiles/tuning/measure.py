@@ -32,11 +32,7 @@ _MIN_SAMPLES = 6  # the range of fewer samples contains the median with less tha
 
 
 class Candidate:
-    """A launch that can be measured.
-
-    Attributes:
-        shared_bytes: Shared memory of a block.
-    """
+    """A launch that can be measured. ``shared_bytes`` is the shared memory of a block."""
 
     shared_bytes: int = 0
 
@@ -51,8 +47,6 @@ class Candidate:
 
 
 class Clock(Protocol):
-    """Times launches on one device."""
-
     def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
         """Restore and run a candidate ``runs`` times. Returns the time of each run, in microseconds."""
 
@@ -124,7 +118,6 @@ class SearchDevice:
     Attributes:
         build: Builds the candidate of a configuration; several threads call it at once. An exception makes the
             configuration a failure, unless the exception is transient (:func:`is_transient`).
-        clock: Takes times on the device.
         name: For messages. Two searches of a process do not measure on devices of one name at once.
         is_usable: Called after a failure. False if the candidate broke the device.
         lost_to: The configuration that broke it. Later errors say nothing about other configurations.
@@ -159,7 +152,6 @@ class Runner:
 
     Attributes:
         candidate: A :class:`Candidate`; None until it is built.
-        samples_us: Times of the timed runs.
         status: ``running`` until the race has decided, then ``ok``, ``dropped`` or ``failed``.
         reason: Reason why it was dropped or failed.
         spent_s: Time that its runs took.
@@ -178,7 +170,6 @@ class Runner:
 
     @property
     def is_lost(self) -> bool:
-        """True if its device was lost."""
         return self.device is not None and self.device.lost_to is not None
 
     def watched(self) -> AbstractContextManager[None]:
@@ -186,7 +177,6 @@ class Runner:
         return nullcontext() if self.device is None else self.device.watched(self.config)
 
     def statistics(self) -> Statistics:
-        """See :func:`statistics`."""
         return statistics(self.samples_us)
 
 
@@ -211,14 +201,11 @@ def race(
     deadline: float = math.inf,
     on_measured: Callable[[Runner], None] = lambda runner: None,
 ) -> None:
-    """Measure runners against each other, and set their status.
+    """Measure runners against each other in this order, and set their status.
 
     A runner that has samples already, the leader of an earlier race, keeps them and is not warmed up again.
 
     Args:
-        runners: The candidates, in the order in which they run.
-        clock: Takes the times.
-        effort: Amount of measurement; None for the default.
         deadline: When to stop, by ``time.monotonic``. A runner without a sample then stays ``running``. One that needs
             more samples is ``unfinished``.
         on_measured: Called with a runner after each of its measurements.
@@ -275,8 +262,7 @@ def _has_enough(runner: Runner, effort: Effort) -> bool:
 def _is_decided(runners: Sequence[Runner], effort: Effort) -> bool:
     """Drop runners whose interval lies above the leader's, or whose best run is far slower than its median.
 
-    Returns:
-        True if more iterations could not change the winner.
+    Returns True if more iterations could not change the winner.
     """
     found = {one: one.statistics() for one in runners if one.samples_us and one.status in ("running", "ok")}
     if not found:
@@ -301,7 +287,6 @@ class WallClock:
     """Measures the wall time of synchronous launches, as on Warp's CPU device."""
 
     def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
-        """See :class:`Clock`."""
         samples = []
         for _ in range(runs):
             candidate.restore()
@@ -316,12 +301,9 @@ class EventClock:
 
     The device first gets enough work to stay busy while the host queues the runs. Otherwise times of short kernels
     would include the host's launch time. If the host was too late, the runs are repeated after more work.
+    With ``flush_l2``, a buffer larger than L2 is overwritten before each run.
 
-    Args:
-        flush_l2: Overwrite a buffer larger than L2 before each run.
-
-    Raises:
-        RuntimeError: The device has not enough memory.
+    Raises RuntimeError if the device has not enough memory.
     """
 
     def __init__(self, device: Any, *, flush_l2: bool = False) -> None:
@@ -335,7 +317,6 @@ class EventClock:
         self._fills = _CUSHION_FILLS
 
     def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
-        """See :class:`Clock`."""
         wp = self._wp
         while len(self._events) < runs:
             start, end = (wp.Event(device=self._device, enable_timing=True) for _ in range(2))

@@ -50,7 +50,6 @@ class Place:
     Attributes:
         subject: ``loop`` or ``function``.
         values: Everything that decides, by name.
-        title: A line for messages.
         configs: The answers, as a record holds them. The first one is the default: what the heuristics choose.
         adjoint: True for a function that only adjoint kernels call.
         launch: A :class:`NotedLaunch`; None if nothing is measured.
@@ -117,7 +116,7 @@ def _pipelines() -> Iterator[PipelineOverrides]:
 
 
 def pipeline_of(config: Config) -> PipelineOverrides:
-    """Returns the overrides that a record holds. Raises ValueError if they are not valid."""
+    """The valid overrides of a record, else ValueError is raised."""
     text = config.get("pipeline")
     if not isinstance(text, str):
         raise ValueError(f"{dict(config)} is no pipeline")
@@ -142,15 +141,11 @@ def function_place(variant: GemmProblem, adjoint: bool = False) -> Place | None:
 
 
 def function_config(provider: str, tile_config: TileConfig | None = None) -> dict[str, Any]:
-    """Returns provider and tile configuration as a record holds them."""
     return {"provider": provider} | ({"tile_config": tile_config.to_json()} if tile_config else {})
 
 
 def tile_config_of(config: Config) -> TileConfig | None:
-    """Returns the tile configuration that a record holds; None if its provider has none.
-
-    Raises ValueError if the tile configuration is not valid.
-    """
+    """The valid tile configuration of a record, else ValueError is raised; None if its provider has none."""
     return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "own" else None
 
 
@@ -184,7 +179,6 @@ class Answers:
         records: The user's records by the digests of their questions.
         shipped: Those of the package, which count for questions without a record of the user.
         soft: Soft fields of the present environment; None if they are unknown.
-        reuse_stale: True if timings of another driver or Warp patch release count.
         forced: Answers that count before the records, by the digests of the questions, as a search forces them.
         asked: Receives the questions about loops, by their digests.
     """
@@ -235,10 +229,7 @@ class Answers:
         providers: Sequence[str],
         parsed: Callable[[Config, str], T],
     ) -> T | None:
-        """The answer to a question. A record that does not fit causes one warning and is ignored.
-
-        If a search forces the answer, its candidate fails in place of that.
-        """
+        """The answer, if it fits. A record that does not is ignored with one warning; a forced one is an error."""
         if (found := self._choice(digest, providers)) is None:
             return None
         try:
@@ -264,10 +255,7 @@ class Answers:
         return chosen.config, f"{origin}: {self._reason(record, chosen)}"
 
     def _chosen(self, record: Record, providers: Sequence[str]) -> Timing | None:
-        """The configuration that a record puts in place of the default; None if the default is faster.
-
-        A provider that no search measures must not choose its slow build.
-        """
+        """The timing in place of the default. A provider that no search measures must not choose a slow build."""
         allowed = {"auto", *MEASURED} & {"auto", *providers}
         usable = tuple(
             timing
@@ -317,11 +305,7 @@ def present_environments() -> tuple[Environment, ...]:
 def snapshot(records: RecordStore, toolchain: ToolchainStore, now: Settings) -> Answers | None:
     """Returns the records that apply to this machine and these settings, and the answers that a search forces.
 
-    Args:
-        toolchain: Digests the inputs of answers.
-
-    Returns:
-        None if nothing applies, or if nothing can be built here.
+    None if nothing applies, or if nothing can be built here.
     """
     present = present_environments()
     forced = json.loads(now.answers) if now.answers else {}

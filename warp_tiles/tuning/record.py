@@ -34,12 +34,7 @@ _as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fal
 
 
 def require_schema(data: Any, what: str) -> None:
-    """Check that data is an object of this schema.
-
-    Raises:
-        FutureSchemaError: It has a later schema.
-        ValueError: It has another one.
-    """
+    """Raise FutureSchemaError for data of a later schema, and ValueError for other data than objects of this schema."""
     schema = data.get("schema") if isinstance(data, dict) else None
     if type(schema) is int and schema > SCHEMA_VERSION:
         raise FutureSchemaError(f"it has schema {schema}, and this release reads schema {SCHEMA_VERSION}")
@@ -50,9 +45,8 @@ def require_schema(data: Any, what: str) -> None:
 def identity(config: Config) -> str:
     """Returns a configuration as text. The order of its names does not matter.
 
-    Raises:
-        TypeError: The configuration holds a value that JSON cannot represent.
-        ValueError: It holds a number that is not finite, or a text with a lone surrogate, which cannot be printed.
+    Raises TypeError for a value that JSON cannot represent, and ValueError for a number that is not finite or a text
+    with a lone surrogate, which cannot be printed.
     """
     text = _as_text(config)
     if r"\ud" in text:  # the beginning of every escaped surrogate
@@ -65,7 +59,6 @@ class Timing:
     """The measurement of one candidate.
 
     Attributes:
-        config: The candidate.
         status: ``ok`` if it was measured, ``dropped`` if it was too slow to win, or ``failed``.
         median_us: Median of one launch, in microseconds; NaN if it failed.
         low_us, high_us: 95 % confidence interval of the median; NaN if it failed.
@@ -90,11 +83,9 @@ class Timing:
 
     @cached_property
     def identity(self) -> str:
-        """See :func:`identity`."""
         return identity(self.config)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name; a field without a measurement is null."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         return {
             "config": dict(self.config),
@@ -109,10 +100,7 @@ class Timing:
 
     @classmethod
     def from_json(cls, data: Any) -> Timing:
-        """Returns the timing that :meth:`to_json` wrote.
-
-        Raises ValueError if a field is missing, unknown or of another type, or a configuration has no identity.
-        """
+        """Reads :meth:`to_json`. Raises ValueError for a wrong field, and for a configuration without identity."""
         try:
             numbers = {name: math.nan if data[name] is None else float(data[name]) for name in _NUMBERS}
             timing = cls(**{**data, **numbers})
@@ -149,7 +137,6 @@ class Record:
     timings: tuple[Timing, ...] = ()
 
     def timing(self, config: Config) -> Timing | None:
-        """The timing of a configuration."""
         return next((timing for timing in self.timings if timing.identity == identity(config)), None)
 
     def among(self, names: Container[str]) -> Record:
@@ -207,7 +194,6 @@ class Record:
         return best if gains else default
 
     def to_json(self) -> dict[str, Any]:
-        """The record as its file holds it."""
         return {
             "schema": SCHEMA_VERSION,
             "key": self.key.to_json(),
@@ -216,12 +202,7 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
-        """Returns the record that :meth:`to_json` wrote.
-
-        Raises:
-            FutureSchemaError: It has a later schema.
-            ValueError: The data is not a record of this schema.
-        """
+        """Reads :meth:`to_json`. Raises FutureSchemaError for a later schema, and ValueError for anything else."""
         require_schema(data, "a tuning record")
         timings = data.get("timings")
         if not isinstance(timings, list):
@@ -233,21 +214,14 @@ class Record:
 
 
 def encode_record(record: Record) -> bytes:
-    """The content of a record's file.
-
-    Raises:
-        TypeError: A configuration holds something that JSON does not.
-        ValueError: A configuration holds a number that is not finite.
-    """
+    """The content of a record's file. Raises what :func:`identity` raises."""
     return _encode(_with_digest(record))
 
 
 def decode_record(data: bytes, name: str) -> Record:
     """Returns the record of a file that is named after the digest of a key, without or with its folder.
 
-    Raises:
-        FutureSchemaError: The file has a later schema.
-        ValueError: It is damaged, or holds the record of another key.
+    Raises FutureSchemaError for a later schema, and ValueError for damage or the record of another key.
     """
     record = _checked(_decode(data))
     if record.key.digest != name.rpartition("/")[2]:
@@ -256,20 +230,12 @@ def decode_record(data: bytes, name: str) -> Record:
 
 
 def encode_records(records: Iterable[Record]) -> bytes:
-    """Several records, as an export has them.
-
-    Raises:
-        TypeError, ValueError: See :func:`encode_record`.
-    """
+    """Several records, as an export has them. Raises what :func:`identity` raises."""
     return _encode({"schema": SCHEMA_VERSION, "records": [_with_digest(record) for record in records]})
 
 
 def decode_records(data: bytes) -> list[Record]:
-    """Returns the records of an export.
-
-    Raises:
-        ValueError: It is not an export of this schema, or a record is invalid; the message names the first such record.
-    """
+    """Reads an export. Raises ValueError if it is none of this schema, with the number of the first invalid record."""
     content = _decode(data)
     require_schema(content, "an export")
     if not isinstance(content.get("records"), list):

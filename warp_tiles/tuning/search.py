@@ -74,7 +74,6 @@ class Question:
         what: Name of the tuned function, for messages.
         default: One of the configurations, which is measured beside the others and the best one so far. The final
             measurement contains it even if it is slow.
-        effort: Amount of measurement.
         jobs: Number of parallel builds; 0 for one per core.
         counters: Receives the builds and measurements.
     """
@@ -91,7 +90,6 @@ class Question:
     counters: Counters = field(default_factory=Counters)
 
     def record(self) -> Record:
-        """The stored record; empty if there is none."""
         return self.store.load(self.key) or Record(self.key)
 
     def winner(self, record: Record) -> Timing | None:
@@ -99,10 +97,9 @@ class Question:
         return record.among(self.wanted).winner()
 
     def pending(self, record: Record) -> tuple[Config, ...]:
-        """Returns configurations without a timing, then those whose timing cannot be used now.
+        """Configurations without a timing, then those whose timing cannot be used now: it is outdated or unfinished.
 
-        A timing cannot be used if it is outdated or unfinished. The timing of a dropped candidate cannot be used if the
-        candidate may have lost to one that does not count now.
+        That of a dropped candidate cannot be used if the candidate may have lost to one that does not count now.
         """
         known = {timing.identity: timing for timing in record.timings}
         best, winner, soft = record.winner(), self.winner(record), self.key.environment.soft()
@@ -146,8 +143,7 @@ class Question:
             wait_s: Seconds to wait for another search; None for no limit.
             forced: Measure also if there is or was another search.
             again: Measure all configurations that count.
-            finished: Called with timings and the record that they were added to, as soon as they are final. At an
-                interruption, they may be unfinished.
+            finished: Called with timings and the record that they were added to, as soon as they are stored.
 
         Returns:
             The record, with builds that failed for a transient cause (:func:`is_transient`), which are not stored; and
@@ -202,7 +198,6 @@ class _Search:
 
     Attributes:
         devices: Those that were not lost.
-        store: Stores timings that are final.
         transient: Builds that failed for a transient cause.
         runners: The candidates that were built, on devices that were not lost.
         decided: Names of the candidates that have a timing.
@@ -285,10 +280,7 @@ class _Search:
         return built
 
     def _lose(self) -> None:
-        """Leave lost devices out. The configurations that broke them have failed.
-
-        Raises ToolchainError if no device is left.
-        """
+        """Leave lost devices out; what broke them has failed. Raises ToolchainError if no device is left."""
         for device in tuple(self.devices):
             if device.lost_to is None:
                 continue

@@ -23,9 +23,8 @@ def shipped_file(subject: str, gpu: str) -> Path:
 def shipped_records(subject: str, gpu: str, kind: tuple[int | None, int] | None = None) -> tuple[Record, ...]:
     """The records of a subject that the package ships for a GPU. Compilers and versions do not count.
 
-    Args:
-        gpu: Its name. GPUs with equal multiprocessors can have different memory, as an H100 and an H200 have.
-        kind: Its architecture and multiprocessors, which must be those of the records; None if only its name is known.
+    GPUs with equal multiprocessors can have different memory, as an H100 and an H200 have. ``kind`` is the architecture
+    and the multiprocessors, which must be those of the records; None if only the name of the GPU is known.
     """
     from warp_tiles.tuning.record import decode_records
 

@@ -29,11 +29,7 @@ class TunedSnapshots:
         self._known: dict[object, Tuned | None] = {}
 
     def snapshot(self, now: Settings, store: ToolchainStore) -> Tuned | None:
-        """Returns the snapshot under some settings; None if nothing was measured, or if records do not count.
-
-        Args:
-            store: Digests the inputs of answers.
-        """
+        """Returns the snapshot under some settings; None if nothing was measured, or if records do not count."""
         if not now.rules.records:
             return None
         from warp_tiles.tuning.shipped import SHIPPED_RECORDS
@@ -53,7 +49,6 @@ class TunedSnapshots:
             self._known.clear()
 
     def tune_launch(self, engine: Engine, now: Settings) -> None:
-        """See :func:`warp_tiles.tuning.in_place.tune_launch`."""
         from warp_tiles.tuning.in_place import tune_launch
 
         tune_launch(engine, now)

@@ -46,10 +46,7 @@ def source_digest(*roots: Any) -> str:
 
 
 def transcript(*roots: Any) -> dict[str, str]:
-    """Returns the texts that :func:`source_digest` hashes, by path of reference.
-
-    Raises what :func:`source_digest` raises.
-    """
+    """The texts that :func:`source_digest` hashes, by path of reference."""
     owners = {str(root.__module__).split(".")[0] for root in roots if isinstance(root, types.FunctionType)}
     walk = _Walk(owners - {"warp_tiles"})
     for root in roots:

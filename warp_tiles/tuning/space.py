@@ -27,11 +27,7 @@ def require(holds: bool, name: str, value: Any, remedy: str) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one block on a device, which constraints can use.
-
-    Attributes:
-        registers: Those of a multiprocessor, 32 bits each.
-    """
+    """Limits of one block on a device. ``registers`` are those of a multiprocessor, 32 bits each."""
 
     shared_bytes: int
     registers: int
@@ -115,7 +111,7 @@ def _test(constraint: Callable[..., bool], limits: Limits) -> Callable[[Config],
 
 
 def checked_configs(configs: Iterable[Any], what: str = "the configurations") -> tuple[Config, ...]:
-    """Check configurations, and return them as a tuple.
+    """Returns configurations as a tuple.
 
     Raises TuningError if there are none, one occurs twice, or one is not a mapping of names to JSON values.
     """

@@ -67,13 +67,7 @@ def warn_once(text: str) -> None:
 
 
 class RecordFolder(Documents[Record]):
-    """The records of one folder. Its problems are warnings.
-
-    Args:
-        root: The folder, or the folder of the cache that contains it; nothing is created until something is written.
-        folder: The folder of the records, by name below the root; empty for the root itself.
-        shared: Accept a root that other users can write, and let them read and write new files.
-    """
+    """The records of one folder. Its problems are warnings."""
 
     read_only = False
 
@@ -82,10 +76,7 @@ class RecordFolder(Documents[Record]):
         self.root = self.files.path("")
 
     def names(self, subject_prefix: str = "", suffix: str = MEASUREMENTS.suffix) -> list[str]:
-        """The records of subjects that begin with a prefix, in order. Similar subjects may be among them.
-
-        Raises OSError if the folder is refused, or cannot be listed.
-        """
+        """The records of subjects that begin with a prefix, in order. Similar subjects may be among them."""
         subjects = [name for name in self._listed("") if name.startswith(slug(subject_prefix)) and name[0] != "."]
         files = (Path(subject, file) for subject in subjects for file in self._listed(subject))
         return [str(file.with_suffix("")) for file in files if file.suffix == suffix and is_digest(file.stem)]
@@ -131,7 +122,6 @@ class ShippedFolder(RecordFolder):
     read_only = True
 
     def load(self, name: str) -> Record:
-        """See :class:`Documents`."""
         return self.decode(read_whole(self.path(name), self.kind.most_bytes)[0], name)
 
     def _listed(self, folder: str) -> list[str]:
@@ -181,15 +171,10 @@ class RecordStore:
         return _united(key, found, key.environment.soft()) if found else None
 
     def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
-        """Add timings to a key's record in the user's folder. They replace older ones of the same configuration.
+        """Add timings to the user's record, in place of older ones. Returns what :meth:`load` then returns.
 
-        A file of a later schema does not change, and the timings then last as long as the process.
-
-        Returns:
-            The record that :meth:`load` returns from now on.
-
-        Raises:
-            TypeError, ValueError: A configuration has no JSON form; nothing is changed.
+        A file of a later schema does not change, and the timings then last as long as the process. A configuration
+        without a JSON form raises TypeError or ValueError, and nothing is changed.
         """
         name, path = key.file, self._own.path(key.file)
         self._own.encode(Record(key, tuple(timings)))
@@ -208,16 +193,11 @@ class RecordStore:
 
     @contextmanager
     def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
-        """Let one thread of one process search for a key, while others wait.
+        """Let one thread of one process search for a key, while others wait for ``timeout_s``; None for no limit.
 
-        Load the record again in the block in either case: another search may have just ended.
-
-        Args:
-            timeout_s: Seconds to wait for another search; None for no limit.
-
-        Yields:
-            True if this thread may search, also if nobody can hold a lock. False if another search has ended meanwhile
-            or still runs, or if this thread is searching for the key.
+        Load the record again in the block in either case: another search may have just ended. It gets True if this
+        thread may search, also if nobody can hold a lock. It gets False if another search has ended meanwhile or still
+        runs, or if this thread is searching for the key.
         """
         files, name = self._own.files, _lock_of(key)
         lock = files.path(name)
@@ -263,9 +243,8 @@ class RecordStore:
     def united(self, subject_prefix: str = "", present: Environment | None = None) -> list[Record]:
         """The records of :meth:`records`, united over folders as by :meth:`load`, by their keys in order.
 
-        Args:
-            present: Timings with its driver and Warp patch release count first. None takes both from the record's key
-                in the last folder that has it; the user's own folder is the last one.
+        Timings with the driver and Warp patch release of ``present`` count first. None takes both from the record's key
+        in the last folder that has it; the user's own folder is the last one.
         """
         found: dict[str, list[Record]] = {}
         for stored in self.records(subject_prefix):
@@ -274,10 +253,7 @@ class RecordStore:
         return [_united(key, several, (present or key.environment).soft()) for key, several in keyed]
 
     def find(self, digest_prefix: str) -> StoredRecord:
-        """Returns the record whose key begins with these hex digits, from the first folder that has it.
-
-        Raises RecordError if no key or several keys begin with them; the message names the keys.
-        """
+        """The first record whose key begins with these hex digits. Raises RecordError for none or several keys."""
         everything = self.records()
         fitting = [one for one in everything if digest_prefix and one.record.key.digest.startswith(digest_prefix)]
         found = {one.record.key.digest: one for one in reversed(fitting)}
@@ -288,13 +264,9 @@ class RecordStore:
         raise RecordError(*((several, "give more digits") if found else (none, "warp-tiles tune list shows every key")))
 
     def remove(self, digests: Iterable[str] | None = None) -> int:
-        """Remove records from the user's folder, and return the number of their keys.
+        """Remove the user's records of some keys, or all and damaged files. Returns the number of keys.
 
-        Args:
-            digests: Keys; None for all records, and for damaged files that were set aside.
-
-        Raises:
-            RecordError: The folder cannot be changed.
+        Raises RecordError if the folder cannot be changed.
         """
         own, wanted = self._own, None if digests is None else set(digests)
         early = [path for path in _unwritten if path.is_relative_to(self.root)]
@@ -343,15 +315,9 @@ class RecordStore:
         signer: SigningKey | None = None,
         facts: Mapping[str, object] | None = None,
     ) -> Entry:
-        """Records as the entry of a signer, for a bundle or a remote store.
+        """Records, by default all, as the entry of a signer or unsigned, for a bundle or a remote store.
 
-        Args:
-            records: The records; None for all, united over folders as in :meth:`load`.
-            signer: Signs them; None to leave them unsigned.
-            facts: JSON values about the measurements, by name.
-
-        Raises:
-            RecordError: They are more than an import reads.
+        ``facts`` are JSON values about the measurements. Raises RecordError if there are more than an import reads.
         """
         chosen = list(self.united() if records is None else records)
         data = encode_records(chosen)
@@ -404,13 +370,8 @@ class RecordStore:
     def push(self, remote: RemoteStore) -> Transfer:
         """Write all records to a remote store as one object, and remove older objects of its signer that it contains.
 
-        An object is named by its content and never changes, so machines that push at once lose nothing.
-
-        Args:
-            remote: The store, with a signing key.
-
-        Raises:
-            RecordError: The records cannot be read or stored.
+        An object is named by its content and never changes, so machines that push at once lose nothing. Raises
+        RecordError if the records cannot be read or stored.
         """
         from warp_tiles.store.transfer import Transfer
 
@@ -441,9 +402,8 @@ class RecordStore:
     def pull(self, remote: RemoteStore) -> Transfer:
         """Add the records of all signers that a remote store trusts. Known timings stay.
 
-        Raises:
-            RemoteError: The store does not answer, or cannot be listed.
-            RecordError: The records cannot be stored.
+        Raises RemoteError if the store does not answer or cannot be listed, and RecordError if records cannot be
+        stored.
         """
         found, result = _objects(remote)
         return replace(result, moved=sum(self.import_bytes(data, remote.url) for data in found.values()))
@@ -468,10 +428,7 @@ def _objects(remote: RemoteStore, signer: str = "") -> tuple[dict[str, bytes], T
 
 
 def read_export(path: Path, trusted: Mapping[str, PublicKey] | None = None) -> list[Entry]:
-    """The entries of an exported file, whose records are not decoded yet. See :meth:`RecordStore.import_`.
-
-    Raises RecordError if the file cannot be read, or is not an export.
-    """
+    """The entries of an exported file, whose records are not decoded yet. Raises RecordError if it is not an export."""
     from warp_tiles.store.bundle import Bundle
 
     try:
@@ -484,12 +441,7 @@ def read_export(path: Path, trusted: Mapping[str, PublicKey] | None = None) -> l
 def open_store(now: Settings | None = None) -> RecordStore:
     """Returns the store that the settings name: the folders of ``record_paths``, then ``tuning`` in the cache folder.
 
-    Args:
-        now: The settings; None for the current ones.
-
-    Raises:
-        SettingError: An environment variable is unknown or has an unknown value.
-        BundleError: The bundle of the settings cannot be used.
+    Raises SettingError for a wrong environment variable, and BundleError if the bundle of the settings cannot be used.
     """
     now = current() if now is None else now
     if now.bundle is not None:
@@ -527,7 +479,6 @@ def count_of(entry: Entry) -> int:
 
 
 def _lock_of(key: TuningKey) -> str:
-    """The lock of a search for a key."""
     return f".locks/{key.digest}.lock"
 
 

@@ -87,7 +87,6 @@ class TuningKey:
 
     @classmethod
     def of(cls, subject: str, values: Mapping[str, Scalar], source: str, environment: Environment) -> TuningKey:
-        """Returns the key of these values. Their order does not matter."""
         return cls(subject, tuple(sorted(values.items())), source, environment)
 
     def __str__(self) -> str:
@@ -104,7 +103,6 @@ class TuningKey:
 
     @cached_property
     def question(self) -> str:
-        """See :func:`question_digest`."""
         return question_digest(self.subject, self.values)
 
     @property
@@ -113,12 +111,11 @@ class TuningKey:
         return f"{slug(self.subject) or '-'}/{self.digest}"
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name."""
         return asdict(self) | {"values": dict(self.values)}
 
     @classmethod
     def from_json(cls, data: Any) -> TuningKey:
-        """Returns the key that :meth:`to_json` wrote. Raises ValueError if a field is missing or of another type."""
+        """Reads :meth:`to_json`. Raises ValueError if a field is missing or of another type."""
         try:
             environment = Environment(**data["environment"])
             key = cls.of(data["subject"], data["values"], data["source"], environment)
@@ -149,9 +146,9 @@ def environment_of(device: Any) -> Environment:
 
 
 def alike(device: Any, others: Iterable[Any]) -> list[Any]:
-    """Returns the other GPUs of the same name, architecture and multiprocessor count, each once.
+    """The other GPUs of the same name, architecture and size, each once: a device's measurements hold for them.
 
-    A device's measurements hold for them. No CUDA context is made on those that differ.
+    No CUDA context is made on those that differ.
     """
     kind = (device.name, device.arch, device.sm_count) if device.is_cuda else None
     found = {
@@ -163,14 +160,10 @@ def alike(device: Any, others: Iterable[Any]) -> list[Any]:
 
 
 def sharing_gpus(names: Sequence[str] = ()) -> list[Any]:
-    """Returns the GPUs that tune together. Their results hold for each of them.
+    """Returns the GPUs that tune together. The first is the one to tune for; those unlike it are left out.
 
     Args:
-        names: Warp's names of GPUs; the first is the one to tune for. Empty for Warp's default GPU and all like it.
-
-    Returns:
-        Warp's devices; the first is the one to tune for. GPUs unlike it are left out, with a warning if they were
-        named.
+        names: Warp's names; one that is left out causes a warning. Empty for Warp's default GPU and all like it.
 
     Raises:
         ToolchainError: There is no GPU, or none with a given name.
@@ -204,7 +197,6 @@ def sharing_gpus(names: Sequence[str] = ()) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def processor() -> str:
-    """Name of the processor."""
     with suppressed(OSError), _CPUINFO.open(encoding="utf-8", errors="replace") as file:
         for line in file.read(_CPUINFO_BYTES).splitlines():
             name, _, value = line.partition(":")
