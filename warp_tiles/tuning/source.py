@@ -21,7 +21,7 @@ import sys
 import sysconfig
 import textwrap
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from warp_tiles.errors import TuningError
@@ -50,19 +50,29 @@ def transcript(*roots: Any) -> dict[str, str]:
     owners = {str(root.__module__).split(".")[0] for root in roots if isinstance(root, types.FunctionType)}
     walk = _Walk(owners - {"warp_tiles"})
     for root in roots:
-        function = inspect.unwrap(root) if isinstance(root, types.FunctionType) else root
-        name = getattr(function, "__qualname__", type(function).__name__)
+        is_function = isinstance(root, types.FunctionType)
+        value = inspect.unwrap(root) if is_function else root
+        name = getattr(value, "__qualname__", type(value).__name__)
         try:
-            if isinstance(function, types.FunctionType):
-                walk.function(name, function, decorators=False)
-            else:
-                walk.value(name, function)
+            walk.visit(name, value, walk.function(value, decorators=False) if is_function else None)
         except RecursionError as error:
             raise TuningError(
                 f"{name} refers to a value that contains itself, or is nested too deeply",
                 remedy="close over numbers, texts, functions or dataclasses",
             ) from error
     return walk.found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Described:
+    """What counts of a value: a text, and other values, described or not, with the ends of their paths.
+
+    ``is_shared`` is True if a second reference to the object is recorded as one to the first.
+    """
+
+    text: str | None
+    parts: Iterable[tuple[str, Any]] = ()
+    is_shared: bool = False
 
 
 class _Walk:
@@ -72,95 +82,83 @@ class _Walk:
         # by the id of an object, the path of its first reference, and the object, so that its id stays unique
         self._visited: dict[int, tuple[str, Any]] = {}
 
-    def _is_new(self, path: str, value: Any) -> bool:
+    def visit(self, path: str, value: Any, described: _Described | None = None) -> None:
         if id(value) in self._visited:
             self.found[path] = f"as {self._visited[id(value)][0]}"
-            return False
-        self._visited[id(value)] = path, value
-        return True
-
-    def function(self, path: str, function: types.FunctionType, *, decorators: bool = True) -> None:
-        if not self._is_new(path, function):
             return
-        code = function.__code__
-        text = function_text(function, decorators)
-        self.found[path] = _bytecode(code) if text is None else text
-        for position, default in enumerate(function.__defaults__ or ()):
-            self.value(f"{path} default {position}", default)
-        for name, default in (function.__kwdefaults__ or {}).items():
-            self.value(f"{path} default {name}", default)
+        if described is None:
+            described = value if isinstance(value, _Described) else self._described(path, value)
+        if described.is_shared:
+            self._visited[id(value)] = path, value
+        if described.text is not None:
+            self.found[path] = described.text
+        for end, part in described.parts:
+            self.visit(path + end, part)
+
+    def _described(self, path: str, value: Any) -> _Described:
+        if isinstance(value, enum.Enum):
+            return _Described(f"{type(value).__qualname__}.{value.name} {value.value!r}")
+        if isinstance(value, _SCALARS):
+            return _Described(f"{type(value).__name__} {value!r}")
+        if isinstance(value, types.ModuleType):
+            return self._module(value, ())
+        if isinstance(value, (tuple, list)):
+            return _items(type(value).__name__, enumerate(value))
+        if isinstance(value, Mapping):
+            return _items("mapping", value.items())
+        if isinstance(value, (set, frozenset)):
+            return _items("set", enumerate(sorted(value, key=_order)))
+        if isinstance(value, functools.partial):
+            return _Described(None, [(" function", value.func), (" arguments", [value.args, value.keywords])])
+        if isinstance(value, types.BuiltinFunctionType) or self._is_installed(_module_name(value)):
+            return _installed_object(path, value)
+        if isinstance(value, types.FunctionType):
+            return self.function(value)
+        if isinstance(value, _CACHED):
+            return _Described(None, [(" function", value.__wrapped__)])
+        if isinstance(value, types.MethodType):
+            return _Described(None, [(" function", value.__func__), (" self", value.__self__)])
+        if isinstance(value, type):
+            return _class(value)
+        if (python := _python_of(value)) is not None:
+            return _warp_object(value, python)
+        if dataclasses.is_dataclass(value):
+            names = [item.name for item in dataclasses.fields(value)]
+            parts = [(f".{name}", getattr(value, name)) for name in names]
+            return _Described(type(value).__qualname__, parts, is_shared=True)
+        return _Described(_stable_text(path, value))
+
+    def function(self, function: types.FunctionType, *, decorators: bool = True) -> _Described:
+        code, text = function.__code__, function_text(function, decorators)
+        defaults = [*enumerate(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+        parts: list[tuple[str, Any]] = [(f" default {name}", default) for name, default in defaults]
+        named: list[tuple[str, Any]] = []
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             with contextlib.suppress(ValueError):  # not assigned yet
-                self._named(f"{path} > {name}", name, cell.cell_contents, text)
-        for name in _global_names(code, text):
-            if name in function.__globals__ and function.__globals__[name] is not function:
-                self._named(f"{path} > {name}", name, function.__globals__[name], text)
+                named.append((name, cell.cell_contents))
+        known, names = function.__globals__, _global_names(code, text)
+        named += [(name, known[name]) for name in names if known.get(name, function) is not function]
+        for name, value in named:
+            if isinstance(value, types.ModuleType):
+                chains = {chain for found, chain in _ATTRIBUTES.findall(text or "") if found == name}
+                used = [[part.strip() for part in chain.split(".")[1:]] for chain in sorted(chains)]
+                value = self._module(value, used)
+            parts.append((f" > {name}", value))
+        return _Described(_bytecode(code) if text is None else text, parts, is_shared=True)
 
-    def _named(self, path: str, name: str, value: Any, text: str | None) -> None:
-        if isinstance(value, types.ModuleType):
-            chains = {chain for found, chain in _ATTRIBUTES.findall(text or "") if found == name}
-            self.module(path, value, [[part.strip() for part in chain.split(".")[1:]] for chain in sorted(chains)])
-        else:
-            self.value(path, value)
-
-    def module(self, path: str, module: types.ModuleType, chains: list[list[str]]) -> None:
+    def _module(self, module: types.ModuleType, chains: Sequence[Sequence[str]]) -> _Described:
         """A module counts by name. The attributes that are used count too, unless the module is installed."""
-        self.found[path] = f"module {module.__name__}"
-        if self._installed(module.__name__):
-            return
-        for chain in chains:
+        parts: list[tuple[str, Any]] = []
+        for chain in () if self._is_installed(module.__name__) else chains:
             value: Any = module
             for depth, attribute in enumerate(chain, 1):
                 value = getattr(value, attribute, None)
                 if not isinstance(value, types.ModuleType):
-                    self.value(".".join([path, *chain[:depth]]), value)
+                    parts.append((f".{'.'.join(chain[:depth])}", value))
                     break
+        return _Described(f"module {module.__name__}", parts)
 
-    def value(self, path: str, value: Any) -> None:
-        wrapped = _python_of(value)
-        if isinstance(value, enum.Enum):
-            self.found[path] = f"{type(value).__qualname__}.{value.name} {value.value!r}"
-        elif isinstance(value, _SCALARS):
-            self.found[path] = f"{type(value).__name__} {value!r}"
-        elif isinstance(value, types.ModuleType):
-            self.module(path, value, [])
-        elif isinstance(value, (tuple, list)):
-            self._items(path, type(value).__name__, enumerate(value))
-        elif isinstance(value, Mapping):
-            self._items(path, "mapping", value.items())
-        elif isinstance(value, (set, frozenset)):
-            self._items(path, "set", enumerate(sorted(value, key=_order)))
-        elif isinstance(value, types.BuiltinFunctionType) or self._installed(_module_name(value)):
-            self._installed_object(path, value)
-        elif isinstance(value, types.FunctionType):
-            self.function(path, value)
-        elif isinstance(value, _CACHED):
-            self.value(f"{path} function", value.__wrapped__)
-        elif isinstance(value, functools.partial):
-            self.value(f"{path} function", value.func)
-            self.value(f"{path} arguments", [value.args, value.keywords])
-        elif isinstance(value, types.MethodType):
-            self.value(f"{path} function", value.__func__)
-            self.value(f"{path} self", value.__self__)
-        elif isinstance(value, type):
-            self._class(path, value)
-        elif wrapped is not None:
-            self._warp_object(path, value, wrapped)
-        elif dataclasses.is_dataclass(value):
-            if self._is_new(path, value):
-                self.found[path] = type(value).__qualname__
-                for item in dataclasses.fields(value):
-                    self.value(f"{path}.{item.name}", getattr(value, item.name))
-        else:
-            self._other(path, value)
-
-    def _items(self, path: str, kind: str, items: Iterable[tuple[Any, Any]]) -> None:
-        found = list(items)
-        self.found[path] = f"{kind} of {len(found)}"
-        for key, item in found:
-            self.value(f"{path}[{key!r}]", item)
-
-    def _installed(self, name: str) -> bool:
+    def _is_installed(self, name: str) -> bool:
         top = name.split(".")[0]
         if top in self.own or top == "__main__":
             return False
@@ -169,63 +167,61 @@ class _Walk:
         file = getattr(sys.modules.get(top), "__file__", None) or ""
         return file.startswith(_INSTALLED)
 
-    def _installed_object(self, path: str, value: Any) -> None:
-        """Functions and classes count by name and version, arrays by content, other instances by their text."""
-        name = _module_name(value)
-        version = getattr(sys.modules.get(name.split(".")[0]), "__version__", "")
-        shape = getattr(value, "_shape_", None)  # Warp's vector and matrix types share their names
-        scalar = getattr(getattr(value, "_wp_scalar_type_", None), "__name__", "")
-        called = getattr(value, "__qualname__", None) or getattr(value, "key", None)
-        if isinstance(called, str):
-            self.found[path] = f"{name} {version} {called} {shape} {scalar}"
-        elif hasattr(value, "dtype") and not hasattr(value, "tobytes"):  # the annotation of a Warp array
-            self.found[path] = f"{type(value).__name__} of {getattr(value, 'ndim', '')} dimensions"
-            self.value(f"{path} dtype", value.dtype)
-        elif hasattr(value, "tobytes") and hasattr(value, "dtype"):
-            digest = hashlib.sha256(value.tobytes()).hexdigest()
-            self.found[path] = f"array {value.dtype} {getattr(value, 'shape', ())} {digest}"
-        else:
-            self._other(path, value)
 
-    def _class(self, path: str, value: type) -> None:
-        if not self._is_new(path, value):
-            return
-        try:
-            self.found[path] = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(value))))
-        except unless_signalled(OSError, TypeError, SyntaxError):
-            self.found[path] = f"class {value.__module__}.{value.__qualname__}"
-        for name, item in vars(value).items():  # the text does not show the value of a computed constant
-            if isinstance(item, _SCALARS) and not name.startswith("__"):
-                self.value(f"{path}.{name}", item)
+def _items(kind: str, items: Iterable[tuple[Any, Any]]) -> _Described:
+    parts = [(f"[{key!r}]", item) for key, item in items]
+    return _Described(f"{kind} of {len(parts)}", parts)
 
-    def _warp_object(self, path: str, value: Any, python: Any) -> None:
-        """A ``wp.func``, ``wp.kernel`` or ``wp.struct`` counts by Python source, native code, overloads and options."""
-        if not self._is_new(path, value):
-            return
-        self.found[path] = f"{type(value).__name__} {getattr(value, 'key', '')} {getattr(value, 'options', '')}"
-        for name in ("native_snippet", "adj_native_snippet", "replay_snippet"):
-            snippet = getattr(value, name, None)
-            if snippet:
-                self.found[f"{path} {name}"] = str(snippet)
-        if isinstance(python, type):
-            self.value(f"{path} fields", dict(python.__annotations__))
-        else:
-            self.value(f"{path} python", python)
-        for name in ("custom_grad_func", "custom_replay_func"):
-            if getattr(value, name, None) is not None:
-                self.value(f"{path} {name}", getattr(value, name))
-        overloads = getattr(value, "user_overloads", None) or {}
-        for signature, overload in sorted(overloads.items()) if isinstance(value, sys.modules["warp"].Function) else ():
-            self.value(f"{path} overload {signature}", overload)
 
-    def _other(self, path: str, value: Any) -> None:
-        text = repr(value)
-        if _ADDRESS.search(text):
-            raise TuningError(
-                f"{path} is {text}, and this text is not the same in every process",
-                remedy="close over numbers, texts, functions or dataclasses, or give it a __repr__ without an address",
-            )
-        self.found[path] = f"{type(value).__qualname__} {text}"
+def _installed_object(path: str, value: Any) -> _Described:
+    """Functions and classes count by name and version, arrays by content, other instances by their text."""
+    name = _module_name(value)
+    version = getattr(sys.modules.get(name.split(".")[0]), "__version__", "")
+    shape = getattr(value, "_shape_", None)  # Warp's vector and matrix types share their names
+    scalar = getattr(getattr(value, "_wp_scalar_type_", None), "__name__", "")
+    called = getattr(value, "__qualname__", None) or getattr(value, "key", None)
+    if isinstance(called, str):
+        return _Described(f"{name} {version} {called} {shape} {scalar}")
+    if not hasattr(value, "dtype"):
+        return _Described(_stable_text(path, value))
+    if hasattr(value, "tobytes"):
+        digest = hashlib.sha256(value.tobytes()).hexdigest()
+        return _Described(f"array {value.dtype} {getattr(value, 'shape', ())} {digest}")
+    kind = f"{type(value).__name__} of {getattr(value, 'ndim', '')} dimensions"  # the annotation of a Warp array
+    return _Described(kind, [(" dtype", value.dtype)])
+
+
+def _class(value: type) -> _Described:
+    try:
+        text = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(value))))
+    except unless_signalled(OSError, TypeError, SyntaxError):
+        text = f"class {value.__module__}.{value.__qualname__}"
+    # the text does not show the value of a computed constant
+    names = [name for name, item in vars(value).items() if isinstance(item, _SCALARS) and not name.startswith("__")]
+    return _Described(text, [(f".{name}", vars(value)[name]) for name in names], is_shared=True)
+
+
+def _warp_object(value: Any, python: Any) -> _Described:
+    """A ``wp.func``, ``wp.kernel`` or ``wp.struct`` counts by Python source, native code, overloads and options."""
+    text = f"{type(value).__name__} {getattr(value, 'key', '')} {getattr(value, 'options', '')}"
+    is_struct, is_function = isinstance(python, type), isinstance(value, sys.modules["warp"].Function)
+    parts = [(" fields", dict(python.__annotations__)) if is_struct else (" python", python)]
+    for name in ("native_snippet", "adj_native_snippet", "replay_snippet", "custom_grad_func", "custom_replay_func"):
+        if part := getattr(value, name, None):
+            parts.append((f" {name}", _Described(part) if isinstance(part, str) else part))
+    overloads = (getattr(value, "user_overloads", None) or {}) if is_function else {}
+    parts += [(f" overload {signature}", overload) for signature, overload in sorted(overloads.items())]
+    return _Described(text, parts, is_shared=True)
+
+
+def _stable_text(path: str, value: Any) -> str:
+    text = repr(value)
+    if _ADDRESS.search(text):
+        raise TuningError(
+            f"{path} is {text}, and this text is not the same in every process",
+            remedy="close over numbers, texts, functions or dataclasses, or give it a __repr__ without an address",
+        )
+    return f"{type(value).__qualname__} {text}"
 
 
 def _order(value: Any) -> str:
