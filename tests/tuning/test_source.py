@@ -201,6 +201,7 @@ CYCLE.inner = CYCLE
         (closing_over(1), closing_over(2)),
         (without_a_file(1), without_a_file(2)),
         (calls_itself, cached),
+        (functools.partial(cached, 1), functools.partial(cached, 2)),
         (None, False),
     ],
     ids=lambda value: getattr(value, "__qualname__", type(value).__name__),

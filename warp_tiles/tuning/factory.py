@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 import sys
 import threading
 import types
@@ -18,11 +17,8 @@ from warp_tiles._warp.launch import argument_names
 from warp_tiles.errors import TuningError
 from warp_tiles.settings import OPTION_PREFIX, from_options
 from warp_tiles.tuning.record import Config, identity
-from warp_tiles.tuning.source import function_text
-from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space, checked_configs
+from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space, checked_configs, require
 from warp_tiles.util.threads import unless_signalled
-
-_KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,15 +28,6 @@ class TunedLaunch:
     config: Config
     kernel: Any
     block_dim: int | None
-
-
-def _kernel_arguments(function: types.FunctionType) -> tuple[str, ...]:
-    """Returns the arguments of the kernels that a function defines if all have the same; else an empty tuple."""
-    text = function_text(function, decorators=False) or ""
-    kernels = _KERNEL.findall(text)
-    inner = [item for item in function.__code__.co_consts if isinstance(item, types.CodeType)]
-    found = {code.co_varnames[: code.co_argcount] for code in inner if code.co_name in kernels}
-    return found.pop() if len(found) == 1 else ()
 
 
 class KernelFactory:
@@ -62,29 +49,24 @@ class KernelFactory:
         block_dim: int | None,
         needs_block_dim: bool,
     ) -> None:
-        if not isinstance(function, types.FunctionType):
-            raise TuningError(f"autotune() was given {function!r}", remedy="give a function that makes a kernel")
+        is_function = isinstance(function, types.FunctionType)
+        require(is_function, "the argument of autotune()", function, "give a function that makes a kernel")
         self.function = function
         self._configs = configs
         self.block_dim = block_dim
         self._needs_block_dim = needs_block_dim
         self._parameters = inspect.signature(function).parameters
         self._takes_any = any(item.kind is item.VAR_KEYWORD for item in self._parameters.values())
-        self._names = _kernel_arguments(function)  # often known without making a kernel, which takes 0.5 ms
+        self._names: tuple[str, ...] = ()  # of the kernels' arguments
         self._made: dict[str, TunedLaunch] = {}
         self._lock = threading.RLock()
         every = self.configs()
-        for config in every[:1] if isinstance(configs, Space) else every:
+        is_index = type(default) is int and -len(every) <= default < len(every)
+        holds = default is None or is_index or isinstance(default, Mapping)
+        require(holds, "default", default, f"give a configuration, or the index of one of {len(every)}")
+        self.default: Config = default if isinstance(default, Mapping) else every[default or 0]
+        for config in (*(every[:1] if isinstance(configs, Space) else every), self.default):
             self.check(config)
-        if isinstance(default, Mapping):
-            self.check(default)
-            self.default: Config = default
-        elif default is None or (type(default) is int and -len(every) <= default < len(every)):
-            self.default = every[default or 0]
-        else:
-            raise TuningError(
-                f"default is {default!r}", remedy=f"give a configuration, or the index of one of {len(every)}"
-            )
 
     def configs(self, limits: Limits = CPU_LIMITS) -> tuple[Config, ...]:
         """The configurations; of a space, those that fulfil its constraints."""
@@ -93,32 +75,28 @@ class KernelFactory:
     def arguments(self) -> tuple[str, ...]:
         """Names of the kernels' arguments. Raises TuningError if the function accepts no configuration."""
         reasons = []
-        for config in () if self._names else (self.default, *self.configs()):
+        for config in (self.default, *self.configs()):
             try:
-                self.launch_of(config)
-                break
+                return argument_names(self.launch_of(config).kernel)
             except TuningError as error:
                 reasons.append(error.message)
-        if not self._names:
-            raise TuningError(
-                f"{self.function.__qualname__} accepts no configuration",
-                remedy="correct it, or the configurations",
-                log="\n".join(reasons[1:]),
-            )
-        return self._names
+        raise TuningError(
+            f"{self.function.__qualname__} accepts no configuration",
+            remedy="correct it, or the configurations",
+            log="\n".join(reasons[1:]),
+        )
 
     def check(self, config: Config) -> None:
         """Raise TuningError or SettingError unless the function can be called with a configuration."""
         checked_configs([config])
         options = {} if self._takes_any else {name: config[name] for name in config if name not in self._parameters}
         unknown = [name for name in options if name != "block_dim" and not name.startswith(OPTION_PREFIX)]
-        missing = [
+        needed = [
             name
             for name, item in self._parameters.items()
-            if item.default is item.empty
-            and item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
-            and name not in config
+            if item.default is item.empty and item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
         ]
+        missing = [name for name in needed if name not in config]
         if unknown or missing:
             problems = [f"names {', '.join(unknown)}, which it does not take"] if unknown else []
             problems += [f"lacks {', '.join(missing)}"] if missing else []
@@ -166,8 +144,7 @@ class KernelFactory:
 
 def _in_own_module(kernel: Any, options: Mapping[str, Any]) -> Any:
     """The kernel with more options of its module. A shared module would be built with all its kernels."""
-    changed = dict(options)
-    original = kernel
+    changed, original = dict(options), kernel
     if original.module.name in sys.modules:
         kernel = wp.kernel(original.func, module="unique", **original.options)
         own = kernel.module.options
