@@ -74,9 +74,10 @@ class Product:
         count = multiprocessors * max(_LEAST_BLOCKS, min(_MOST_BLOCKS, _ELEMENTS // (self.m * self.n)))
         rows = next(rows for rows in range(math.isqrt(count), 0, -1) if count % rows == 0)  # all rounds are full
         columns = count // rows
-        a = (rows * self.m, _STEPS * self.k) if is_loop else (count, self.m, self.k)
-        b = (_STEPS * self.k, columns * self.n) if is_loop else (count, self.k, self.n)
-        c = (rows * self.m, columns * self.n) if is_loop else (count, self.m, self.n)
+        a, b, c = (count, self.m, self.k), (count, self.k, self.n), (count, self.m, self.n)
+        if is_loop:
+            a, b = (rows * self.m, _STEPS * self.k), (_STEPS * self.k, columns * self.n)
+            c = (rows * self.m, columns * self.n)
         b = (*b[:-2], b[-1], b[-2]) if self.b_columns else b
         given = ((a, self.stored), (b, self.stored), (c, self.total))
         try:
@@ -140,51 +141,33 @@ def _function(product: Product) -> Any:
     return wp.kernel(function, enable_backward=False, module="unique")
 
 
-# tiles that users write, by type
-_LOOPS = (
-    Product("loop", "float16", 128, 128, 64, 256),
-    Product("loop", "float16", 64, 64, 64, 128),
-    Product("loop", "float16", 128, 128, 32, 128),
-    Product("loop", "float16", 128, 256, 64, 256),
-    Product("loop", "float16", 64, 64, 32, 128),
-    Product("loop", "float16", 128, 128, 64, 128, c_added=True),
-    Product("loop", "float16", 32, 32, 32, 64),
-    Product("loop", "bfloat16", 128, 128, 64, 256),
-    Product("loop", "bfloat16", 64, 64, 64, 128),
-    Product("loop", "tf32", 128, 128, 32, 256),
-    Product("loop", "tf32", 64, 64, 32, 128),
-    Product("loop", "tf32", 128, 128, 32, 128, b_columns=True),
-    Product("loop", "float32", 64, 64, 32, 128),
-    Product("loop", "float32", 32, 32, 32, 64),
-    Product("loop", "float32", 128, 128, 16, 256),
-    Product("loop", "float32", 16, 16, 16, 64, c_added=True, b_columns=True),
-    Product("loop", "float32", 32, 32, 32, 128, c_added=True, b_columns=True),
-    Product("loop", "float32", 64, 64, 16, 128),
-    Product("loop", "float32", 128, 128, 32, 256),
-    Product("loop", "float32", 64, 128, 16, 128, b_columns=True),
-    Product("loop", "float32", 64, 64, 32, 128, c_added=True),
-    Product("loop", "float64", 64, 64, 16, 128),
-    Product("loop", "float64", 128, 64, 16, 256),
-    Product("loop", "float64", 64, 32, 16, 128),
-    Product("loop", "float64", 32, 32, 16, 64),
-)
-_FUNCTIONS = (
-    Product("function", "float16", 64, 64, 64, 128),
-    Product("function", "float16", 32, 32, 32, 64),
-    Product("function", "float16", 128, 128, 32, 256),
-    Product("function", "bfloat16", 64, 64, 64, 128),
-    Product("function", "tf32", 64, 64, 64, 128),
-    Product("function", "float32", 16, 16, 16, 64),
-    Product("function", "float32", 32, 32, 32, 128),
-    Product("function", "float32", 16, 16, 16, 64, b_columns=True),
-    Product("function", "float32", 32, 32, 32, 128, b_columns=True),
-    Product("function", "float32", 64, 64, 64, 128),
-    Product("function", "float32", 16, 16, 16, 32),
-    Product("function", "float32", 32, 32, 32, 64),
-    Product("function", "float32", 128, 128, 16, 256),
-    Product("function", "float64", 32, 32, 32, 64),
-    Product("function", "float64", 16, 16, 16, 64),
-    Product("function", "float64", 64, 64, 32, 128),
-)
+# tiles that users write, by type: m, n, k, threads, and the forms
+# fmt: off
+_TILES: dict[Any, tuple[Any, ...]] = {
+    ("loop", "float16"): (
+        (128, 128, 64, 256), (64, 64, 64, 128), (128, 128, 32, 128), (128, 256, 64, 256), (64, 64, 32, 128),
+        (128, 128, 64, 128, "c_added"), (32, 32, 32, 64),
+    ),
+    ("loop", "bfloat16"): ((128, 128, 64, 256), (64, 64, 64, 128)),
+    ("loop", "tf32"): ((128, 128, 32, 256), (64, 64, 32, 128), (128, 128, 32, 128, "b_columns")),
+    ("loop", "float32"): (
+        (64, 64, 32, 128), (32, 32, 32, 64), (128, 128, 16, 256), (16, 16, 16, 64, "c_added", "b_columns"),
+        (32, 32, 32, 128, "c_added", "b_columns"), (64, 64, 16, 128), (128, 128, 32, 256),
+        (64, 128, 16, 128, "b_columns"), (64, 64, 32, 128, "c_added"),
+    ),
+    ("loop", "float64"): ((64, 64, 16, 128), (128, 64, 16, 256), (64, 32, 16, 128), (32, 32, 16, 64)),
+    ("function", "float16"): ((64, 64, 64, 128), (32, 32, 32, 64), (128, 128, 32, 256)),
+    ("function", "bfloat16"): ((64, 64, 64, 128),),
+    ("function", "tf32"): ((64, 64, 64, 128),),
+    ("function", "float32"): (
+        (16, 16, 16, 64), (32, 32, 32, 128), (16, 16, 16, 64, "b_columns"), (32, 32, 32, 128, "b_columns"),
+        (64, 64, 64, 128), (16, 16, 16, 32), (32, 32, 32, 64), (128, 128, 16, 256),
+    ),
+    ("function", "float64"): ((32, 32, 32, 64), (16, 16, 16, 64), (64, 64, 32, 128)),
+}
+# fmt: on
+_PRODUCTS = [
+    Product(*kind, *tile[:4], **dict.fromkeys(tile[4:], True)) for kind, tiles in _TILES.items() for tile in tiles
+]
 #: The list. Small tiles come first, because they leave some of their share of the time to the large ones.
-PRODUCTS = tuple(sorted((*_LOOPS, *_FUNCTIONS), key=lambda product: product.m * product.n * product.k))
+PRODUCTS = tuple(sorted(_PRODUCTS, key=lambda product: product.m * product.n * product.k))
