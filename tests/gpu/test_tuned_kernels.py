@@ -12,7 +12,7 @@ import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import TuningError
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.launches import KernelCandidate, Workspace
+from warp_tiles.tuning.launches import KernelLaunches, LaunchOptions, Workspace
 from warp_tiles.tuning.measure import EventClock, statistics
 
 pytestmark = pytest.mark.gpu
@@ -35,9 +35,11 @@ def spinning(iterations: int) -> Any:
 def measured_us(gpu: str, iterations: int, **options: Any) -> float:
     device = wp.get_device(gpu)
     x = wp.array(np.ones(1024, np.float32), device=device)
-    space = Workspace(("x",), [x], frozenset({"x"}), device)
     launch = TunedLaunch({"iterations": iterations}, spinning(iterations), 128)
-    candidate = KernelCandidate(launch, 1024, False, space).build()
+    launches = KernelLaunches(
+        spinning, ("x",), lambda config: launch, [x], frozenset({"x"}), device, LaunchOptions(lambda *_: 1024), ()
+    )
+    candidate = Workspace(launches, device).built(None, launch.config)
     samples = EventClock(device, **options).sample_us(candidate, 5)
     np.testing.assert_array_equal(x.numpy(), np.ones(1024, np.float32))
     return statistics(samples).median_us

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import TuningError
 from warp_tiles.tuning import launches
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.launches import KernelCandidate, Reference, Workspace
+from warp_tiles.tuning.launches import KernelCandidate, KernelLaunches, LaunchOptions, Reference, Workspace
 from warp_tiles.tuning.measure import Effort
 
 SIZE = 8
@@ -43,6 +44,13 @@ def state() -> Any:
 
 def array(value: float) -> Any:
     return wp.array(np.full(SIZE, value, dtype=np.float32), dtype=float, device="cpu")
+
+
+def workspace(names: Sequence[str], values: Sequence[Any], written: Any = None, **options: Any) -> Workspace:
+    """Copies of arguments on the CPU."""
+    dim, device = lambda config, args: SIZE, wp.get_device("cpu")
+    launches: Any = KernelLaunches(add, names, None, values, written, device, LaunchOptions(dim, **options), ())
+    return Workspace(launches, device)
 
 
 def add_state(step: int) -> Any:
@@ -108,18 +116,18 @@ def test_results_in_structs_are_compared_by_name() -> None:
 
 def test_launches_of_adjoints_have_random_gradients_of_their_own() -> None:
     given = state()
-    (gradients,) = Workspace(("s",), [given], None, wp.get_device("cpu"), adjoint=True).gradients or ()
+    (gradients,) = workspace(("s",), [given], adjoint=True).gradients or ()
     assert np.all(gradients.inner.total.numpy() != 0)
     assert given.inner.total.grad is None
-    assert Workspace(("n",), [SIZE], None, wp.get_device("cpu"), adjoint=True).gradients == [None]
+    assert workspace(("n",), [SIZE], adjoint=True).gradients == [None]
 
 
 def test_one_array_in_two_places_is_one_copy_and_named_arrays_alone_are_copied() -> None:
     x, y = array(1.0), array(0.0)
-    space = Workspace(("x", "y"), [x, x], None, wp.get_device("cpu"))
+    space = workspace(("x", "y"), [x, x])
     assert space.values[0] is space.values[1] is not x
     assert space.written == ("x", "y")
-    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"), writes_only_named=True)
+    space = workspace(("x", "y"), (x, y), restore=("y",))
     assert space.values[0] is x
     assert space.values[1] is not y
 
@@ -157,7 +165,7 @@ def test_only_the_final_launch_changes_an_input_that_launches_write(caplog: pyte
 @pytest.mark.parametrize("writes", [True, False])
 def test_one_launch_looks_for_written_arrays_and_later_ones_only_restore_them(writes: bool) -> None:
     x, y = array(1.0), array(0.0)
-    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"))
+    space = workspace(("x", "y"), (x, y), frozenset({"y"}))
     launches = []
 
     def run() -> None:
@@ -180,7 +188,7 @@ def test_a_copy_keeps_negative_strides() -> None:
     forward = wp.array(data, dtype=float, device="cpu")
     last = forward.ptr + 4 * (SIZE - 1)
     source = wp.array(ptr=last, dtype=float, shape=(SIZE,), strides=(-4,), device="cpu")
-    space = Workspace(("x",), (source,), None, wp.get_device("cpu"))
+    space = workspace(("x",), (source,))
     assert space.values[0].strides == source.strides
     np.testing.assert_array_equal(space.values[0].numpy(), data[::-1])
 
@@ -191,7 +199,7 @@ def test_an_array_that_cannot_be_copied_is_named(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(wp, "clone", refuse)
     with pytest.raises(TuningError, match=r"argument x of shape \(8,\) cannot be copied on cpu: Failed") as caught:
-        Workspace(("x",), (array(1.0),), None, wp.get_device("cpu"))
+        workspace(("x",), (array(1.0),))
     assert "restore=" in caught.value.remedy
 
 
@@ -206,10 +214,10 @@ def test_results_of_another_shape_are_wrong() -> None:
 def test_a_kernel_that_needs_more_shared_memory_than_there_is_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     hooks = SimpleNamespace(forward_smem_bytes=99_000, forward_smem_shortfall="and the device has 48000")
     monkeypatch.setattr(wp, "launch", lambda *arguments, **named: SimpleNamespace(hooks=hooks, block_dim=64))
-    space = Workspace((), (), frozenset(), wp.get_device("cpu"))
+    space = workspace((), ())
     launch = TunedLaunch({"step": 1}, add(1), 64)
     with pytest.raises(TuningError, match="99000 bytes of shared memory are needed, and the device has 48000"):
-        KernelCandidate(launch, SIZE, False, space).build()
+        KernelCandidate(launch, (SIZE,), False, space).build()
 
 
 def test_candidates_share_the_lock_of_their_module_and_device() -> None:

@@ -42,45 +42,147 @@ class _Copy:
     is_restored: bool
 
 
-class Workspace:
-    """Arguments of a search on one device. Arrays that a launch may write are copies, so the user's stay unchanged.
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How candidates are launched and measured; see :func:`warp_tiles.autotune`.
 
-    Args:
-        written: Names of the arrays that launches write. They are restored before each run. None for all arrays.
-        device: Warp's device; arrays on another device are copied there.
-        writes_only_named: True if launches write no other array. If False, the others are copied too, and those that
-            the first launch changes are restored from then on.
-        adjoint: True for launches of the adjoint kernel, which get gradients of their own.
-        is_planned: True if the values are not those of a run.
+    Attributes:
+        restore: Names of the only arrays that launches write; None if others may be written too.
+        is_scaled: True if ``atol`` is a share of the largest element of an array.
+        adjoint: True for launches of the adjoint kernel.
+        is_planned: True if the values of the arguments are not those of a run.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        values: Sequence[Any],
-        written: frozenset[str] | None,
-        device: Any,
-        *,
-        writes_only_named: bool = False,
-        adjoint: bool = False,
-        is_planned: bool = False,
-    ) -> None:
-        self._is_planned = is_planned
-        self._level = logging.INFO if is_planned else logging.WARNING
-        self.names, self.device = tuple(names), device
-        self._writes_only_named = writes_only_named
+    dim: Dim
+    tiled: bool = False
+    reference: Any = None
+    rtol: float = 1e-2
+    atol: float = 1e-3
+    flush_l2: bool = False
+    jobs: int = 0
+    effort: Effort | None = None
+    devices: tuple[Any, ...] = ()
+    restore: tuple[str, ...] | None = None
+    is_scaled: bool = False
+    adjoint: bool = False
+    is_planned: bool = False
+
+    def key_values(self) -> dict[str, Any]:
+        """Options that differ from the defaults and affect timings or failures."""
+        found: dict[str, Any] = {f"measure.{name}": True for name in ("tiled", "flush_l2") if getattr(self, name)}
+        if self.reference is not None:
+            kind = "first" if self.reference == "first" else "function"
+            found["measure.reference"] = f"{kind}, rtol {self.rtol:g}, atol {self.atol:g}"
+        return found
+
+
+@dataclass(frozen=True)
+class KernelLaunches:
+    """The launches of a search. No array of the user changes.
+
+    Attributes:
+        function: The user's function, for messages.
+        written: Names of arrays that launches write; None if they are not known.
+        device: Warp's device; those of the options that are like it share the work.
+        first: With ``reference="first"``, the first of these configurations that works gives the expected results.
+    """
+
+    function: Callable[..., Any]
+    names: Sequence[str]
+    launch_of: Callable[[Config], TunedLaunch]
+    values: Sequence[Any]
+    written: frozenset[str] | None
+    device: Any
+    options: LaunchOptions
+    first: Sequence[Config]
+
+    @contextlib.contextmanager
+    def devices(self, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
+        """Enter a block with the devices of a search for configurations.
+
+        Raises TuningError if the kernels do not accept an argument, the reference does not fit, or an argument cannot
+        be copied; ToolchainError if a device has not enough memory to measure.
+        """
+        self._require_arguments(configs)
+        with without_tape():
+            spaces = [Workspace(self, device) for device in _devices(self.device, self.options.devices)]
+            reference = spaces[0].reference()
+            yield [space.search_device(reference) for space in spaces]
+
+    def _require_arguments(self, configs: Sequence[Config]) -> None:
+        """Raise the first error if no kernel accepts the arguments. A search would record that each one has failed."""
+        refused: RecordingError | None = None
+        for config in configs:
+            with contextlib.suppress(TuningError):  # the search records why
+                kernel = self.launch_of(config).kernel
+                try:
+                    check_arguments(kernel, self.values, self.device)
+                except RecordingError as error:
+                    refused = refused or error
+                else:
+                    return
+        if refused is not None:
+            message = f"{self.function.__qualname__}: {refused.message}"
+            raise TuningError(message, remedy=f"its arguments are {', '.join(self.names)}") from refused
+
+
+class Workspace:
+    """Arguments of launches on one device, with copies of the arrays that a launch may write. The user's do not change.
+
+    Arrays that launches are known to write are restored before each run. Unless the user has named them, others are
+    copied too, and those that the first launch changes are restored from then on.
+    """
+
+    def __init__(self, launches: KernelLaunches, device: Any) -> None:
+        self._launches, self._options, self.device = launches, launches.options, device
+        self._level = logging.INFO if self._options.is_planned else logging.WARNING
         self._copies: dict[int, _Copy] = {}  # by the id of the user's array
         self._results: dict[str, Any] = {}
         self._is_probed = False
-        for name, value in zip(names, values):
+        given = list(zip(launches.names, launches.values))
+        written = launches.written if self._options.restore is None else self._options.restore
+        for name, value in given:
             self._mapped(name, value, partial(self._add, written is None or name in written))
         # in the order of the arguments
-        self.pristine, self.values = (
-            [self._mapped(name, value, partial(self._known, field)) for name, value in zip(names, values)]
+        pristine, self.values = (
+            [self._mapped(name, value, partial(self._known, field)) for name, value in given]
             for field in ("source", "copy")
         )
+        self.arguments = namespace(launches.names, pristine)
         self.written = tuple(self._results)
+        adjoint = self._options.adjoint
         self.gradients = [own_gradient(value, of=_random_gradient) for value in self.values] if adjoint else None
+
+    def search_device(self, reference: Reference | None) -> SearchDevice:
+        """A device with its memory, so that no candidate is blamed for the lack of it."""
+        device = self.device
+        try:
+            clock = clock_for(device, flush_l2=self._options.flush_l2)
+        except unless_signalled(Exception) as error:  # of any class: no candidate caused it
+            raise ToolchainError(
+                f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
+                remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
+            ) from error
+        return SearchDevice(partial(self.built, reference), clock, str(device.alias), partial(_is_usable, device))
+
+    def built(self, reference: Reference | None, config: Config) -> KernelCandidate:
+        """See :meth:`KernelCandidate.build`."""
+        launch, dim = self._launches.launch_of(config), self._options.dim(config, self.arguments)
+        return KernelCandidate(launch, dimensions(dim), self._options.tiled, self, reference).build()
+
+    def reference(self) -> Reference | None:
+        """The results that the options ask to compare with."""
+        options = self._options
+        if options.reference is None:
+            return None
+        if options.reference == "first":
+            sources = [partial(self._built_results, config) for config in self._launches.first]
+        else:
+            sources = [partial(dict, self.expected(options.reference(self.arguments)))]
+        return Reference(sources, options.rtol, options.atol, options.is_scaled)
+
+    def _built_results(self, config: Config) -> dict[str, Any]:
+        return self.built(None, config).results()
 
     def _mapped(self, name: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
         """Returns an argument with other arrays. Those of a struct are named ``argument.member``."""
@@ -106,7 +208,7 @@ class Workspace:
         if known is None or (is_written and known.copy is known.source):  # an input that is written under another name
             source = value if value.device == self.device or not value.size else self._copy_of(name, value)
             source = source if is_written else _nonzero_input(name, source, self._level)
-            copy = source if self._writes_only_named and not is_written else self._copy_of(name, source)
+            copy = source if self._options.restore is not None and not is_written else self._copy_of(name, source)
             known = self._copies[id(value)] = _Copy(name, value, source, copy, False)
         if is_written:
             known.is_restored = True
@@ -119,7 +221,7 @@ class Workspace:
             named = "name the arrays that the kernel writes, restore=[...]; the others are not copied then"
             raise TuningError(
                 f"the argument {name} of shape {array.shape} cannot be copied on {self.device}: {error}",
-                remedy="tune with smaller arrays" if self._writes_only_named else named,
+                remedy="tune with smaller arrays" if self._options.restore is not None else named,
             ) from error
 
     def restore(self) -> None:
@@ -145,7 +247,7 @@ class Workspace:
                         one.name,
                     )
                     one.is_restored = True
-                    if self._is_planned:  # the launch declares no outputs, and these are its results
+                    if self._options.is_planned:  # the launch declares no outputs, and these are its results
                         self._results[one.name] = one.copy
         for one in undeclared:
             wp.copy(one.copy, one.source)
@@ -263,7 +365,7 @@ class KernelCandidate(Candidate):
     """A configuration's kernel with arguments of its own. ``shared_bytes`` are known once it is built."""
 
     launch: TunedLaunch
-    dim: Any
+    dim: tuple[int, ...]
     tiled: bool
     workspace: Workspace
     reference: Reference | None = None
@@ -275,7 +377,7 @@ class KernelCandidate(Candidate):
 
         Raises TuningError if the kernel needs more shared memory than the device has, or the launch is empty.
         """
-        dim, device, gradients = dimensions(self.dim), self.workspace.device, self.workspace.gradients
+        dim, device, gradients = self.dim, self.workspace.device, self.workspace.gradients
         kernel, block_dim, values = self.launch.kernel, self.launch.block_dim, self.workspace.values
         if 0 in dim:
             raise TuningError(f"{dict(self.launch.config)} launches nothing, dim is {dim}")
@@ -323,129 +425,6 @@ def _lock_of(launch: TunedLaunch, device: Any) -> threading.Lock:
     name = (launch.kernel.module.name, str(device), None if device.is_cpu else launch.block_dim)
     with _locks_guard:
         return _locks.setdefault(name, threading.Lock())
-
-
-# ---- the devices of a search
-
-
-@dataclass(frozen=True)
-class LaunchOptions:
-    """How candidates are launched and measured; see :func:`warp_tiles.autotune`.
-
-    Attributes:
-        restore: Names of the only arrays that launches write; None if others may be written too.
-        is_scaled: True if ``atol`` is a share of the largest element of an array.
-        adjoint: True for launches of the adjoint kernel.
-        is_planned: True if the values of the arguments are not those of a run.
-    """
-
-    dim: Dim
-    tiled: bool = False
-    reference: Any = None
-    rtol: float = 1e-2
-    atol: float = 1e-3
-    flush_l2: bool = False
-    jobs: int = 0
-    effort: Effort | None = None
-    devices: tuple[Any, ...] = ()
-    restore: tuple[str, ...] | None = None
-    is_scaled: bool = False
-    adjoint: bool = False
-    is_planned: bool = False
-
-    def key_values(self) -> dict[str, Any]:
-        """Options that differ from the defaults and affect timings or failures."""
-        found: dict[str, Any] = {f"measure.{name}": True for name in ("tiled", "flush_l2") if getattr(self, name)}
-        if self.reference is not None:
-            kind = "first" if self.reference == "first" else "function"
-            found["measure.reference"] = f"{kind}, rtol {self.rtol:g}, atol {self.atol:g}"
-        return found
-
-
-@dataclass(frozen=True)
-class KernelLaunches:
-    """The launches of a search. No array of the user changes.
-
-    Attributes:
-        function: The user's function, for messages.
-        written: Names of arrays that launches write; None if they are not known.
-        device: Warp's device; those of the options that are like it share the work.
-        first: With ``reference="first"``, the first of these configurations that works gives the expected results.
-    """
-
-    function: Callable[..., Any]
-    names: Sequence[str]
-    launch_of: Callable[[Config], TunedLaunch]
-    values: Sequence[Any]
-    written: frozenset[str] | None
-    device: Any
-    options: LaunchOptions
-    first: Sequence[Config]
-
-    @contextlib.contextmanager
-    def devices(self, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
-        """Enter a block with the devices of a search for configurations.
-
-        Raises TuningError if the kernels do not accept an argument, the reference does not fit, or an argument cannot
-        be copied; ToolchainError if a device has not enough memory to measure.
-        """
-        self._require_arguments(configs)
-        options = self.options
-        written = self.written if options.restore is None else frozenset(options.restore)
-        how = {"adjoint": options.adjoint, "is_planned": options.is_planned}
-        how["writes_only_named"] = options.restore is not None
-        with without_tape():
-            gpus = _devices(self.device, options.devices)
-            spaces = [Workspace(self.names, self.values, written, device, **how) for device in gpus]
-            reference = self._reference(spaces[0])
-            yield [self._device(space, reference) for space in spaces]
-
-    def _device(self, space: Workspace, reference: Reference | None) -> SearchDevice:
-        """A device with its memory, so that no candidate is blamed for the lack of it."""
-        device = space.device
-        try:
-            clock = clock_for(device, flush_l2=self.options.flush_l2)
-        except unless_signalled(Exception) as error:  # of any class: no candidate caused it
-            raise ToolchainError(
-                f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
-                remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
-            ) from error
-        build, is_usable = partial(self._built, space, reference), partial(_is_usable, device)
-        return SearchDevice(build, clock, str(device.alias), is_usable)
-
-    def _built(self, space: Workspace, reference: Reference | None, config: Config) -> KernelCandidate:
-        launch, dim = self.launch_of(config), self.options.dim(config, namespace(space.names, space.pristine))
-        return KernelCandidate(launch, dim, self.options.tiled, space, reference).build()
-
-    def _results(self, space: Workspace, config: Config) -> dict[str, Any]:
-        return self._built(space, None, config).results()
-
-    def _reference(self, space: Workspace) -> Reference | None:
-        options = self.options
-        if options.reference is None:
-            return None
-        if options.reference == "first":
-            sources = [partial(self._results, space, config) for config in self.first]
-        else:
-            found = space.expected(options.reference(namespace(space.names, space.pristine)))
-            sources = [partial(dict, found)]
-        return Reference(sources, options.rtol, options.atol, options.is_scaled)
-
-    def _require_arguments(self, configs: Sequence[Config]) -> None:
-        """Raise the first error if no kernel accepts the arguments. A search would record that each one has failed."""
-        refused: RecordingError | None = None
-        for config in configs:
-            with contextlib.suppress(TuningError):  # the search records why
-                kernel = self.launch_of(config).kernel
-                try:
-                    check_arguments(kernel, self.values, self.device)
-                except RecordingError as error:
-                    refused = refused or error
-                else:
-                    return
-        if refused is not None:
-            message = f"{self.function.__qualname__}: {refused.message}"
-            raise TuningError(message, remedy=f"its arguments are {', '.join(self.names)}") from refused
 
 
 def _is_usable(device: Any) -> bool:
