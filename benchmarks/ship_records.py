@@ -27,12 +27,13 @@ from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.contributions import Contribution, read_contribution
 from benchmarks.runner import geometric_mean
 from benchmarks.speed.occupancy import limits_of
 from benchmarks.tune_matmul import shipped
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import current
-from warp_tiles.tuning.contribution import Contribution, contribute, contributed_places, read_contribution
+from warp_tiles.tuning.contribution import contribute, contributed_places
 from warp_tiles.tuning.corpus import PRODUCTS
 from warp_tiles.tuning.in_place import Tuner
 from warp_tiles.tuning.questions import Place

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 
 import warp_tiles
 from benchmarks import ship_records
+from benchmarks.contributions import Contribution, read_contribution
 from tests.tuning.place_fakes import H200, Machine, question
 from tests.tuning.place_fakes import timing as place_timing
 from warp_tiles import settings
@@ -32,7 +33,7 @@ from warp_tiles.store.envelope import pack
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.tuning import contribution as module
 from warp_tiles.tuning import in_place, shipped
-from warp_tiles.tuning.contribution import Contribution, contribute, read_contribution
+from warp_tiles.tuning.contribution import contribute
 from warp_tiles.tuning.corpus import PRODUCTS, Product
 from warp_tiles.tuning.questions import Place, loop_place, snapshot
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_records, encode_records, identity
