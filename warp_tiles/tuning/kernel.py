@@ -51,7 +51,10 @@ def _settings_changed() -> None:
 
 
 class TunedKernel:
-    """A tuned kernel, as :func:`autotune` returns it. Thread-safe. ``__wrapped__`` makes its kernels."""
+    """A tuned kernel, as :func:`autotune` returns it. Thread-safe. ``__wrapped__`` makes its kernels.
+
+    Of its methods, ``args`` are arguments of the kernel by name or in order, and ``device`` is Warp's device.
+    """
 
     def __init__(
         self,
@@ -103,10 +106,7 @@ class TunedKernel:
             inputs: As in ``wp.launch``.
             outputs: As in ``wp.launch``. A search takes these arrays as those that the kernel writes, unless
                 ``restore`` names them.
-            device: As in ``wp.launch``, like the next three.
-            stream: See ``wp.launch``.
-            max_blocks: See ``wp.launch``.
-            record_tape: See ``wp.launch``.
+            device, stream, max_blocks, record_tape: As in ``wp.launch``.
             named: Arguments by name, in place of the lists or after them.
 
         Raises:
@@ -144,13 +144,7 @@ class TunedKernel:
         )
 
     def recording_target(self, args: Arguments, device: wp.DeviceLike = None, outputs: int = 0) -> RecordingTarget:
-        """Returns kernel, dimensions and block for these arguments, for ``warp_tiles.record``. It may search first.
-
-        Args:
-            args: Arguments by name, or in order.
-            device: Warp's device.
-            outputs: Number of outputs, which are the last arguments.
-        """
+        """Returns the launch of the last ``outputs`` and other arguments, for ``warp_tiles.record``. It may search."""
         values = self._listed(args)
         written = frozenset(self._names[len(values) - outputs :]) if outputs else None
         chosen = self._launch_for(None, values, wp.get_device(device), written, None)
@@ -158,10 +152,6 @@ class TunedKernel:
 
     def launch_of(self, config: Config, args: Arguments) -> tuple[wp.Kernel, int | Sequence[int], int | None]:
         """Returns kernel, dimensions and threads per block of a configuration, for a manual launch.
-
-        Args:
-            config: Any configuration that the factory accepts.
-            args: Arguments by name, or in order.
 
         Raises:
             TuningError: The factory refuses the configuration.
@@ -174,10 +164,6 @@ class TunedKernel:
 
     def key(self, args: Arguments, device: wp.DeviceLike = None) -> TuningKey:
         """The key of these arguments.
-
-        Args:
-            args: Arguments by name, or in order.
-            device: Warp's device.
 
         Raises:
             TuningError: A value that the factory refers to, or an argument that the key names, has no stable text.
@@ -205,8 +191,6 @@ class TunedKernel:
         """Measure the candidates that the record lacks, under any policy. No array of the user changes.
 
         Args:
-            args: Arguments by name, or in order.
-            device: Warp's device.
             configs: Measure only these; None for all candidates of the search.
             again: Also measure the candidates that the record has.
 

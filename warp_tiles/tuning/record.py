@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -28,6 +28,7 @@ DEFAULTS: Mapping[str, Config] = {
     "matmul": {"config": "auto"},
 }
 _MOST_DIGITS = 19  # of an integer of 64 bits, with its sign
+_TYPES = {"config": dict, "samples": int, "shared_bytes": int, "reason": str, "unfinished": bool}  # of a timing
 _NUMBERS = ("median_us", "low_us", "high_us")  # NaN in a timing and null in JSON without a measurement
 GAIN = 0.99  # of the default's time; a winner needs less
 _as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -86,17 +87,9 @@ class Timing:
         return identity(self.config)
 
     def to_json(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
-        return {
-            "config": dict(self.config),
-            "status": self.status,
-            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
-            "samples": self.samples,
-            "shared_bytes": self.shared_bytes,
-            "reason": self.reason,
-            "soft": dict(self.soft),
-            **({"unfinished": True} if self.unfinished else {}),
-        }
+        data = {**vars(self), "config": dict(self.config), "soft": dict(self.soft)}
+        data |= {name: data[name] if math.isfinite(data[name]) else None for name in _NUMBERS}
+        return {item.name: data[item.name] for item in fields(self) if item.name != "unfinished" or self.unfinished}
 
     @classmethod
     def from_json(cls, data: Any) -> Timing:
@@ -105,13 +98,9 @@ class Timing:
             numbers = {name: math.nan if data[name] is None else float(data[name]) for name in _NUMBERS}
             timing = cls(**{**data, **numbers})
             valid = (
-                isinstance(timing.config, dict)
+                all(isinstance(vars(timing)[name], kind) for name, kind in _TYPES.items())
                 and isinstance(data["soft"], dict)
-                and timing.status in ("ok", "dropped", "failed")
-                and isinstance(timing.samples, int)
-                and isinstance(timing.shared_bytes, int)
-                and isinstance(timing.reason, str)
-                and isinstance(timing.unfinished, bool)
+                and timing.status in STATUSES
                 and (timing.status != "ok" or math.isfinite(timing.median_us))
                 and not any(value < 0 for value in (*numbers.values(), timing.samples, timing.shared_bytes))
                 and bool(timing.identity and identity(timing.soft))

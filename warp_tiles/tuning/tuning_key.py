@@ -23,6 +23,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 _CPUINFO_BYTES = 8192  # holds the first core
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SLUG_LENGTH = 100
+_COUNTS = ("arch", "multiprocessors", "measurement")  # fields of an environment
 
 Scalar = str | int | float | bool | None
 Values = tuple[tuple[str, Scalar], ...]
@@ -121,11 +122,11 @@ class TuningKey:
             key = cls.of(data["subject"], data["values"], data["source"], environment)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a tuning key, {error!r}: {shown(data, 300)}") from error
-        texts = [key.subject, key.source, environment.device, environment.warp, environment.driver]
-        texts += [environment.warp_tiles, *(name for name, _ in key.values)]
-        counts = [environment.multiprocessors, environment.measurement]
-        counts += [] if environment.arch is None else [environment.arch]
-        are_valid = all(isinstance(text, str) for text in texts) and all(type(count) is int for count in counts)
+        texts = [key.subject, key.source, *(name for name, _ in key.values)]
+        found = {name: value for name, value in vars(environment).items() if value is not None or name != "arch"}
+        are_valid = all(isinstance(text, str) for text in texts) and all(
+            type(value) is (int if name in _COUNTS else str) for name, value in found.items()
+        )
         if not are_valid or not all(isinstance(value, Scalar) for _, value in key.values):
             raise ValueError(f"not a tuning key, a field has another type: {shown(data, 300)}")
         return key
