@@ -184,7 +184,7 @@ def _measured(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[
         yield [SearchDevice(bench.build, clock)]
 
     wanted = by_identity([DEFAULT, *configs])
-    return Question(key, store, wanted, devices=devices, default=DEFAULT, jobs=1).settle()[0]
+    return Question(key, store, wanted, devices, default=DEFAULT, jobs=1).settle()[0]
 
 
 def shipped(records: Sequence[Record]) -> list[Record]:

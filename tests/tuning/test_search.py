@@ -79,7 +79,7 @@ def search(
     names = ("budget_s",) if "budget_s" in options else ()
     how = {name: options.pop(name) for name in names}
     wanted = by_identity(configs)
-    question = Question(key(), MemoryStore(), wanted, devices=lambda configs: nullcontext(devices), **options)
+    question = Question(key(), MemoryStore(), wanted, lambda configs: nullcontext(devices), **options)
     record, _ = question.settle(finished=lambda timings, record: finished(timings), **how)
     stored = {timing.identity for timing in question.record().timings}
     return tuple(timing for timing in record.timings if timing.identity not in stored)

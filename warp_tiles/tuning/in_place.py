@@ -95,19 +95,14 @@ class Tuner:
     @classmethod
     def of(cls, engine: Engine, now: Settings, gpus: Sequence[Any]) -> Tuner:
         """A tuner for the first of Warp's GPUs, which are alike. Raises ToolchainError if there is no compiler."""
-        return cls(
-            open_store(now),
-            environment_of(gpus[0]),
-            source_of(engine.build_context(now).store),
-            partial(search_devices, gpus),
-            reuse_stale=now.record_driver_mismatch == "reuse",
-            changed=engine.records_changed,
-        )
+        source, reuse_stale = source_of(engine.build_context(now).store), now.record_driver_mismatch == "reuse"
+        devices = partial(search_devices, gpus)
+        return cls(open_store(now), environment_of(gpus[0]), source, devices, reuse_stale, engine.records_changed)
 
     def question(self, place: Place) -> Question:
         configs, key = place.configs, place.key(self.source, self.environment)
         devices, wanted = partial(self.devices, place), by_identity(configs)
-        return Question(key, self.store, wanted, self.reuse_stale, devices, kernel_of(place), configs[0])
+        return Question(key, self.store, wanted, devices, self.reuse_stale, kernel_of(place), configs[0])
 
     def tune(self, place: Place, budget_s: float = 0.0, progress: Progress = lambda place, record: None) -> TunedPlace:
         """Measure the answers without a usable timing beside the default and the best so far, all under one clock.
@@ -141,16 +136,12 @@ class Tuner:
         self, places: Iterable[Place], budget_s: float = 0.0, progress: Progress = lambda place, record: None
     ) -> list[TunedPlace]:
         """Tune places one after another, in ``budget_s`` seconds. Time that one leaves goes to the next ones."""
-        wanted = list(places)
-        end = time.monotonic() + budget_s if budget_s else math.inf
+        wanted, end = list(places), time.monotonic() + (budget_s or math.inf)
         found = []
         for number, place in enumerate(wanted):
             left_s = end - time.monotonic()
-            if left_s <= 0:
-                found.append(self._known(place))
-            else:
-                share_s = 0.0 if left_s == math.inf else left_s / (len(wanted) - number)
-                found.append(self.tune(place, share_s, progress))
+            share_s = 0.0 if left_s == math.inf else left_s / (len(wanted) - number)
+            found.append(self._known(place) if left_s <= 0 else self.tune(place, share_s, progress))
         return found
 
 
@@ -177,20 +168,11 @@ def search_devices(gpus: Sequence[Any], place: Place, configs: Sequence[Config])
                 copies[name] = copy_of(place, config)
             return copies[name]
 
-    options = LaunchOptions(
-        lambda config, arguments: launch.dim,
-        reference="first",
-        rtol=0.0,
-        atol=_TOLERANCE,
-        is_scaled=True,
-        devices=tuple(others),
-        adjoint=place.adjoint,
-        is_planned=True,
-    )
     written = frozenset(names[len(names) - launch.outputs :])
-    launches = KernelLaunches(
-        launch.kernel.func, names, launch_of, launch.values, written, gpu, options, place.configs[:1]
-    )
+    how: dict[str, Any] = {"devices": tuple(others), "is_scaled": True, "adjoint": place.adjoint, "is_planned": True}
+    options = LaunchOptions(lambda *_: launch.dim, reference="first", rtol=0.0, atol=_TOLERANCE, **how)
+    default = place.configs[:1]
+    launches = KernelLaunches(launch.kernel.func, names, launch_of, launch.values, written, gpu, options, default)
     try:
         with launches.devices(configs) as found:
             yield found
@@ -247,8 +229,7 @@ def _places_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[Place]:
         forget_modules([copy.module.name])
     if plan is None:
         return []
-    answers = engine.answers(plan.settings)
-    questions = _taken(answers)
+    questions = _taken(engine.answers(plan.settings))
     loops = [loop_place(question) for question in questions]
     # a loop with stages calls no function
     staged = {variant for question in questions for form in question.forms for variant in form}

@@ -290,11 +290,9 @@ class TunedKernel:
             launches = KernelLaunches(function, self._names, launch_of, values, written, device, self._options, first)
             return launches.devices(pending)
 
-        effort, jobs = self._options.effort or Effort(), self._options.jobs
-        reuse_stale = now.record_driver_mismatch == "reuse"
-        return Question(
-            key, self._open(now), wanted, reuse_stale, devices, self.__name__, None, effort, jobs, self.counters
-        )
+        effort, reuse_stale = self._options.effort or Effort(), now.record_driver_mismatch == "reuse"
+        how: dict[str, Any] = {"effort": effort, "jobs": self._options.jobs, "counters": self.counters}
+        return Question(key, self._open(now), wanted, devices, reuse_stale, self.__name__, **how)
 
     # ---- the choice
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import cycle
-from typing import Any
 
 from warp_tiles.build.progress import is_enabled, new_bar
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
@@ -59,18 +58,14 @@ def by_identity(configs: Iterable[Config]) -> dict[str, Config]:
     return {identity(config): config for config in configs}
 
 
-def _no_devices(configs: Sequence[Config]) -> AbstractContextManager[Sequence[SearchDevice]]:
-    raise NotImplementedError("nothing measures this question")
-
-
 @dataclass(frozen=True)
 class Question:
     """Configurations, the record with their timings, and what measures them.
 
     Attributes:
         wanted: The configurations that count, by identity.
-        reuse_stale: True if timings of another driver or Warp patch release count.
         devices: Enters a block with the devices, at least one, that measure some configurations.
+        reuse_stale: True if timings of another driver or Warp patch release count.
         what: Name of the tuned function, for messages.
         default: One of the configurations, which is measured beside the others and the best one so far. The final
             measurement contains it even if it is slow.
@@ -81,8 +76,8 @@ class Question:
     key: TuningKey
     store: RecordStore
     wanted: Mapping[str, Config]
+    devices: Callable[[Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]]
     reuse_stale: bool = True
-    devices: Callable[[Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]] = _no_devices
     what: str = ""
     default: Config | None = None
     effort: Effort = field(default_factory=Effort)
@@ -105,9 +100,7 @@ class Question:
         best, winner, soft = record.winner(), self.winner(record), self.key.environment.soft()
 
         def is_known(timing: Timing | None) -> bool:
-            if timing is None or timing.unfinished:
-                return False
-            if not self.reuse_stale and timing.soft != soft:
+            if timing is None or timing.unfinished or not (self.reuse_stale or timing.soft == soft):
                 return False
             if timing.status != "dropped":
                 return True
@@ -116,9 +109,7 @@ class Question:
             return best.identity in self.wanted or timing.median_us >= winner.median_us
 
         missing = [name for name in self.wanted if not is_known(known.get(name))]
-        new = [self.wanted[name] for name in missing if name not in known]
-        again = [self.wanted[name] for name in missing if name in known]
-        return (*new, *again)
+        return tuple(self.wanted[name] for name in sorted(missing, key=lambda name: name in known))
 
     def settle(
         self,
@@ -214,10 +205,6 @@ class _Search:
     best_us: float = math.inf
 
     @property
-    def soft(self) -> Mapping[str, Any]:
-        return self.question.key.environment.soft()
-
-    @property
     def has_time(self) -> bool:
         return time.monotonic() < self.deadline
 
@@ -229,9 +216,8 @@ class _Search:
         try:
             while waiting and self.has_time:
                 taken = [waiting.popleft() for _ in range(min(size, len(waiting)))]
-                batch = [
-                    Runner(identity(config), None, config, device) for config, device in zip(taken, cycle(self.devices))
-                ]
+                pairs = zip(taken, cycle(self.devices))
+                batch = [Runner(identity(config), None, config, device) for config, device in pairs]
                 runners = [*leaders, *self._build(builder, batch)]
                 self._race(runners, self.question.effort)
                 self._lose()
@@ -259,8 +245,7 @@ class _Search:
             future.add_done_callback(lambda done: None if done.cancelled() else self.show(1, ""))
         wait_all(futures, None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic()))
         self.question.counters.build_s += time.monotonic() - start
-        built: list[Runner] = []
-        failed: list[Timing] = []
+        built, failed = list[Runner](), list[Runner]()
         for runner, future in zip(batch, futures):
             if future.cancel() or not future.done():
                 continue  # out of time
@@ -273,10 +258,13 @@ class _Search:
                 raise error
             elif not runner.is_lost:
                 runner.status, runner.reason = "failed", describe_error(error)
-                (self.transient if is_transient(error) else failed).append(self._timing(runner))
-                self.decided.add(runner.name)
+                if is_transient(error):
+                    self.transient.append(self._timing(runner))
+                    self.decided.add(runner.name)
+                else:
+                    failed.append(runner)
         self.runners += built
-        self._record(failed)
+        self._finish(failed)
         return built
 
     def _lose(self) -> None:
@@ -285,7 +273,8 @@ class _Search:
             if device.lost_to is None:
                 continue
             text = f"{device.name} cannot be used any more since it ran {dict(device.lost_to)}"
-            self._record([Timing(device.lost_to, "failed", reason=f"ToolchainError: {text}", soft=self.soft)])
+            reason = f"ToolchainError: {text}"
+            self._finish([Runner(identity(device.lost_to), None, device.lost_to, status="failed", reason=reason)])
             self.devices.remove(device)
             if not self.devices:
                 raise ToolchainError(text, "run the same command again: it continues after that candidate")
@@ -340,20 +329,17 @@ class _Search:
         self._finish(undecided)
 
     def _finish(self, runners: Sequence[Runner]) -> None:
-        self._record([self._timing(runner) for runner in dict.fromkeys(runners) if runner.status != "running"])
-
-    def _timing(self, runner: Runner) -> Timing:
-        measured = {} if runner.status == "failed" else {**vars(runner.statistics()), "unfinished": runner.unfinished}
-        shared_bytes = 0 if runner.candidate is None else runner.candidate.shared_bytes
-        assert runner.status != "running"
-        return Timing(
-            runner.config, runner.status, shared_bytes=shared_bytes, reason=runner.reason, soft=self.soft, **measured
-        )
-
-    def _record(self, timings: Sequence[Timing]) -> None:
+        """Store the timings of candidates that are decided."""
+        timings = [self._timing(runner) for runner in dict.fromkeys(runners) if runner.status != "running"]
         self.decided.update(timing.identity for timing in timings)
         if timings:
             self.store(timings)
+
+    def _timing(self, runner: Runner) -> Timing:
+        measured = {} if runner.status == "failed" else {**vars(runner.statistics()), "unfinished": runner.unfinished}
+        given = {"shared_bytes": getattr(runner.candidate, "shared_bytes", 0), "reason": runner.reason, **measured}
+        assert runner.status != "running"
+        return Timing(runner.config, runner.status, soft=self.question.key.environment.soft(), **given)
 
 
 def _built(runner: Runner) -> Candidate:
