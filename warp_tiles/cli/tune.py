@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -241,16 +241,10 @@ def list_(as_json: bool) -> None:
 
 def _cells(stored: StoredRecord) -> tuple[object, ...]:
     key, winner = stored.record.key, stored.record.winner()
-    return (
-        key.digest[:KEY_DIGITS],
-        key.subject,
-        str(key),
-        key.environment.device,
-        len(stored.record.timings),
-        "none" if winner is None else label(winner.config),
-        "-" if winner is None else microseconds(winner.median_us),
-        str(stored.path.parents[1]) if stored.read_only else "own",
-    )
+    fastest = ("none", "-") if winner is None else (label(winner.config), microseconds(winner.median_us))
+    question = (key.digest[:KEY_DIGITS], key.subject, str(key), key.environment.device)
+    folder = str(stored.path.parents[1]) if stored.read_only else "own"
+    return (*question, len(stored.record.timings), *fastest, folder)
 
 
 def _summary(stored: StoredRecord) -> dict[str, Any]:
@@ -400,9 +394,9 @@ def clear(keys: tuple[str, ...], everything: bool, as_json: bool) -> None:
 
 
 def _own_digest(store: RecordStore, prefix: str) -> str:
-    first = store.find(prefix)
+    first, here = store.find(prefix), [stored for stored in store.records() if not stored.read_only]
     digest = first.record.key.digest
-    if not any(stored.record.key.digest == digest and not stored.read_only for stored in store.records()):
+    if digest not in {stored.record.key.digest for stored in here}:
         raise RecordError(
             f"the record {digest[:KEY_DIGITS]} is in a read-only folder, {first.path.parents[1]}",
             remedy="remove the folder from the setting record_paths, or remove the file yourself",
@@ -417,17 +411,17 @@ def _records(count: int) -> str:
 # ---- configurations and times as short texts for tables
 
 
-def label(config: Config) -> str:
+def label(config: Config, prefix: str = "") -> str:
     """Returns a configuration on one line. A dot joins nested names: ``block_dim=128 tile.m=64``."""
-    return " ".join(f"{name}={_text(value)}" for name, value in _flat(config, "")) or "-"
-
-
-def _flat(config: Config, prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    return (
+        " ".join(
+            label(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping) and value
+            else f"{prefix}{name}={_text(value)}"
+            for name, value in config.items()
+        )
+        or "-"
+    )
 
 
 def _text(value: Any) -> str:

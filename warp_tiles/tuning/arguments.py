@@ -26,12 +26,9 @@ def checked_key(key: Any) -> Key:
 
 def refuse_unknown(names: Iterable[str], arguments: Sequence[str], what: str) -> None:
     """Raise TuningError, with the valid names, if a name is not an argument."""
-    unknown = [name for name in names if name not in arguments]
-    if unknown:
-        raise TuningError(
-            f"{what} names {', '.join(unknown)}, which the kernel does not take",
-            remedy=f"its arguments are {', '.join(arguments)}",
-        )
+    if unknown := [name for name in names if name not in arguments]:
+        message = f"{what} names {', '.join(unknown)}, which the kernel does not take"
+        raise TuningError(message, remedy=f"its arguments are {', '.join(arguments)}")
 
 
 def in_order(
@@ -40,16 +37,16 @@ def in_order(
     """The values in the order of the arguments. Raises TuningError if one is missing, unknown or given twice."""
     positional = [*inputs, *outputs]
     refuse_unknown(named, arguments, "the launch")
+    rest = arguments[len(positional) :]
     twice = [name for name in arguments[: len(positional)] if name in named]
-    missing = [name for name in arguments[len(positional) :] if name not in named]
+    missing = [name for name in rest if name not in named]
     if twice or missing or len(positional) > len(arguments):
         problems = [f"{', '.join(twice)} twice"] if twice else []
         problems += [f"no {', '.join(missing)}"] if missing else []
         problems += [f"{len(positional)} values in lists"] if len(positional) > len(arguments) else []
-        raise TuningError(
-            f"the launch gives {' and '.join(problems)}", remedy=f"the kernel's arguments are {', '.join(arguments)}"
-        )
-    return positional + [named[name] for name in arguments[len(positional) :]]
+        message = f"the launch gives {' and '.join(problems)}"
+        raise TuningError(message, remedy=f"the kernel's arguments are {', '.join(arguments)}")
+    return positional + [named[name] for name in rest]
 
 
 def namespace(arguments: Sequence[str], values: Sequence[Any]) -> SimpleNamespace:
@@ -69,11 +66,8 @@ def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dic
                 f"the key function gives {given!r}", remedy="return strings, numbers, booleans or None by name"
             )
         return {name: _finite(value) for name, value in given.items()}
-    found: dict[str, Scalar] = {}
     by_name = dict(zip(arguments, values))
-    for name in key:
-        found.update(_described(name, by_name[name]))
-    return found
+    return {entry: value for name in key for entry, value in _described(name, by_name[name]).items()}
 
 
 def hashable(value: Any) -> Any:
@@ -113,9 +107,8 @@ def _described(name: str, value: Any) -> dict[str, Scalar]:
     if hasattr(value, "__len__") and hasattr(value, "_length_"):  # a Warp vector, matrix or quaternion
         return {name: f"{type(value).__name__}{[float(item) for item in _flat(value)]}"}
     found = "a struct" if is_struct(value) else repr(value)
-    raise TuningError(
-        f"the key names {name}, which is {found}", remedy="name scalars and arrays, or give key=lambda args: {...}"
-    )
+    remedy = "name scalars and arrays, or give key=lambda args: {...}"
+    raise TuningError(f"the key names {name}, which is {found}", remedy=remedy)
 
 
 def _finite(value: Scalar) -> Scalar:
