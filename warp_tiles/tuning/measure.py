@@ -11,8 +11,7 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
@@ -129,22 +128,6 @@ class SearchDevice:
     is_usable: Callable[[], bool] = lambda: True
     lost_to: Config | None = None
 
-    @contextmanager
-    def watched(self, config: Config) -> Iterator[None]:
-        """After an error in the block, find out whether the device was lost."""
-        if self.lost_to is not None:
-            raise _LostError
-        try:
-            yield
-        except Exception as error:
-            if self.lost_to is None and not is_transient(error) and not self.is_usable():
-                self.lost_to = config
-            raise
-
-
-class _LostError(Exception):
-    """The device was lost to another candidate."""
-
 
 @dataclass(eq=False)
 class Runner:
@@ -154,6 +137,7 @@ class Runner:
         candidate: A :class:`Candidate`; None until it is built.
         status: ``running`` until the race has decided, then ``ok``, ``dropped`` or ``failed``.
         reason: Reason why it was dropped or failed.
+        error: The failure.
         spent_s: Time that its runs took.
         unfinished: True if the race ended before it had all its runs.
     """
@@ -165,6 +149,7 @@ class Runner:
     samples_us: list[float] = field(default_factory=list)
     status: Literal["running", "ok", "dropped", "failed"] = "running"
     reason: str = ""
+    error: Exception | None = None
     spent_s: float = 0.0
     unfinished: bool = False
 
@@ -172,9 +157,24 @@ class Runner:
     def is_lost(self) -> bool:
         return self.device is not None and self.device.lost_to is not None
 
-    def watched(self) -> AbstractContextManager[None]:
-        """Enter a block around everything that builds or launches the candidate."""
-        return nullcontext() if self.device is None else self.device.watched(self.config)
+    def build(self) -> None:
+        """Build the candidate on its device."""
+        assert self.device is not None
+        self.candidate = self.attempt(partial(self.device.build, self.config))
+
+    def attempt(self, action: Callable[[], T]) -> T | None:
+        """The result of a call; None if it fails, which is then the failure of the candidate."""
+        start = time.monotonic()
+        try:
+            return action()
+        except unless_signalled(Exception) as error:  # of any class
+            self.status, self.reason, self.error = "failed", describe_error(error), error
+            device = self.device
+            if device is not None and device.lost_to is None and not is_transient(error) and not device.is_usable():
+                device.lost_to = self.config
+        finally:
+            self.spent_s += time.monotonic() - start
+        return None
 
     def statistics(self) -> Statistics:
         return statistics(self.samples_us)
@@ -216,10 +216,10 @@ def race(
         if time.monotonic() >= deadline:
             return
         if not runner.samples_us and runner.status == "running":
-            _attempt(runner, runner.candidate.prepare)
+            runner.attempt(runner.candidate.prepare)
             runner.spent_s = 0.0
             if effort.warmup and runner.status == "running":
-                _attempt(runner, partial(clock.sample_us, runner.candidate, effort.warmup))
+                runner.attempt(partial(clock.sample_us, runner.candidate, effort.warmup))
     for iteration in range(effort.iterations):
         live = [runner for runner in runners if runner.status in ("running", "ok")]
         offset = iteration % len(live) if live else 0  # so that no runner always follows the same one
@@ -229,7 +229,7 @@ def race(
             if time.monotonic() >= deadline:
                 in_time = False
                 continue
-            runner.samples_us += _attempt(runner, partial(clock.sample_us, runner.candidate, effort.runs)) or ()
+            runner.samples_us += runner.attempt(partial(clock.sample_us, runner.candidate, effort.runs)) or ()
             on_measured(runner)
         if _is_decided(runners, effort):
             break
@@ -240,19 +240,6 @@ def race(
         if runner.status == "running" and runner.samples_us:
             runner.status = "ok"
             runner.unfinished = not in_time and not _has_enough(runner, effort)
-
-
-def _attempt(runner: Runner, action: Callable[[], T]) -> T | None:
-    """The result of a call; None if it fails, which is then the failure of the candidate."""
-    start = time.monotonic()
-    try:
-        with runner.watched():
-            return action()
-    except unless_signalled(Exception) as error:  # of any class
-        runner.status, runner.reason = "failed", describe_error(error)
-    finally:
-        runner.spent_s += time.monotonic() - start
-    return None
 
 
 def _has_enough(runner: Runner, effort: Effort) -> bool:

@@ -20,11 +20,11 @@ from itertools import cycle
 
 from warp_tiles.build.progress import is_enabled, new_bar
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
-from warp_tiles.tuning.measure import Candidate, Effort, Runner, SearchDevice, describe_error, is_transient, race
+from warp_tiles.tuning.measure import Effort, Runner, SearchDevice, is_transient, race
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.tuning.tuning_key import TuningKey
-from warp_tiles.util.threads import DaemonThreads, available_cores, held, side_by_side, wait_all, wait_result
+from warp_tiles.util.threads import DaemonThreads, available_cores, held, side_by_side, wait_all
 from warp_tiles.util.warn import warn
 
 log = logging.getLogger("warp_tiles")
@@ -240,7 +240,7 @@ class _Search:
         """Build candidates, and record those that failed. Returns those that were built in time."""
         start = time.monotonic()
         self.show(0, f"building {len(batch)}")
-        futures = [builder.submit(_built, runner) for runner in batch]
+        futures = [builder.submit(runner.build) for runner in batch]
         for future in futures:
             future.add_done_callback(lambda done: None if done.cancelled() else self.show(1, ""))
         wait_all(futures, None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic()))
@@ -250,21 +250,16 @@ class _Search:
             if future.cancel() or not future.done():
                 continue  # out of time
             self.question.counters.builds += 1
-            error = future.exception()
-            if error is None:
-                runner.candidate = future.result()
-                built.append(runner)
-            elif isinstance(error, RefusedWorkerError) or not isinstance(error, Exception):
-                raise error
-            elif not runner.is_lost:
-                runner.status, runner.reason = "failed", describe_error(error)
-                if is_transient(error):
-                    self.transient.append(self._timing(runner))
-                    self.decided.add(runner.name)
-                else:
-                    failed.append(runner)
+            future.result()  # raises what interrupts
+            if isinstance(runner.error, RefusedWorkerError):
+                raise runner.error
+            (built if runner.error is None else failed).append(runner)
         self.runners += built
-        self._finish(failed)
+        failed = _here(failed)
+        transient = [runner for runner in failed if runner.error is not None and is_transient(runner.error)]
+        self.transient += [self._timing(runner) for runner in transient]
+        self.decided.update(runner.name for runner in transient)
+        self._finish([runner for runner in failed if runner not in transient])
         return built
 
     def _lose(self) -> None:
@@ -312,9 +307,8 @@ class _Search:
             return
         built = {runner.name: runner.candidate for runner in self.runners if runner.device is first}
         finals = [Runner(name, built.get(name), config, first) for name, config in chosen.items()]
-        futures = {runner: builder.submit(_built, runner) for runner in finals if runner.candidate is None}
-        for runner, future in futures.items():
-            runner.candidate = wait_result(future)
+        wait_all([builder.submit(runner.build) for runner in finals if runner.candidate is None])
+        finals = [runner for runner in finals if runner.candidate is not None]
         self.runners += finals
         self._race(finals, replace(effort, iterations=_FINAL_ITERATIONS * effort.iterations))
         self._lose()
@@ -340,12 +334,6 @@ class _Search:
         given = {"shared_bytes": getattr(runner.candidate, "shared_bytes", 0), "reason": runner.reason, **measured}
         assert runner.status != "running"
         return Timing(runner.config, runner.status, soft=self.question.key.environment.soft(), **given)
-
-
-def _built(runner: Runner) -> Candidate:
-    assert runner.device is not None
-    with runner.watched():
-        return runner.device.build(runner.config)
 
 
 def _here(runners: Iterable[Runner]) -> list[Runner]:
