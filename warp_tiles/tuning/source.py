@@ -21,7 +21,7 @@ import sys
 import sysconfig
 import textwrap
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from warp_tiles.errors import TuningError
@@ -274,18 +274,23 @@ def function_text(function: types.FunctionType, decorators: bool = True) -> str 
     return "\n".join(line.rstrip() for line in textwrap.dedent("".join(lines[first:end])).splitlines() if line.strip())
 
 
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and of those within it."""
+    yield code
+    for item in code.co_consts:
+        if isinstance(item, types.CodeType):
+            yield from _codes(item)
+
+
 def _last_line(code: types.CodeType) -> int:
-    inner = [_last_line(item) for item in code.co_consts if isinstance(item, types.CodeType)]
-    return max([line for _, _, line in code.co_lines() if line is not None] + inner)
+    return max(line for one in _codes(code) for _, _, line in one.co_lines() if line is not None)
 
 
 def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:
     """Returns a lambda's arguments and body; before Python 3.11, whose code does not know its columns, its lines."""
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if hasattr(code, "co_positions"):
-        body = _segment(code, lines)
-    else:
-        body = "".join(lines[code.co_firstlineno - 1 : _last_line(code)]) or None
+    whole = "".join(lines[code.co_firstlineno - 1 : _last_line(code)]) or None
+    body = _segment(code, lines) if hasattr(code, "co_positions") else whole
     return None if body is None else f"lambda {', '.join(arguments)}: {' '.join(body.split())}"
 
 
@@ -304,23 +309,16 @@ def _segment(code: Any, lines: list[str]) -> str | None:
 
 def _global_names(code: types.CodeType, text: str | None) -> list[str]:
     """Returns the names of globals that a function may use, without attributes if its text is known."""
-    used = _code_names(code)
-    if text is None:
-        return sorted(used)
-    plain = set(_NAME.findall(text))
-    if code.co_flags & __future__.annotations.compiler_flag:
+    used = {name for one in _codes(code) for name in one.co_names}
+    plain = used if text is None else set(_NAME.findall(text))
+    if text is not None and code.co_flags & __future__.annotations.compiler_flag:
         return sorted(plain - set(code.co_freevars))  # only the text has annotations
     return sorted(plain & used)
 
 
-def _code_names(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _code_names(constant)
-    return names
-
-
 def _bytecode(code: types.CodeType) -> str:
-    constants = [_bytecode(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts]
-    return f"{sys.version_info[:2]} {code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
+    parts = [f"{sys.version_info[:2]}"]
+    for one in _codes(code):
+        constants = [repr(item) for item in one.co_consts if not isinstance(item, types.CodeType)]
+        parts.append(f"{one.co_code.hex()} {one.co_names} {one.co_varnames} {constants}")
+    return " ".join(parts)
