@@ -39,8 +39,8 @@ def question(product: GemmProblem | None = None, **fields: Any) -> LoopQuestion:
 
 def timing(config: Config, median_us: float, **fields: Any) -> Timing:
     """A finished timing with a narrow interval."""
-    given = {"samples": 50, "soft": H200.soft(), **fields}
-    return Timing(config, "ok", median_us, median_us - 0.01, median_us + 0.01, **given)
+    given = {"low_us": median_us - 0.01, "high_us": median_us + 0.01, "samples": 50, "soft": H200.soft()}
+    return Timing(config, "ok", median_us, **{**given, **fields})
 
 
 @dataclass(frozen=True)
