@@ -33,7 +33,7 @@ from warp_tiles.tuning.measure import Effort, SearchDevice
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.search import Counters, Question, by_identity
 from warp_tiles.tuning.source import source_digest
-from warp_tiles.tuning.space import Limits, Random, Space, checked_configs, require
+from warp_tiles.tuning.space import LARGEST_SPACE, Limits, Random, Space, checked_configs, require
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.tuning.tuning_key import TuningKey, environment_of
 
@@ -60,7 +60,7 @@ class TunedKernel:
         self,
         factory: KernelFactory,
         key: Any,
-        subset: Random | None,
+        subset: Random,
         options: LaunchOptions,
         *,
         wait: bool = True,
@@ -281,8 +281,7 @@ class TunedKernel:
         subject = f"kernel:{_module_name(function)}.{function.__qualname__}"
         key = TuningKey.of(subject, found, self._source, environment_of(device))
         if configs is None and device.alias not in self._candidates:
-            every = self.configs(device)
-            self._candidates[device.alias] = by_identity(self._subset.candidates(every) if self._subset else every)
+            self._candidates[device.alias] = by_identity(self._subset.candidates(self.configs(device)))
         wanted = self._candidates[device.alias] if configs is None else by_identity(configs)
 
         def devices(pending: Sequence[Config]) -> contextlib.AbstractContextManager[Sequence[SearchDevice]]:
@@ -290,9 +289,9 @@ class TunedKernel:
             launches = KernelLaunches(function, self._names, launch_of, values, written, device, self._options, first)
             return launches.devices(pending)
 
-        effort, reuse_stale = self._options.effort or Effort(), now.record_driver_mismatch == "reuse"
-        how: dict[str, Any] = {"effort": effort, "jobs": self._options.jobs, "counters": self.counters}
-        return Question(key, self._open(now), wanted, devices, reuse_stale, self.__name__, **how)
+        options, reuse_stale = self._options, now.record_driver_mismatch == "reuse"
+        how = (options.effort, options.jobs, self.counters)
+        return Question(key, self._open(now), wanted, devices, reuse_stale, self.__name__, None, *how)
 
     # ---- the choice
 
@@ -332,26 +331,18 @@ class TunedKernel:
             if not device.is_capturing:
                 return self._search_or_wait(question)
         if winner is None and now.policy == "locked":
-            raise LockedError(
-                f"{self!r} has no tuning record for {question.key}; {now.named('policy')} is 'locked', "
-                f"the key is {question.key.digest}",
-                remedy="tune where the policy is not locked, and ship the record (record_paths)",
-            )
+            what = f"{self!r} has no tuning record for {question.key}; {now.named('policy')} is 'locked'"
+            remedy = "tune where the policy is not locked, and ship the record (record_paths)"
+            raise LockedError(f"{what}, the key is {question.key.digest}", remedy)
         if winner is None and pending:
-            raise TuningError(
-                f"{self!r} must be tuned for {question.key} while a graph is captured",
-                remedy="launch it once before the capture",
-            )
+            what = f"{self!r} must be tuned for {question.key} while a graph is captured"
+            raise TuningError(what, remedy="launch it once before the capture")
         if winner is None:
             raise self._all_failed(question, record)
         soft = question.key.environment.soft()
         if winner.soft != soft:
-            log.warning(
-                "tuning: the record of %r was measured with %s, and is used with %s (record_driver_mismatch = reuse)",
-                self,
-                winner.soft,
-                soft,
-            )
+            text = "tuning: the record of %r was measured with %s, and is used with %s (record_driver_mismatch = reuse)"
+            log.warning(text, self, winner.soft, soft)
         return winner.config
 
     def _all_failed(self, question: Question, record: Record) -> TuningError:
@@ -464,13 +455,13 @@ def autotune(
         require(holds, name, value, remedy)
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
     further = () if devices is None else _as_tuple(devices)
-    options = LaunchOptions(
-        dim, tiled, reference, float(rtol), float(atol), flush_l2, jobs, effort, further, restored
-    )  # fmt: skip
+    how = (flush_l2, jobs, effort or Effort(), further, restored)
+    options = LaunchOptions(dim, tiled, reference, float(rtol), float(atol), *how)
+    subset = search if isinstance(search, Random) else Random(LARGEST_SPACE)
 
     def decorate(function: Callable[..., Any]) -> TunedKernel:
         factory = KernelFactory(function, chosen, default, block_dim, needs_block_dim=tiled)
-        return TunedKernel(factory, key, None if search == "all" else search, options, wait=wait, store=store)
+        return TunedKernel(factory, key, subset, options, wait=wait, store=store)
 
     return decorate
 

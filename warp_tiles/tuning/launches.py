@@ -60,7 +60,7 @@ class LaunchOptions:
     atol: float = 1e-3
     flush_l2: bool = False
     jobs: int = 0
-    effort: Effort | None = None
+    effort: Effort = field(default_factory=Effort)
     devices: tuple[Any, ...] = ()
     restore: tuple[str, ...] | None = None
     is_scaled: bool = False

@@ -179,8 +179,7 @@ def sharing_gpus(names: Sequence[str] = ()) -> list[Any]:
             f"tuning needs an NVIDIA GPU, and Warp found none: {seen}",
             remedy="run it on the machine whose GPU is to be tuned, and copy its records with `warp-tiles tune export`",
         )
-    unknown = [name for name in names if name not in present]
-    if unknown:
+    if unknown := [name for name in names if name not in present]:
         raise ToolchainError(
             f"there is no GPU {', '.join(unknown)}",
             remedy=f"name some of {', '.join(present)}; CUDA_VISIBLE_DEVICES says which ones programs see",
@@ -191,8 +190,7 @@ def sharing_gpus(names: Sequence[str] = ()) -> list[Any]:
     for other in others if names else ():
         if other.alias not in {device.alias for device in found}:
             text = f"{other.alias} ({other.name}, {other.sm_count} multiprocessors) is not used for tuning"
-            unlike = f"{first.alias} is a different GPU ({first.name}, {first.sm_count})"
-            warn(f"{text}: {unlike}")
+            warn(f"{text}: {first.alias} is a different GPU ({first.name}, {first.sm_count})")
     return found
 
 
