@@ -175,15 +175,12 @@ def test_policies_from_the_environment_and_the_project_file(tmp_path: Path, monk
     assert len(list((tmp_path / "own" / "tuning").rglob("*.json"))) == 1
 
 
-def test_an_unfinished_timing_counts_and_is_measured_again_after_those_without_a_timing(store: MemoryStore) -> None:
+def test_an_unfinished_timing_counts_and_is_measured_again(store: MemoryStore) -> None:
     args = arguments()
     record = tuned(store).tune(args, "cpu")
     first, second, _ = record.timings
     store.records[record.key.digest] = replace(record, timings=(replace(first, unfinished=True), second))
     add = tuned(store)
-    pending = add._ask(add._listed(args), "cpu").pending(store.records[record.key.digest])
-    assert len(pending) == 2
-    assert dict(pending[-1]) == dict(first.config)
     with settings.override(policy="locked"):
         add.launch(**lists(args))
     assert add.counters.searches == 0
@@ -192,18 +189,3 @@ def test_an_unfinished_timing_counts_and_is_measured_again_after_those_without_a
         add.launch(**lists(args))
     assert add.counters.searches == 1
     assert not any(timing.unfinished for timing in store.records[record.key.digest].timings)
-
-
-@pytest.mark.parametrize(("gone", "searches"), [(False, 0), (True, 1)])
-def test_a_dropped_timing_counts_while_the_faster_candidate_is_wanted(
-    store: MemoryStore, gone: bool, searches: int
-) -> None:
-    args = arguments()
-    record = tuned(store).tune(args, "cpu")
-    best, other, last = (replace(timing, status="ok", median_us=us, low_us=us, high_us=us) for timing, us in zip(
-        sorted(record.timings, key=lambda timing: CONFIGS.index(timing.config)), (10.0, 30.0, 20.0)
-    ))  # fmt: skip
-    store.records[record.key.digest] = Record(record.key, (best, other, replace(last, status="dropped")))
-    add = tuned(store, CONFIGS[1:] if gone else CONFIGS)
-    add.launch(**lists(args))
-    assert add.counters.searches == searches

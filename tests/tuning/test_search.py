@@ -7,17 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from tests.tuning.fake_stores import MemoryStore
-from tests.tuning.tuning_records import key
+from tests.tuning.tuning_records import key, timing
 from warp_tiles import WorkerError, settings
 from warp_tiles.errors import ToolchainError
 from warp_tiles.tuning.measure import SearchDevice
-from warp_tiles.tuning.record import Config, Timing
+from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.search import Counters, Question, by_identity
 
 CONFIGS = [{"x": number} for number in range(20)]
@@ -240,3 +240,32 @@ def test_the_fastest_run_once_more_beside_the_default() -> None:
     assert final.runs[0] > plain.runs[0], "the default runs again although it is slow"
     assert final.runs[1] == plain.runs[1]
     assert by_number[0].median_us > by_number[11].median_us
+
+
+OTHER = {"driver": "12.0", "warp": "1.19.0"}
+FAST, SLOW, DROPPED = timing({"x": 1}, 10.0), timing({"x": 2}, 30.0), timing({"x": 3}, 20.0, status="dropped")
+
+
+@pytest.mark.parametrize(
+    ("timings", "wanted", "reuse_stale", "expected"),
+    [
+        ([], [1, 2], True, [1, 2]),
+        ([replace(FAST, unfinished=True), SLOW], [1, 2, 3], True, [3, 1]),
+        ([replace(FAST, soft=OTHER)], [1], True, []),
+        ([replace(FAST, soft=OTHER)], [1], False, [1]),
+        ([FAST, SLOW, DROPPED], [1, 2, 3], True, []),
+        (
+            [FAST, SLOW, DROPPED],
+            [2, 3],
+            True,
+            [3],
+        ),  # what it lost to does not count, and it may be faster than the rest
+        ([FAST, replace(SLOW, median_us=15.0), DROPPED], [2, 3], True, []),
+        ([DROPPED], [3], True, [3]),
+    ],
+)
+def test_what_is_measured(timings: list[Timing], wanted: list[int], reuse_stale: bool, expected: list[int]) -> None:
+    configs = by_identity([{"x": number} for number in wanted])
+    devices: Any = None
+    question = Question(key(), MemoryStore(), configs, devices, reuse_stale)  # type: ignore[arg-type]
+    assert [config["x"] for config in question.pending(Record(key(), tuple(timings)))] == expected
