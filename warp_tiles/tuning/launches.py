@@ -199,8 +199,8 @@ class Workspace:
     def _known(self, field: str, name: str, value: Any) -> Any:
         return getattr(self._copies[id(value)], field)
 
-    def _add(self, is_written: bool, name: str, value: Any) -> None:
-        """Copy an array, unless it is an input that no launch can write."""
+    def _add(self, is_written: bool, name: str, value: Any) -> Any:
+        """Copy an array, unless it is an input that no launch can write. Returns what has the user's values."""
         if not isinstance(value, wp.array):
             kind = type(value).__name__
             raise TuningError(f"the argument {name} is a {kind}", remedy="tune with Warp arrays; wrap it first")
@@ -213,6 +213,7 @@ class Workspace:
         if is_written:
             known.is_restored = True
             self._results[name] = known.copy
+        return known.source
 
     def _copy_of(self, name: str, array: Any) -> Any:
         try:
