@@ -23,7 +23,7 @@ from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.measure import Candidate, Effort, SearchDevice, clock_for, describe_error, is_transient
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.tuning_key import alike
-from warp_tiles.util.threads import held, unless_signalled
+from warp_tiles.util.threads import held, suppressed, unless_signalled
 
 Dim = Callable[[Config, SimpleNamespace], int | Sequence[int]]
 
@@ -332,10 +332,8 @@ class Reference:
 
     def _first(self) -> Mapping[str, Any]:
         for source in self.sources:
-            try:
+            with suppressed(Exception):  # the search records why
                 return source()
-            except unless_signalled(Exception):  # the search records why
-                pass
         return {}
 
     def check(self, results: Mapping[str, Any]) -> None:
@@ -430,10 +428,9 @@ def _lock_of(launch: TunedLaunch, device: Any) -> threading.Lock:
 
 def _is_usable(device: Any) -> bool:
     """True if a device still computes. A kernel that reads wrong addresses breaks a GPU for the whole process."""
-    try:
+    with suppressed(Exception):  # of any class; the candidate's own error is reported
         return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)
-    except unless_signalled(Exception):  # of any class; the candidate's own error is reported
-        return False
+    return False
 
 
 def _devices(device: Any, others: Sequence[Any]) -> list[Any]:
