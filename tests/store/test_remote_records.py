@@ -20,6 +20,7 @@ from warp_tiles.store.keys import SigningKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.store.remote import Client, RemoteStore
 from warp_tiles.store.transfer import Transfer
+from warp_tiles.tuning import store as store_module
 from warp_tiles.tuning.store import RecordStore
 
 
@@ -63,7 +64,7 @@ def pulled(remote: RemoteStore, folder: Path) -> int:
 def test_machines_that_push_at_once_lose_no_record(lists: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them have read what the store holds before the first of them writes."""
     (tmp_path / "store").mkdir()
-    count, read = 8, RecordStore.entry
+    count, read = 8, store_module.records_entry
     all_have_read = threading.Barrier(count)
 
     def entry_after_all_have_read(*given: Any, **named: Any) -> Entry:
@@ -76,7 +77,7 @@ def test_machines_that_push_at_once_lose_no_record(lists: str, tmp_path: Path, m
             return machine.push(ready(connect(tmp_path / "store" if lists == "folder" else url, signer=SIGNER)))
 
         with monkeypatch.context() as patched:
-            patched.setattr(RecordStore, "entry", entry_after_all_have_read)
+            patched.setattr(store_module, "records_entry", entry_after_all_have_read)
             with ThreadPoolExecutor(count) as threads:
                 assert [each.moved for each in threads.map(push, machines(tmp_path, count))] == [1] * count
     assert pulled(connection(tmp_path / "store"), tmp_path) == count

@@ -22,7 +22,7 @@ from warp_tiles import settings
 from warp_tiles.errors import RecordError
 from warp_tiles.store import RECORDS, object_name
 from warp_tiles.tuning.record import Record, encode_record
-from warp_tiles.tuning.store import RecordFolder, RecordStore, open_store
+from warp_tiles.tuning.store import RecordFolder, RecordStore, open_store, records_entry
 from warp_tiles.tuning.tuning_key import TuningKey
 
 A, B, C = timing({"x": 1}, 10.0), timing({"x": 2}, 20.0), failure({"x": 3})
@@ -232,7 +232,7 @@ class TestBundle:
         records.merge(key(), [A, C])
         records.merge(key("gemm"), [B])
         assert records.export(bundle) == 2
-        assert zipfile.ZipFile(bundle).namelist() == [object_name(RECORDS, records.entry().key)]
+        assert zipfile.ZipFile(bundle).namelist() == [object_name(RECORDS, records_entry(records.united()).key)]
         assert other.import_(bundle) == 2
         assert {item.path.name: item.path.read_bytes() for item in other.records()} == {
             item.path.name: item.path.read_bytes() for item in records.records()

@@ -33,7 +33,7 @@ from warp_tiles.store.kinds import FUNCTIONS, MODULES
 from warp_tiles.store.manifest import Entry
 from warp_tiles.store.paths import cache_root
 from warp_tiles.store.wheel import Distribution, kernel_files, write_wheel
-from warp_tiles.tuning.store import count_of, open_store
+from warp_tiles.tuning.store import open_store, records_entry
 from warp_tiles.util.threads import side_by_side
 
 
@@ -125,9 +125,8 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
     entries = [(TOOLCHAIN, facts_entry(now, context.store, engine.device_sources(now)), ANY_TOOLCHAIN)]
     modules = (context.modules.read_verified(item.key) for item in context.modules.entries())
     entries += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in modules if entry is not None]
-    records = open_store(now).entry(signer=signer)
-    if count_of(records):
-        entries.append((RECORDS, records, ANY_TOOLCHAIN))
+    if records := open_store(now).united():
+        entries.append((RECORDS, records_entry(records, signer), ANY_TOOLCHAIN))
     return [(kind, entry.key, pack(kind, entry, toolchain, signer)) for kind, entry, toolchain in entries]
 
 

@@ -295,39 +295,20 @@ class RecordStore:
         signer: SigningKey | None = None,
         facts: Mapping[str, object] | None = None,
     ) -> int:
-        """Write an :meth:`entry` into a bundle, whole or not at all, and return the number of its records.
+        """Write records, by default all, into a bundle, whole or not at all, and return their number.
 
         Raises RecordError if the file cannot be written.
         """
         from warp_tiles.store.bundle import write_bundle
         from warp_tiles.store.envelope import pack
 
-        entry = self.entry(records, signer, facts)
+        chosen = list(self.united() if records is None else records)
+        entry = records_entry(chosen, signer, facts)
         try:
             write_bundle(Path(path), [(RECORDS, entry.key, pack(RECORDS, entry, ANY_TOOLCHAIN, signer))])
         except BundleError as error:
             raise RecordError(f"tuning records cannot be exported: {error.message}", remedy=error.remedy) from error
-        return count_of(entry)
-
-    def entry(
-        self,
-        records: Iterable[Record] | None = None,
-        signer: SigningKey | None = None,
-        facts: Mapping[str, object] | None = None,
-    ) -> Entry:
-        """Records, by default all, as the entry of a signer or unsigned, for a bundle or a remote store.
-
-        ``facts`` are JSON values about the measurements. Raises RecordError if there are more than an import reads.
-        """
-        chosen = list(self.united() if records is None else records)
-        data = encode_records(chosen)
-        if len(data) > MAX_EXPORT_BYTES:
-            raise RecordError(
-                f"{len(chosen)} tuning records have {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are imported",
-                remedy="export some of them by their keys",
-            )
-        key = records_key(data, signer.public.key_id if signer is not None else "")
-        return Entry(data, Manifest.describe(key, data, {**(facts or {}), "records": len(chosen)}))
+        return len(chosen)
 
     def import_(self, path: Path, trusted: Mapping[str, PublicKey] | None = None) -> int:
         """Add the records of an exported file to the user's folder, if all of them are valid. Returns their number.
@@ -345,7 +326,7 @@ class RecordStore:
         return sum(self.import_bytes(entry.payload, path) for entry in read_export(path, trusted))
 
     def import_bytes(self, data: bytes, path: object) -> int:
-        """Add the records of an :meth:`entry`, see :meth:`import_`. Errors name ``path``."""
+        """Add the records of an exported entry, see :meth:`import_`. Errors name ``path``."""
         try:
             if len(data) > MAX_EXPORT_BYTES:
                 raise ValueError(f"it has {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are read")
@@ -389,7 +370,7 @@ class RecordStore:
                     own = records.get(record.key.digest)
                     records[record.key.digest] = record.merged(() if own is None else own.timings)
                 replaced.add(key)
-        entry = self.entry((record for _, record in sorted(records.items())), signer)
+        entry = records_entry([record for _, record in sorted(records.items())], signer)
         result = Transfer(present=len(records))
         if records and entry.key not in found:
             if not remote.push(RECORDS, entry):
@@ -473,9 +454,21 @@ def records_key(data: bytes, signer: str) -> CacheKey:
     return CacheKey.of({"kind": "tuning records", "signer": signer, "records": hashlib.sha256(data).hexdigest()})
 
 
-def count_of(entry: Entry) -> int:
-    """The number of records in an entry of :meth:`RecordStore.entry`."""
-    return int(str(entry.manifest.info["records"]))
+def records_entry(
+    records: Sequence[Record], signer: SigningKey | None = None, facts: Mapping[str, object] | None = None
+) -> Entry:
+    """Records as the entry of a signer or unsigned, for a bundle or a remote store, with JSON facts by name.
+
+    Raises RecordError if there are more than an import reads.
+    """
+    data = encode_records(records)
+    if len(data) > MAX_EXPORT_BYTES:
+        raise RecordError(
+            f"{len(records)} tuning records have {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are imported",
+            remedy="export some of them by their keys",
+        )
+    key = records_key(data, signer.public.key_id if signer is not None else "")
+    return Entry(data, Manifest.describe(key, data, {**(facts or {}), "records": len(records)}))
 
 
 def _lock_of(key: TuningKey) -> str:
