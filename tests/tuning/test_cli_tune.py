@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles import settings
-from warp_tiles.cli import commands
+from warp_tiles.cli import commands, common
 from warp_tiles.cli.tune import label, microseconds
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.launch.script import Discovery, Script
@@ -44,11 +44,10 @@ class Search:
     ended: str = ""
 
     def tune_script(
-        self, script: Script, *, budget_s: float, devices: tuple[str, ...], progress: Any, stopped: Any
+        self, script: Script, *, budget_s: float, devices: tuple[str, ...], progress: Any, allow_incomplete: bool
     ) -> list[Any]:
         self.calls.append((Path(script.name), script.arguments, budget_s))
-        if self.ended:
-            stopped(Discovery((), self.ended, {}, ()))
+        common.require_complete(script, Discovery((), self.ended, {}, ()), allow_incomplete)
         self.devices.append(devices)
         os.write(1, b"the script prints")
         for item in self.found:

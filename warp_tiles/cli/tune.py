@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from warp_tiles.api import enable
 from warp_tiles.build.progress import is_enabled
 from warp_tiles.cli import common
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.launch.script import Discovery, Script, discover
+from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import current
 from warp_tiles.settings.values import seconds
 from warp_tiles.store.keys import signer_if_any, trusted_by
@@ -135,12 +134,10 @@ def _script(
         valid = f"{error.remedy}, or a command: {', '.join(sorted(tune.commands))}"
         raise ScriptError(error.message, remedy="".join(near) + valid) from error
     budget_s = now.tune_budget_s if budget_s is None else budget_s
-
-    def stopped(discovery: Discovery) -> None:
-        common.require_complete(script, discovery, allow_incomplete)
-
     with common.script_output_to_stderr(as_json):
-        tuned = tune_script(script, budget_s=budget_s, devices=devices, progress=_print_best, stopped=stopped)
+        tuned = tune_script(
+            script, budget_s=budget_s, devices=devices, progress=_print_best, allow_incomplete=allow_incomplete
+        )
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
         context.exit(1)
@@ -152,7 +149,7 @@ def tune_script(
     budget_s: float = 0.0,
     devices: Sequence[str] = (),
     progress: Progress = lambda place, record: None,
-    stopped: Callable[[Discovery], None] = lambda discovery: None,
+    allow_incomplete: bool = True,
 ) -> list[TunedPlace]:
     """Tune each loop and function of a script's kernels that has no complete record, on this machine's GPUs.
 
@@ -165,7 +162,7 @@ def tune_script(
         devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
             Empty for Warp's default GPU and all others of its kind.
         progress: Called with the record of a place after each batch.
-        stopped: Called before the first batch, if the script stopped early.
+        allow_incomplete: False raises ScriptError if the script stops early.
 
     Returns:
         The loops and functions in the order in which the script needs them.
@@ -181,8 +178,7 @@ def tune_script(
     engine, now, gpus = require_hooks("tune_script()").engine, current(), sharing_gpus(devices)
     tuner = Tuner.of(engine, now, gpus)
     discovery = discover(script)
-    if discovery.stopped:
-        stopped(discovery)
+    common.require_complete(script, discovery, allow_incomplete)
     tuned = tuner.tune_all(places_of(engine, discovery.launches, gpus[0]), budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()
@@ -259,12 +255,6 @@ def _summary(stored: StoredRecord) -> dict[str, Any]:
     }
 
 
-def _merged(store: RecordStore, prefix: str) -> StoredRecord:
-    """A record by the prefix of its key: its place in the first folder that has it, merged from all folders."""
-    stored = store.find(prefix)
-    return replace(stored, record=store.load(stored.record.key) or stored.record)
-
-
 @tune.command()
 @click.argument("key")
 @common.json_option
@@ -273,7 +263,7 @@ def show(key: str, as_json: bool) -> None:
 
     A KEY may be shortened to its first digits.
     """
-    stored = _merged(open_store(), key)
+    stored = open_store().find(key)
     record = stored.record
     if as_json:
         common.print_json({**_summary(stored), "timings": record.to_json()["timings"]})
@@ -351,7 +341,7 @@ def contribute(file: Path, minutes: float, devices: tuple[str, ...], as_json: bo
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write records to one bundle FILE: those of KEYS, or all. It is signed if there is a signing key."""
     store = open_store()
-    records = [_merged(store, key).record for key in keys] if keys else None
+    records = [store.find(key).record for key in keys] if keys else None
     count = store.export(file, records, signer_if_any(current()))
     common.print_result(as_json, {"records": count, "file": str(file)}, f"{_records(count)} written to {file}")
 

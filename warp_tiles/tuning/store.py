@@ -253,12 +253,15 @@ class RecordStore:
         return [_united(key, several, (present or key.environment).soft()) for key, several in keyed]
 
     def find(self, digest_prefix: str) -> StoredRecord:
-        """The first record whose key begins with these hex digits. Raises RecordError for none or several keys."""
+        """The record whose key begins with these hex digits, as :meth:`load` gives it, and its first file.
+
+        Raises RecordError for none or several keys.
+        """
         everything = self.records()
         fitting = [one for one in everything if digest_prefix and one.record.key.digest.startswith(digest_prefix)]
         found = {one.record.key.digest: one for one in reversed(fitting)}
         if len(found) == 1:
-            return fitting[0]
+            return replace(fitting[0], record=self.load(fitting[0].record.key) or fitting[0].record)
         several = f"{len(found)} tuning records begin with {digest_prefix!r}: {_named(found.values())}"
         none = f"no tuning record begins with {digest_prefix!r}; there are {_named(everything) or 'none'}"
         raise RecordError(*((several, "give more digits") if found else (none, "warp-tiles tune list shows every key")))
