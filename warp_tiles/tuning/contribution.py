@@ -66,7 +66,6 @@ def contribute(
     Stored and shipped records do not count, and settings that affect code have their defaults.
 
     Args:
-        gpus: Warp's devices; the first one decides.
         minutes: Time limit. Each product has an equal share of the remaining time.
         started: Called before each product with its number from 1, the number of products, and the product.
         progress: Called with the record of a question after each batch.

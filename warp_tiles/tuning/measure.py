@@ -137,7 +137,6 @@ class Runner:
         candidate: A :class:`Candidate`; None until it is built.
         status: ``running`` until the race has decided, then ``ok``, ``dropped`` or ``failed``.
         reason: Reason why it was dropped or failed.
-        error: The failure.
         spent_s: Time that its runs took.
         unfinished: True if the race ended before it had all its runs.
     """
@@ -203,12 +202,9 @@ def race(
 ) -> None:
     """Measure runners against each other in this order, and set their status.
 
-    A runner that has samples already, the leader of an earlier race, keeps them and is not warmed up again.
-
-    Args:
-        deadline: When to stop, by ``time.monotonic``. A runner without a sample then stays ``running``. One that needs
-            more samples is ``unfinished``.
-        on_measured: Called with a runner after each of its measurements.
+    One that has samples already, the leader of an earlier race, keeps them and is not warmed up again. At the deadline,
+    by ``time.monotonic``, one without a sample stays ``running``, and one that needs more samples is ``unfinished``.
+    ``on_measured`` is called with a runner after each of its measurements.
     """
     effort = effort or Effort()
     in_time = True

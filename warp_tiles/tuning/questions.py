@@ -176,8 +176,7 @@ class Answers:
     """Measured answers to the questions of a module. See :class:`warp_tiles.providers.base.Tuned`.
 
     Attributes:
-        records: The user's records by the digests of their questions.
-        shipped: Those of the package, which count for questions without a record of the user.
+        records, shipped: The user's records by the digests of their questions, and those of the package for the others.
         soft: Soft fields of the present environment; None if they are unknown.
         forced: Answers that count before the records, by the digests of the questions, as a search forces them.
         asked: Receives the questions about loops, by their digests.

@@ -67,10 +67,8 @@ class Question:
         devices: Enters a block with the devices, at least one, that measure some configurations.
         reuse_stale: True if timings of another driver or Warp patch release count.
         what: Name of the tuned function, for messages.
-        default: One of the configurations, which is measured beside the others and the best one so far. The final
-            measurement contains it even if it is slow.
+        default: One of the configurations. It is measured beside the others and the best one so far, also in the end.
         jobs: Number of parallel builds; 0 for one per core.
-        counters: Receives the builds and measurements.
     """
 
     key: TuningKey
@@ -123,11 +121,9 @@ class Question:
         """Measure pending configurations, unless another thread or process searches for the key.
 
         They are built in parallel and measured alternately. Each timing is stored when it is final. With several
-        devices, or with a default, the fastest configurations are measured once more at the end, alternately and on
-        the first device. So their times are comparable, and the winner is less likely to have won by chance.
-
-        If one of several devices is lost, there is a warning, and the others continue its work. The configuration that
-        broke it has failed. At an interruption, the timings so far are stored as unfinished.
+        devices, or with a default, the fastest configurations are measured once more at the end, alternately and on the
+        first device, so that none wins by chance. If one of several devices is lost, there is a warning, and the others
+        continue its work. At an interruption, the timings so far are stored as unfinished.
 
         Args:
             budget_s: Seconds after which the search stops with the results so far; 0 for no limit.
@@ -185,14 +181,7 @@ _measuring: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)  # 
 
 @dataclass
 class _Search:
-    """A search in progress.
-
-    Attributes:
-        devices: Those that were not lost.
-        transient: Builds that failed for a transient cause.
-        runners: The candidates that were built, on devices that were not lost.
-        decided: Names of the candidates that have a timing.
-    """
+    """A search in progress. ``runners`` are built, on devices that were not lost; ``decided`` names have a timing."""
 
     question: Question
     devices: list[SearchDevice]

@@ -317,11 +317,7 @@ class RecordStore:
         """Add the records of an exported file to the user's folder, if all of them are valid. Returns their number.
 
         Known timings stay. Only timings of configurations that the user's records lack are added. So an import that a
-        full disk has cut short can be repeated.
-
-        Args:
-            path: A bundle, signed by a trusted key or unsigned.
-            trusted: The keys whose signatures count, by key id.
+        full disk has cut short can be repeated. A file that is signed needs a key of ``trusted``.
 
         Raises:
             RecordError: The file cannot be read, is not an export or has a later schema, or cannot be stored.
