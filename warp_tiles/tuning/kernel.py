@@ -41,6 +41,7 @@ Arguments = Sequence[Any] | Mapping[str, Any] | SimpleNamespace  # in order or b
 log = logging.getLogger("warp_tiles")
 _MOST_KEYS = 4096  # whose choices are kept in the process
 _RETRY_AFTER_S = 1.0  # after a launch of the default because another process searches
+_NOTHING = None, 0.0
 
 _instances: weakref.WeakSet[TunedKernel] = weakref.WeakSet()
 
@@ -124,10 +125,10 @@ class TunedKernel:
             given, results = inputs, outputs
         try:
             choice_key = self._choice_key(values, device)
-            chosen = self._chosen.get(choice_key)
+            chosen, until = self._chosen.get(choice_key, _NOTHING)
         except (TypeError, IndexError, AttributeError, TuningError):  # too few arguments, or an invalid key value
-            choice_key, chosen = None, None
-        if chosen is None:
+            choice_key, (chosen, until) = None, _NOTHING
+        if chosen is None or time.monotonic() > until:
             written = frozenset(self._names[len(inputs) : len(inputs) + len(outputs)]) if outputs else None
             chosen = self._launch_for(choice_key, values, device, written, stream)
         launch = wp.launch_tiled if self._options.tiled else wp.launch
@@ -219,8 +220,7 @@ class TunedKernel:
 
     def forget(self) -> None:
         """Look records up again at the next launch."""
-        self._chosen: dict[Any, TunedLaunch] = {}
-        self._retry_at: dict[Any, float] = {}
+        self._chosen: dict[Any, tuple[TunedLaunch | None, float]] = {}  # and until when it counts
 
     # ---- the question of a launch
 
@@ -298,20 +298,14 @@ class TunedKernel:
     def _launch_for(
         self, choice_key: Any, values: Sequence[Any], device: Any, written: frozenset[str] | None, stream: Any
     ) -> TunedLaunch:
-        chosen_by_key, retry_at = self._chosen, self._retry_at  # forget() replaces them, also during this search
-        if time.monotonic() < retry_at.get(choice_key, 0.0):
-            return self._factory.launch_of(self._factory.default)
+        known = self._chosen  # forget() replaces it, also during this search
         with wp.ScopedStream(stream) if stream is not None else contextlib.nullcontext():
             config = self._choose(self._listed(values), device, written)
         chosen = self._factory.launch_of(self._factory.default if config is None else config)
         if choice_key is not None:
-            if max(len(chosen_by_key), len(retry_at)) >= _MOST_KEYS:  # e.g. a key with a value that changes each time
-                chosen_by_key.clear()
-                retry_at.clear()
-            if config is not None:
-                chosen_by_key[choice_key] = chosen
-            else:
-                retry_at[choice_key] = time.monotonic() + _RETRY_AFTER_S
+            if len(known) >= _MOST_KEYS:  # e.g. a key with a value that changes each time
+                known.clear()
+            known[choice_key] = chosen, math.inf if config is not None else time.monotonic() + _RETRY_AFTER_S
         return chosen
 
     def _choose(self, values: Sequence[Any], device: Any, written: frozenset[str] | None) -> Config | None:
