@@ -169,8 +169,10 @@ def search_devices(gpus: Sequence[Any], place: Place, configs: Sequence[Config])
             return copies[name]
 
     written = frozenset(names[len(names) - launch.outputs :])
-    how: dict[str, Any] = {"devices": tuple(others), "is_scaled": True, "adjoint": place.adjoint, "is_planned": True}
-    options = LaunchOptions(lambda *_: launch.dim, reference="first", rtol=0.0, atol=_TOLERANCE, **how)
+    options = LaunchOptions(
+        lambda *_: launch.dim, reference="first", rtol=0.0, atol=_TOLERANCE, devices=tuple(others), is_scaled=True,
+        adjoint=place.adjoint, is_planned=True,
+    )  # fmt: skip
     default = place.configs[:1]
     launches = KernelLaunches(launch.kernel.func, names, launch_of, launch.values, written, gpu, options, default)
     try:

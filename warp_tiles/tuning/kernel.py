@@ -289,9 +289,10 @@ class TunedKernel:
             launches = KernelLaunches(function, self._names, launch_of, values, written, device, self._options, first)
             return launches.devices(pending)
 
-        options, reuse_stale = self._options, now.record_driver_mismatch == "reuse"
-        how = (options.effort, options.jobs, self.counters)
-        return Question(key, self._open(now), wanted, devices, reuse_stale, self.__name__, None, *how)
+        options, store, reuse_stale = self._options, self._open(now), now.record_driver_mismatch == "reuse"
+        return Question(
+            key, store, wanted, devices, reuse_stale, self.__name__, None, options.effort, options.jobs, self.counters
+        )
 
     # ---- the choice
 
@@ -449,8 +450,9 @@ def autotune(
         require(holds, name, value, remedy)
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
     further = () if devices is None else _as_tuple(devices)
-    how = (flush_l2, jobs, effort or Effort(), further, restored)
-    options = LaunchOptions(dim, tiled, reference, float(rtol), float(atol), *how)
+    options = LaunchOptions(
+        dim, tiled, reference, float(rtol), float(atol), flush_l2, jobs, effort or Effort(), further, restored
+    )
     subset = search if isinstance(search, Random) else Random(LARGEST_SPACE)
 
     def decorate(function: Callable[..., Any]) -> TunedKernel:

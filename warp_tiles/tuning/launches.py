@@ -384,8 +384,9 @@ class KernelCandidate(Candidate):
             share_precompiled_headers()
         with held(_lock_of(self.launch, device)):
             try:
-                given = {"dim": dim, "block_dim": block_dim, "tiled": self.tiled, "device": device}
-                self._packed = pack_launch(kernel, values, gradients, **given)
+                self._packed = pack_launch(
+                    kernel, values, gradients, dim=dim, block_dim=block_dim, tiled=self.tiled, device=device
+                )
             except Exception as error:
                 if is_transient(error):
                     kernel.module.mark_modified()  # otherwise Warp raises it again without a build
