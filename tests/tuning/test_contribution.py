@@ -22,6 +22,7 @@ from benchmarks import ship_records
 from benchmarks.contributions import Contribution, read_contribution
 from tests.tuning.place_fakes import H200, Machine, question
 from tests.tuning.place_fakes import timing as place_timing
+from tests.tuning.tuning_records import key, timing
 from warp_tiles import settings
 from warp_tiles._warp import require_hooks
 from warp_tiles.cli import commands
@@ -213,7 +214,7 @@ def test_without_any_measurement_there_is_no_file(machine: Machine, tmp_path: Pa
     assert not (tmp_path / "gpu.records").exists()
 
 
-def test_a_file_of_another_machine_is_not_continued(
+def test_a_file_of_another_machine_or_of_other_subjects_is_not_continued(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "gpu.records"
@@ -225,6 +226,9 @@ def test_a_file_of_another_machine_is_not_continued(
             contribute(path, [GPU], 1.0)
         assert caught.value.remedy == "name a new file"
         assert path.read_bytes() == before
+    RecordStore(tmp_path / "own").export(path, [Record(key(), (timing({"x": 1}),))])
+    with pytest.raises(RecordError, match="is no contribution: it has records of other subjects"):
+        contribute(path, [GPU], 1.0)
 
 
 # ---- the command
