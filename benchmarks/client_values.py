@@ -16,6 +16,7 @@ STARTS = {  # rows of client_speed.json
     "starts featherstone": "Newton, Featherstone",
     "starts ik": "Newton, inverse kinematics (LM)",
     "starts kamino": "Newton, Kamino's solver, 256 mechanisms",
+    "starts kamino H100": "the same on an H100, of an earlier state",
     "starts kamino 4096": "Newton, Kamino's solver, 4,096 mechanisms",
 }
 WORLDS = {"humanoid": 8192, "n_humanoid": 1024, "featherstone": 4096, "ik": 4096}
