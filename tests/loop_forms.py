@@ -181,6 +181,13 @@ MORE: dict[str, Form] = {
         expected=lambda a, b: (a @ b) - even_steps(a) @ even_steps(b.T).T,
         differentiable=False,
     ),
+    "continue between two products": Form(
+        kernel(START, ranged(product=f"{ODD}\n    if k % 32 == 0:\n        continue\n    {ODD}"), STORE),
+        state="register_accumulators",
+        code="jump_between_products",
+        expected=lambda a, b: 2 * (a @ b) - even_steps(a) @ even_steps(b.T).T,
+        differentiable=False,
+    ),
     "a view in a loop whose last iteration multiplies nothing": Form(
         kernel(START, with_transposed_b(ranged(more=("if k % 32 == 16:", "    continue"), product=TRANSPOSED)), STORE),
         expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,

@@ -16,7 +16,17 @@ from dataclasses import dataclass
 
 from warp_tiles.codegen.module_code import Accumulation, Buffer, aligned
 from warp_tiles.codegen.operations import JUMPS, LOAD, TUPLE, ZEROS, Effect, Operation, Scalar, Tile
-from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, Node, loops, operations, path_to
+from warp_tiles.codegen.trace import (
+    Branch,
+    Context,
+    FunctionTrace,
+    Loop,
+    Node,
+    loops,
+    operations,
+    own_operations,
+    path_to,
+)
 from warp_tiles.gemm.main_loop import reason_for_no_buffers
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import GemmProblem
@@ -48,6 +58,9 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     block = _block_of(loop.nodes, multiplied)
     if block is None:
         raise Refused(Rejected("products_in_branches"))
+    first, last = (choose(map(block.index, multiplied)) for choose in (min, max))
+    jumps = [one for one in own_operations(Branch(block[first:last])) if one.name in JUMPS]
+    refuse(bool(jumps), "jump_between_products")
     inside = list(operations(loop.nodes))
     body = Body(block, tuple(operation for operation in inside if operation.name == LOAD))
     loaded = set(body.tiles)

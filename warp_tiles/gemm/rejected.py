@@ -116,6 +116,7 @@ REASONS = {
     # ---- loads ahead
     "async_copies_off": "the setting async_copies is off: set it to 'on'",
     "products_in_branches": "its products lie in different branches: move them to one",
+    "jump_between_products": "a jump lies between its products: move it before the first or behind the last one",
     "no_loaded_operand": "the loop loads no operand of its products: load one in the loop",
     "unrolled_condition": "Warp unrolls the loop around a condition: give its range a variable bound",
     "unrolled_without_loads": "its iterations do not each load what they multiply: load A and B in each",
