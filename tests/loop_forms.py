@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tests.computed_forms import COMPUTED_FORMS
 from tests.loop_texts import (
     EXTRA,
     LOAD_A,
@@ -527,7 +528,7 @@ MORE: dict[str, Form] = {
         reason="Warp unrolls the loop, so that each iteration has tiles of its own",
     ),
 }
-FORMS = SPELLINGS | MORE | NATIVE_FORMS
+FORMS = SPELLINGS | MORE | NATIVE_FORMS | COMPUTED_FORMS
 
 
 def reordered(a: Matrix) -> Matrix:

@@ -11,7 +11,7 @@ from typing import Literal
 from benchmarks.speed.builds import ARCH, Build
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
-Form = Literal["resident", "loop", "update"]
+Form = Literal["resident", "loop", "update", "gram"]
 Side = Literal["tiles", "warp", "scalar"]
 Types = Literal["fp16", "bf16", "tf32", "fp32", "fp64"]
 
@@ -48,6 +48,15 @@ _LOOP_BODY = """    i, j = wp.tid()
         b = {b}
 {product}    wp.tile_store(C, c, offset=(i * {m}, j * {n}))
 """
+_GRAM_BODY = """    i = wp.tid()
+    c = {start}
+    for step in range(0, B.shape[1], {k}):
+        j = wp.tile_load(B[i], shape=({k}, {n}), offset=(step, 0), storage="shared")
+        e = wp.tile_load(A[i], shape={k}, offset=step)
+        w = wp.tile_broadcast(wp.tile_reshape(e, shape=({k}, 1)), shape=({k}, {n}))
+        c += wp.tile_matmul(wp.tile_transpose(j), wp.tile_map(wp.mul, w, j))
+    wp.tile_store(C[i], c)
+"""
 _RESIDENT_LOAD = 'wp.tile_load({array}[i % {array}.shape[0]], shape=({rows}, {columns}), storage="shared")'
 _LOOP_LOAD = (
     'wp.tile_load({array}, shape=({rows}, {columns}), offset=({row} * {rows}, {column} * {columns}), storage="shared")'
@@ -63,7 +72,7 @@ class Cell:
     Attributes:
         form: ``resident``: A and B stay in shared memory and are multiplied ``calls`` times; ``loop``: tiles of two
             large matrices are loaded and multiplied; ``update``: the loop of a blocked factorization, which loads a
-            tile of C and subtracts the products.
+            tile of C and subtracts the products; ``gram``: J^T D J, where the rows of J in B have weights in A.
         a, b, c: Dtypes.
         m, n, k: Sizes of the tiles.
         threads: Threads of a block.
@@ -87,6 +96,11 @@ class Cell:
     main_loop: str = ""
     transposed: str = ""
     alone: bool = False
+
+    @property
+    def is_batched(self) -> bool:
+        """True if each block has matrices of its own."""
+        return self.form in ("resident", "gram")
 
     @property
     def name(self) -> str:
@@ -118,15 +132,17 @@ class Cell:
             options["warp_tiles_main_loop"] = self.main_loop
         if self.alone and side == "tiles":
             options["warp_tiles_register_accumulators"] = False
-        dimensions = "3d" if self.form == "resident" else "2d"
+        dimensions = {"resident": (3, 3, 3), "gram": (2, 3, 3)}.get(self.form, (2, 2, 2))
         types = {"A": self.a, "B": self.b, "C": self.c}
-        parameters = [f"{name}: wp.array{dimensions}(dtype=wp.{dtype})" for name, dtype in types.items()]
+        parameters = [
+            f"{name}: wp.array{count}d(dtype=wp.{dtype})" for (name, dtype), count in zip(types.items(), dimensions)
+        ]
         if self.form == "resident":
             parameters.append("calls: int")
         precision = ', precision="tf32"' if self.tf32 else ""
         products = {"loop": f"wp.tile_matmul(a, b, c{precision})", "update": "c -= wp.tile_matmul(a, b)"}
         product = f"        {products.get(self.form, '')}\n"
-        body = _RESIDENT_BODY if self.form == "resident" else _LOOP_BODY
+        body = {"resident": _RESIDENT_BODY, "gram": _GRAM_BODY}.get(self.form, _LOOP_BODY)
         body = body.replace("{start}", _LOADED if self.form == "update" else _ZEROS)
         return _HEADER.format(options=options, parameters=", ".join(parameters)) + body.format(
             m=self.m, n=self.n, k=self.k, c=self.c, precision=precision, product=product,
@@ -172,9 +188,9 @@ class Part:
         title: Description of the measurements.
         entries: Its rows.
         calls: Products per block (resident).
-        blocks: Blocks (resident).
+        blocks: Blocks (resident, gram).
         size: Edge of the square matrices (loop).
-        depth: Their K, if it is another (loop).
+        depth: Their K, if it is another (loop); the rows of J (gram).
     """
 
     name: str
@@ -188,9 +204,9 @@ class Part:
     def flops(self, cell: Cell) -> int:
         """Floating-point operations of one launch. An adjoint counts as three products, as Warp replays the first."""
         products = 3 if cell.backward else 1
-        if cell.form != "resident":
+        if not cell.is_batched:
             return products * 2 * self.size**2 * (self.depth or self.size)
-        return products * 2 * cell.m * cell.n * cell.k * self.calls * self.blocks
+        return products * 2 * cell.m * cell.n * (self.depth or cell.k * self.calls) * self.blocks
 
     @property
     def whole(self) -> bool:
@@ -324,6 +340,8 @@ PARTS: dict[str, Part] = {
         _part("loop", "4096 x 4096 x 4096: load, load, multiply", "loop", _LOOPS),
         _part("update", "2048 x 2048 x 2048: load, load, subtract the product", "update",
               dict.fromkeys(_SCALAR, _UPDATE), *_BOTH, size=2048),
+        _part("gram", "J^T D J of 2112 matrices J of 128 rows", "gram",
+              {"fp32": with_threads("32x32x16 32x32x32 64x64x16 64x64x32", 64, 128)}, depth=128),
         _part("backward_resident", "64 products and their adjoints, replayed by Warp", "resident", _OF_TILES),
         _part("backward_small", "small products and their adjoints, replayed by Warp", "resident", _OF_SMALL, *_BOTH,
               calls=256),

@@ -102,6 +102,8 @@ class Side:
     @staticmethod
     def _shapes(cell: Cell, part: Part) -> tuple[tuple[int, ...], ...]:
         depth = part.depth or part.size
+        if cell.form == "gram":
+            return (part.blocks, depth), (part.blocks, depth, cell.n), (part.blocks, cell.m, cell.n)
         m, n, k = (cell.m, cell.n, cell.k) if cell.form == "resident" else (part.size, part.size, depth)
         a = (k, m) if cell.transposed == "a" else (m, k)
         b = (n, k) if cell.transposed == "b" else (k, n)
@@ -115,7 +117,7 @@ class Side:
         """Returns a recorded launch of the kernel or of its adjoint."""
         resident = self.cell.form == "resident"
         part, cell = self.part, self.cell
-        grid = [part.blocks] if resident else [part.size // cell.m, part.size // cell.n]
+        grid = [part.blocks] if cell.is_batched else [part.size // cell.m, part.size // cell.n]
         keywords: dict[str, Any] = {"dim": grid, "block_dim": cell.threads, "device": DEVICE, "record_cmd": True}
         arrays, count = [self.a, self.b, self.c], [calls] if resident else []
         keywords["inputs"] = [*arrays, *count]

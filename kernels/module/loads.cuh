@@ -9,6 +9,15 @@ namespace wt_module {
 
 constexpr int VECTOR_BYTES = 16;
 
+// The rows of a tile. A tile with one dimension is one row.
+template <typename Shape> constexpr int rows_of()
+{
+    if constexpr (Shape::N == 1)
+        return 1;
+    else
+        return Shape::dim(0);
+}
+
 // Returns true if a tile lies inside an array whose rows are contiguous, and sets `start` to the address of the tile's first
 // element. With VECTORS, the array must also be in global memory and its rows aligned. These conditions come first: small products
 // took up to 44 more registers when they came last.
@@ -18,14 +27,17 @@ inline __device__ bool is_inside(T* array, const Global& region, char*& start)
     const auto& strides = region.data.strides;
     const auto& sizes = region.data.shape;
     using wt::arch::mad_wide;
+    constexpr int LAST = Shape::N - 1;
     char* const first = reinterpret_cast<char*>(array);
-    start = mad_wide(strides[0], region.offset[0], mad_wide(static_cast<int>(sizeof(T)), region.offset[1], first));
-    bool whole = strides[1] == sizeof(T);
+    start = mad_wide(static_cast<int>(sizeof(T)), region.offset[LAST], first);
+    if constexpr (Shape::N == 2)
+        start = mad_wide(strides[0], region.offset[0], start);
+    bool whole = strides[LAST] == sizeof(T);
     if constexpr (VECTORS) {
-        whole = __isGlobal(array) && whole && strides[0] % VECTOR_BYTES == 0;
+        whole = __isGlobal(array) && whole && (Shape::N == 1 || strides[0] % VECTOR_BYTES == 0);
         whole = whole && reinterpret_cast<uint64_t>(start) % VECTOR_BYTES == 0;
     }
-    for (int d = 0; d < 2; ++d) {
+    for (int d = 0; d < Shape::N; ++d) {
         const int last = sizes[d] - Shape::dim(d);
         whole = whole && last >= 0 && unsigned(region.offset[d]) <= unsigned(last);
     }
@@ -44,8 +56,8 @@ inline __device__ bool is_vectorizable(T* array, const Global& region, char*& st
 template <typename T, typename Shape, typename Act>
 inline __device__ void for_each_vector(int stride, char* start, Act&& act)
 {
-    constexpr int PER_ROW = Shape::dim(1) * static_cast<int>(sizeof(T)) / VECTOR_BYTES;
-    constexpr int VECTORS = Shape::dim(0) * PER_ROW;
+    constexpr int PER_ROW = Shape::dim(Shape::N - 1) * static_cast<int>(sizeof(T)) / VECTOR_BYTES;
+    constexpr int VECTORS = rows_of<Shape>() * PER_ROW;
     constexpr int ITERATIONS = (VECTORS + WP_TILE_BLOCK_DIM - 1) / WP_TILE_BLOCK_DIM;
     constexpr int UNROLLED = ITERATIONS < 16 ? ITERATIONS : 16;
     const unsigned thread = threadIdx.x;
@@ -63,10 +75,19 @@ inline __device__ void for_each_vector(int stride, char* start, Act&& act)
     }
 }
 
-// True for a dense two-dimensional tile whose rows are whole 16-byte vectors.
+// True for a dense tile of one or two dimensions whose rows are whole 16-byte vectors.
 template <typename T, typename Layout> constexpr bool has_whole_vectors()
 {
-    return Layout::Shape::N == 2 && Layout::Dense && Layout::Shape::dim(Layout::Shape::N - 1) * sizeof(T) % VECTOR_BYTES == 0;
+    return Layout::Shape::N <= 2 && Layout::Dense && Layout::Shape::dim(Layout::Shape::N - 1) * sizeof(T) % VECTOR_BYTES == 0;
+}
+
+// The coordinates of a tile's i-th element.
+template <typename Shape> inline __device__ auto coordinates(int i)
+{
+    if constexpr (Shape::N == 1)
+        return wp::tile_coord(i);
+    else
+        return wp::tile_coord(i / Shape::dim(1), i % Shape::dim(1));
 }
 
 // Returns the address of a tile's i-th element in its array, or null outside the array. Strides are in bytes, because the
@@ -74,9 +95,9 @@ template <typename T, typename Layout> constexpr bool has_whole_vectors()
 template <typename T, typename Global> inline __device__ const T* element(const Global& source, int i)
 {
     using Shape = typename Global::Shape;
-    const auto coord = wp::tile_coord(i / Shape::dim(1), i % Shape::dim(1));
+    const auto coord = coordinates<Shape>(i);
     if (Global::bounds_check) {
-        for (int d = 0; d < 2; ++d)
+        for (int d = 0; d < Shape::N; ++d)
             if (source.offset[d] + coord[d] >= source.data.shape[d])
                 return nullptr;
     }
@@ -90,7 +111,7 @@ template <typename Shape, typename Global> inline __device__ void check_alignmen
     if constexpr (Global::is_aligned) {
         using Check = wp::tile_vectorized_check_t<typename Global::Type, Shape>;
         Check::validate_aligned_compile_time();
-        Check::validate_aligned_runtime(tile, tile.byte_offset_from_coord(wp::tile_coord(0, 0)));
+        Check::validate_aligned_runtime(tile, tile.byte_offset_from_coord(coordinates<Shape>(0)));
     }
 }
 
@@ -105,7 +126,7 @@ template <bool First, typename T, typename Layout, bool Owner, typename Global>
 inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Global& source)
 {
     using Shape = typename Layout::Shape;
-    if constexpr (Shape::N != 2 || !Layout::Dense) {
+    if constexpr (Shape::N > 2 || !Layout::Dense) {
         tile = source;
     } else {
         check_alignment<Shape>(source);

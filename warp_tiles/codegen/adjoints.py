@@ -181,6 +181,7 @@ def plan_reverse(
         accepted(target.rejection)
         return None
     body = accepted(body_of(context.function, loop, products))
+    accepted(body.computes)
     is_range = loop.kind == "range" and loop.reverses
     refuse(not is_range, "while_loop" if loop.kind == "while" else "unrolled_loop")
     refuse(len(products) != 1, "several_products", len(products))

@@ -75,7 +75,7 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
         if not decision.loads:
             for product in decision.accumulations:
                 _replace_product(macros, product, f"{_add(product)} {SYNC}")
-        elif not decision.buffers:
+        elif not decision.buffers and decision.arrival is None:
             _emit_unrolled(macros, decision)
         else:
             _emit_double_buffers(macros, decision)
@@ -121,7 +121,8 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
         declaration = f"wt_module::DoubleBuffer<decltype({tile})> {name};"
         macros.add(Hook.BEGIN, loop, f"{declaration} {name}.start({tile}, {second});")
         ends.append(f"{name}.end({tile}, {second});")
-        macros.replace(Hook.AT, buffer.load.own_hook, f"{begin}wt_module::Load<false>() << {STATEMENT}")
+    for load in decision.loads:
+        macros.replace(Hook.AT, load.own_hook, f"{begin}wt_module::Load<false>() << {STATEMENT}")
         begin = ""  # only the first load of an iteration waits for the loads of the iteration before
     # the offset of a view is stored in each iteration, because the last iteration may skip the products
     offsets: dict[str, str] = {}
@@ -131,10 +132,16 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
         _replace_product(macros, product, "")
     for name in offsets:
         macros.add(Hook.BEGIN, loop, f"unsigned {name};")
-    stores = f" if ({state}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
     swaps = " ".join(f"{name}.swap();" for name in names.values())
-    text = f"{multiply}:;{stores} if ({state}.pending) {{ {' '.join(adds)} }} {state}.pending = true; {swaps}"
-    _replace_product(macros, decision.accumulations[-1], f"{text} if (!{state}.more) goto {done};")
+    multiplied, leave = f"if ({state}.pending) {{ {' '.join(adds)} }}", f"if (!{state}.more) goto {done};"
+    if decision.arrival is None:
+        stores = f" if ({state}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
+        text = f"{multiply}:;{stores} {multiplied} {state}.pending = true; {swaps} {leave}"
+    else:  # a jump to the next iteration leaves nothing to multiply
+        arrived = f"{multiply}:; {multiplied} {state}.pending = false; {leave} {_WAIT}"
+        macros.add(Hook.WAIT, decision.arrival, arrived)
+        text = f"{' '.join(offsets.values())} {state}.pending = true; {swaps}"
+    _replace_product(macros, decision.accumulations[-1], text)
     macros.add(Hook.END, loop, f"{state}.more = false; {_WAIT} goto {multiply}; {done}:;")
     macros.add(Hook.END, loop, " ".join(ends))
     if decision.extra_bytes:

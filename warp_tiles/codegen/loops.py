@@ -76,6 +76,7 @@ class _Decider:
         target, function, cost, ring = self.target, self.context.function, None, None
         loads: tuple[Operation, ...] = ()
         buffers: tuple[Buffer, ...] = ()
+        arrival: int | None = None
         store: AccumulatorStore | Rejected | None = None
         staged = self._staged(loop, around, products)
         if isinstance(staged, Ring) and target.forbidden:
@@ -97,7 +98,7 @@ class _Decider:
                 if isinstance(ahead, Rejected):
                     reasons.append(ahead)
                 else:
-                    loads, buffers = ahead
+                    loads, buffers, arrival = ahead
             # without a function, the reason against accumulators in registers already is the reason
             has_functions = all(product.site in target.variants for product in products)
             if loop.kind != "unrolled" and staged and (loads or (has_functions and staged not in reasons)):
@@ -113,6 +114,7 @@ class _Decider:
             loads,
             buffers,
             ring,
+            arrival=arrival,
             accumulator_store=store,
             cost=cost,
         )
@@ -170,15 +172,19 @@ class _Decider:
     @rejectable
     def _ahead(
         self, loop: Loop, accumulations: tuple[Accumulation, ...]
-    ) -> tuple[tuple[Operation, ...], tuple[Buffer, ...]]:
-        """Returns the loads that run ahead without stages, and their second buffers; or the reason why none do."""
+    ) -> tuple[tuple[Operation, ...], tuple[Buffer, ...], int | None]:
+        """Returns the loads, second buffers and arrival of a loop that loads ahead without stages.
+
+        Returns:
+            Or the reason why it does not load ahead.
+        """
         accepted(None if self.target.ahead else ASYNC_COPIES_OFF)
         body = accepted(body_of(self.context.function, loop, accumulations))
         if loop.kind == "unrolled":
             check_unrolled(body, accumulations)
-            return body.loads, ()
+            return body.loads, (), None
         variants = [self.target.variants[product.operation.site] for product in accumulations]
-        return body.loads, accepted(double_buffers(self.context, body, accumulations, variants))
+        return body.loads, accepted(double_buffers(self.context, body, accumulations, variants)), body.arrival
 
     def _reverse(self, loop: Loop, found: LoopDecision) -> ReverseRing | Rejected | None:
         """The stages of a loop's reverse pass, or the reason why it has none; None without an adjoint."""

@@ -267,11 +267,13 @@ class LoopDecision:
         reasons: Why products keep no accumulators in registers, why no tile is loaded ahead, or why it has no stages;
             with stages, the reason against other instructions.
         loads: Its loads, in the order of the program; empty if it does not load ahead. A loop that does computes all
-            products at the place of the last one. An unrolled loop computes each at the place of the next one, and the
-            last one at its end.
-        buffers: The second buffer of each tile; empty with stages, and in an unrolled loop, where each iteration has
-            its own tiles.
+            products at the place of the last one, or on arrival. An unrolled loop computes each at the place of the
+            next one, and the last one at its end.
+        buffers: The second buffer of each loaded operand; empty with stages, and in an unrolled loop, where each
+            iteration has its own tiles.
         reverse: The reverse pass with stages, or the reason why it has none; None without an adjoint.
+        arrival: Number of the hook at which the block multiplies the tiles of the iteration before and waits for the
+            loads, because the next statements work on tiles; None without such statements.
         accumulator_store: The store that takes the accumulators from registers, or the reason why C is written; None
             without stages.
         cost: What a setting that forbids stages costs the loop; None if none does.
@@ -288,6 +290,7 @@ class LoopDecision:
     buffers: tuple[Buffer, ...] = ()
     ring: Ring | None = None
     reverse: ReverseRing | Rejected | None = None
+    arrival: int | None = None
     accumulator_store: AccumulatorStore | Rejected | None = None
     cost: Rejected | None = None
 

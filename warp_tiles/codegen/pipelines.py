@@ -1,9 +1,12 @@
 """Loops that load the tiles of the next product during a product.
 
 A second buffer for each tile that a loop loads is enough: each iteration loads its tiles into one set of buffers, and
-multiplies the previous iteration's tiles from the other set. If C holds zeros before a loop whose accumulators stay in
-registers, or is a new tile that is added to another one after the loop, its memory is idle until the loop ends, and the
-buffers lie there as far as they fit. The others lie in extra memory.
+multiplies the previous iteration's tiles from the other set. If statements between loads and product work on tiles,
+such as one that computes an operand, the block multiplies before them, and then waits for the loads.
+
+If C holds zeros before a loop whose accumulators stay in registers, or is a new tile that is added to another one after
+the loop, its memory is idle until the loop ends, and the buffers lie there as far as they fit. The others lie in extra
+memory.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
@@ -39,10 +42,16 @@ class Body:
 
     Attributes:
         block: The statements that directly contain its loads and products.
+        loads: Those into shared memory.
+        computes: Why loads do not run on while statements between loads and products work on tiles; None without such
+            statements.
+        arrival: Number of the hook at which the block waits for the loads, before these statements; None without any.
     """
 
     block: tuple[Node, ...]
     loads: tuple[Operation, ...]
+    computes: Rejected | None = None
+    arrival: int | None = None
 
     @property
     def tiles(self) -> dict[str, Tile]:
@@ -58,27 +67,65 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     block = _block_of(loop.nodes, multiplied)
     if block is None:
         raise Refused(Rejected("products_in_branches"))
+    inside = list(operations(loop.nodes))
     first, last = (choose(map(block.index, multiplied)) for choose in (min, max))
     jumps = [one for one in own_operations(Branch(block[first:last])) if one.name in JUMPS]
     refuse(bool(jumps), "jump_between_products")
-    inside = list(operations(loop.nodes))
-    body = Body(block, tuple(operation for operation in inside if operation.name == LOAD))
-    loaded = set(body.tiles)
+    loads = [operation for operation in inside if operation.name == LOAD]
+    loaded = {tile.name for load in loads for tile in load.tiles}
     used = {name for product in products for tile in (product.a, product.b) for name in tile.memory}
-    refuse(not used & loaded, "no_loaded_operand")
+    after_loads = () if loop.kind == "unrolled" else _between(block, loads, multiplied)
+    refuse(not (used & loaded or after_loads), "no_loaded_operand")
+    computing: dict[Operation, Rejected] = {}
     for operation in inside:
         if operation in (*multiplied, *additions):
             continue
         problem = _problem_of_operation(function, loop, operation, loaded)
+        may_compute = _may_compute(operation, after_loads, multiplied)
         # the products read the tiles of the iteration before through the view of this iteration
         if operation.effect is Effect.ALIAS and _varies(function, loop, operation):
             is_loaded = any(tile.memory & loaded for tile in operation.tiles)
             problem = Rejected("moving_view_of_loaded_tile" if is_loaded else "moving_view", (operation.name,))
-        accepted(problem, at=operation.line)
-    for load in body.loads:
-        accepted(_problem_of_load(function, load, block, multiplied, inside, used), at=load.line)
+            may_compute = may_compute and not any(tile.memory & used for tile in operation.tiles)
+        if problem is not None and may_compute:
+            computing[operation] = problem.at(operation.line)
+        else:
+            accepted(problem, at=operation.line)
+    for load in loads:
+        problem = _problem_of_load(function, load, block, multiplied, inside, used, computing)
+        accepted(problem, at=load.line)
     refuse(loop.kind == "unrolled" and block is not loop.nodes, "unrolled_condition")
-    return body
+    shared = tuple(load for load in loads if load.tiles[0].owner)
+    if not computing:
+        return Body(block, shared)
+    refuse(not shared, "no_loaded_operand")
+    start, computes = next(iter(computing.items()))
+    until = next(index for index, node in enumerate(after_loads) if start in operations((node,)))
+    *_, arrival = (node.wait for node in after_loads[: until + 1] if node.wait is not None)
+    return Body(block, shared, computes, arrival)
+
+
+def _between(block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Operation]) -> tuple[Node, ...]:
+    """The statements between the last load of a block and its last product."""
+    last_load = max((block.index(load) for load in loads if load in block), default=len(block))
+    return block[last_load + 1 : max(map(block.index, products))]
+
+
+def _may_compute(operation: Operation, after_loads: tuple[Node, ...], products: Sequence[Operation]) -> bool:
+    """True if an operation may work on tiles after the loads of its iteration have arrived.
+
+    The products come later, so that nothing may change operands after the first of them.
+
+    Args:
+        after_loads: The statements between the last load and the last product.
+    """
+    within = list(operations(after_loads))
+    if operation not in within or operation.effect not in (Effect.TILES, Effect.ALIAS):
+        return False
+    if operation.product or operation.solver is not None or operation.assigned_tile is not None:
+        return False
+    is_before = not any(product in within[: within.index(operation)] for product in products)
+    return is_before or not operation.changed_tiles
 
 
 def _varies(function: FunctionTrace, loop: Loop, operation: Operation) -> bool:
@@ -134,16 +181,21 @@ def _problem_of_load(
     products: Sequence[Operation],
     inside: Sequence[Operation],
     used: set[str],
+    computing: Collection[Operation],
 ) -> None:
-    """Returns the reason why a load cannot run ahead; None if it can."""
+    """Returns the reason why a load cannot run ahead; None if it can, or if a tile is computed from its registers."""
     (tile,) = load.tiles
     refuse(load not in block, "loaded_in_other_branch")
+    if computing and tile.storage == "register":
+        return
     refuse(not tile.owner, "loaded_to_registers")
+    used = used.union(name for other in computing for one in other.tiles for name in one.memory)
     for operation in function.operations():
         if operation is load or not any(tile.name in other.memory for other in operation.tiles):
             continue
         is_view = operation.effect is Effect.ALIAS and operation in inside
-        refuse(operation not in products and not is_view, "loaded_tile_used", operation.line)
+        is_known = is_view or operation in products or operation in computing
+        refuse(not is_known, "loaded_tile_used", operation.line)
     refuse(tile.name not in used, "loaded_tile_not_multiplied")
 
 
@@ -158,7 +210,7 @@ def check_unrolled(body: Body, products: Sequence[Accumulation]) -> None:
 def double_buffers(
     context: Context, body: Body, products: Sequence[Accumulation], variants: Sequence[GemmProblem]
 ) -> tuple[Buffer, ...]:
-    """Places a second buffer for each loaded tile: in a C that holds zeros before its loop, else in extra memory.
+    """Places a second buffer for each loaded operand: in a C that holds zeros before its loop, else in extra memory.
 
     Args:
         variants: The forward products of the loop.
@@ -175,7 +227,8 @@ def double_buffers(
             free[c.name] = 0, c
     extra = 0
     places: dict[str, tuple[Tile | None, int]] = {}
-    loaded = [(tile, load) for load in body.loads for tile in load.tiles]
+    operands = {name for product in products for tile in (product.a, product.b) for name in tile.memory}
+    loaded = [(tile, load) for load in body.loads for tile in load.tiles if tile.name in operands]
     for tile, _ in sorted(loaded, key=lambda pair: -pair[0].size_bytes):
         name = next((name for name, (used, c) in free.items() if used + tile.size_bytes <= c.size_bytes), None)
         if name is None:

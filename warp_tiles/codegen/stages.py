@@ -52,6 +52,7 @@ class LoopTarget:
 @rejectable
 def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accumulation], target: LoopTarget) -> Ring:
     """Returns the stages of a loop that can load ahead, or the reason why it has none."""
+    accepted(body.computes)
     check_order(body, products)
     asked: list[tuple[GemmProblem, tuple[str, str]]] = []
     for product in products:

@@ -150,7 +150,7 @@ class PlannedLoop:
         products: The number of its products, without those of inner loops.
         state: ``pipelined``: tiles are loaded ahead and accumulators stay in registers; ``register_accumulators``: no
             tile is loaded ahead; ``as_warp``: the loop is unchanged.
-        stages: Number of buffers of each tile that the loop loads.
+        stages: Number of buffers of each operand that the loop loads.
         reason: The reason for this state.
         codes: The codes of the rejections in ``reason``. ``gradients_code``, ``reverse_code`` and ``store_code`` belong
             to the texts of these names; they are empty without a rejection.
@@ -399,7 +399,9 @@ def _reasons(decision: LoopDecision) -> Iterator[Rejected | str]:
             yield f"double buffers of {in_c} bytes lie in C's memory, which is idle in the loop"
         if extra:
             yield f"double buffers of {extra} bytes lie in extra shared memory"
-        if decision.loads and not decision.buffers:
+        if decision.arrival is not None:
+            yield "loads run during the products of the iteration before, and arrive before other statements on tiles"
+        elif decision.loads and not decision.buffers:
             yield "Warp unrolls the loop, so that each iteration has tiles of its own"
         yield from decision.reasons
         return

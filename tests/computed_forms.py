@@ -1,0 +1,335 @@
+"""Forms of loops that compute operands of their products, such as J^T D J, see :mod:`tests.loop_forms`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.loop_texts import (
+    LOAD_A,
+    LOAD_B,
+    ONES,
+    OTHER,
+    START,
+    STORE,
+    STORE_SUM,
+    Form,
+    Matrix,
+    even_steps,
+    indented,
+    kernel,
+    loop,
+    ranged,
+    steps,
+)
+
+ABOVE = """
+@wp.func
+def kept(weight: Any, x: Any):
+    return wp.where(weight > weight - weight, x, x - x)
+
+
+@wp.func
+def weighted(weights: Any, rows: Any):
+    return wp.tile_map(wp.mul, wp.tile_broadcast(wp.tile_reshape(weights, shape=(16, 1)), shape=(16, 32)), rows)
+"""
+NATIVE = """
+@wp.func_native("WP_TILE_SYNC(); return n * 16;")
+def step_of_block(n: wp.int64) -> wp.int64: ...
+"""
+LOAD_WEIGHTS = "e = wp.tile_load(A[i * 32], shape=16, offset=k)"
+BROADCAST = "w = wp.tile_broadcast(wp.tile_reshape(e, shape=(16, 1)), shape=(16, 32))"
+BY_MAP, BY_OPERATOR = f"{BROADCAST}\nr = wp.tile_map(wp.mul, w, b)", f"{BROADCAST}\nr = b * w"
+BY_FUNCTION = "r = weighted(e, b)"
+NEW, INTO_C = "c += wp.tile_matmul(t, r)", "wp.tile_matmul(t, r, c)"
+TRANSPOSED = "t = wp.tile_transpose(b)"
+RANGE = "for k in range(0, A.shape[1], 16):"
+BUFFERS, ALL_BUFFERS = (f"double buffers of {size} bytes lie in C's memory" for size in (2048, 4096))
+EXTRA_BUFFERS = "double buffers of 2048 bytes lie in extra shared memory"
+COMPUTED = "arrive before other statements on tiles"
+
+
+def gram(*computed: str, product: str = NEW, start: str = ONES, head: str = RANGE, above: str = ABOVE) -> str:
+    """A kernel whose blocks multiply the transpose of tiles of B by the same tiles with rows scaled by A."""
+    lines = (LOAD_B.format(k="k"), LOAD_WEIGHTS, *computed, product)
+    return kernel(start, head, indented(*lines), STORE, above=above)
+
+
+def of_gram(a: Matrix, b: Matrix, start: int = 1, length: int | None = None) -> Matrix:
+    """What :func:`gram` computes."""
+    rows = [
+        [start + part[:length].T @ (a[i : i + 1, :length].T * part[:length]) for part in (b[:, :32], b[:, 32:])]
+        for i in (0, 32)
+    ]
+    return np.block(rows)
+
+
+def scaled(weight: str, *, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, r, c)") -> str:
+    """A kernel that scales the tiles of B by a number of each step."""
+    return kernel(START, ranged(more=(*more, f"r = {weight} * b"), product=product), STORE, above=ABOVE)
+
+
+COMPUTED_FORMS: dict[str, Form] = {
+    "rows scaled by a map of a broadcast vector": Form(
+        gram(BY_MAP, TRANSPOSED),
+        reason=BUFFERS,
+        expected=of_gram,
+        differentiable=False,  # Warp's adjoint of the transpose doubles the tile, before that of the map reads it
+        has_half=False,
+    ),
+    "rows scaled by an operator, into C": Form(
+        gram(TRANSPOSED, BY_OPERATOR, product=INTO_C),
+        reason=EXTRA_BUFFERS,
+        expected=of_gram,
+    ),
+    "rows scaled by a function": Form(
+        gram(TRANSPOSED, BY_FUNCTION, product=INTO_C, start=START),
+        reason=COMPUTED,
+        expected=lambda a, b: of_gram(a, b, 0),
+    ),
+    "rows masked by the sign of a vector, in a while loop": Form(
+        gram(
+            TRANSPOSED,
+            f"{BROADCAST}\nr = wp.tile_map(kept, w, b)",
+            f"{NEW}\nk += 16",
+            product="",
+            head="k = int(0)\nwhile k < A.shape[1]:",
+        ),
+        reason=BUFFERS,
+        expected=lambda a, b: of_gram((a > 0).astype(float), b),
+        differentiable=False,
+        has_half=False,
+    ),
+    "rows scaled in no iteration": Form(
+        gram(TRANSPOSED, BY_MAP, head="for k in range(0, A.shape[1] // 100000, 16):"),
+        reason=BUFFERS,
+        expected=lambda a, b: np.ones((64, 64)),
+        has_half=False,
+    ),
+    "rows scaled in one iteration": Form(
+        gram(TRANSPOSED, BY_MAP, head="for k in range(0, A.shape[1] // 20, 16):"),
+        reason=BUFFERS,
+        expected=lambda a, b: of_gram(a, b, 1, 16),
+        has_half=False,
+    ),
+    "an operand is scaled by a number of the step": Form(
+        scaled("B.dtype(k // 16 + 1)"),
+        reason=BUFFERS,
+        expected=lambda a, b: steps(lambda k: k + 1, a, b),
+    ),
+    "an operand is scaled by a number that is computed between": Form(
+        scaled("x", more=("x = A.dtype(k // 16 % 3)",)),
+        reason=BUFFERS,
+        expected=lambda a, b: steps(lambda k: k % 3, a, b),
+    ),
+    "a sum of two loaded tiles, one in registers": Form(
+        kernel(
+            START,
+            ranged(
+                more=(
+                    "d = wp.tile_load(A, shape=(32, 16), offset=((1 - i) * 32, k))",
+                    "s = a + d",
+                ),
+                product="wp.tile_matmul(s, b, c)",
+            ),
+            STORE,
+        ),
+        reason=BUFFERS,
+        expected=lambda a, b: (a + np.roll(a, 32, axis=0)) @ b,
+    ),
+    "both operands are computed": Form(
+        kernel(START, ranged(more=("s = -a", "r = b + b"), product="wp.tile_matmul(s, r, c)"), STORE),
+        reason=COMPUTED,
+        expected=lambda a, b: -2 * (a @ b),
+    ),
+    "a loaded tile is changed in place": Form(
+        kernel(START, ranged(more=("b += b",)), STORE),
+        reason=ALL_BUFFERS,
+        expected=lambda a, b: 2 * (a @ b),
+        differentiable=False,
+    ),
+    "a transpose of a computed operand": Form(
+        kernel(
+            START,
+            loop(
+                RANGE,
+                "k",
+                more=("s = -a", "t = wp.tile_transpose(s)"),
+                product="wp.tile_matmul(wp.tile_transpose(t), b, c)",
+            ),
+            STORE,
+        ),
+        reason=BUFFERS,
+        expected=lambda a, b: -(a @ b),
+        differentiable=False,
+    ),
+    "a computed operand, with a start value": Form(
+        kernel(ONES, ranged(more=("r = -b",), product="wp.tile_matmul(a, r, c)"), STORE),
+        reason=EXTRA_BUFFERS,
+        expected=lambda a, b: 1 - a @ b,
+    ),
+    "a second operand is computed after the first product": Form(
+        kernel(
+            START,
+            OTHER,
+            ranged(
+                more=("r = -b",),
+                product="wp.tile_matmul(a, r, c)\n    s = a + a\n    wp.tile_matmul(s, b, d)",
+            ),
+            *STORE_SUM,
+        ),
+        reason=ALL_BUFFERS,
+        expected=lambda a, b: a @ b,
+    ),
+    "an operand of the first product is changed after it": Form(
+        kernel(
+            START, OTHER, ranged(product="wp.tile_matmul(a, b, c)\n    b += b\n    wp.tile_matmul(a, b, d)"), *STORE_SUM
+        ),
+        state="register_accumulators",
+        code="works_on_tile",
+        expected=lambda a, b: 3 * (a @ b),
+        differentiable=False,
+    ),
+    "an operand is changed after the product": Form(
+        kernel(START, ranged(more=("r = -b",), product="wp.tile_matmul(a, r, c)\n    r += b"), STORE),
+        state="register_accumulators",
+        code="works_on_tile",
+        expected=lambda a, b: -(a @ b),
+        differentiable=False,
+    ),
+    "an operand is computed between the loads": Form(
+        kernel(
+            START,
+            RANGE,
+            indented(LOAD_B.format(k="k"), "r = -b", LOAD_A.format(k="k"), "wp.tile_matmul(a, r, c)"),
+            STORE,
+        ),
+        state="register_accumulators",
+        code="works_on_tile",
+        expected=lambda a, b: -(a @ b),
+    ),
+    "continue after an operand is computed": Form(
+        kernel(
+            START,
+            ranged(more=("r = -b", "if k % 32 == 16:", "    continue"), product="wp.tile_matmul(a, r, c)"),
+            STORE,
+        ),
+        reason=BUFFERS,
+        expected=lambda a, b: -(even_steps(a) @ even_steps(b.T).T),
+        differentiable=False,
+    ),
+    "continue before an operand is computed": Form(
+        kernel(
+            START,
+            ranged(more=("if k % 32 == 16:", "    continue", "r = -b"), product="wp.tile_matmul(a, r, c)"),
+            STORE,
+        ),
+        reason=BUFFERS,
+        expected=lambda a, b: -(even_steps(a) @ even_steps(b.T).T),
+        differentiable=False,
+    ),
+    "break before an operand is computed": Form(
+        kernel(START, ranged(more=("if k == 160:", "    break", "r = -b"), product="wp.tile_matmul(a, r, c)"), STORE),
+        reason=BUFFERS,
+        expected=lambda a, b: -(a[:, :160] @ b[:160]),
+        differentiable=False,
+    ),
+    "break after an operand is computed": Form(
+        kernel(START, ranged(more=("r = -b", "if k == 160:", "    break"), product="wp.tile_matmul(a, r, c)"), STORE),
+        reason=BUFFERS,
+        expected=lambda a, b: -(a[:, :160] @ b[:160]),
+        differentiable=False,
+    ),
+    "an element of a loaded tile decides": Form(
+        kernel(START, ranged(more=("if a[0, 0] * a[0, 0] < a.dtype(0.0):", "    break")), STORE),
+        reason=ALL_BUFFERS,
+        differentiable=False,
+    ),
+    "an operand is computed under a condition, in loads and product under another": Form(
+        kernel(
+            START,
+            RANGE,
+            "    if k % 32 == 0:",
+            indented(indented(LOAD_A.format(k="k"), LOAD_B.format(k="k"))),
+            "        if k % 64 == 0:",
+            "            b += b",
+            "        wp.tile_matmul(a, b, c)",
+            STORE,
+        ),
+        reason=ALL_BUFFERS,
+        expected=lambda a, b: steps(lambda k: 2 * (k % 4 == 0) + (k % 4 == 2), a, b),
+        differentiable=False,
+    ),
+    "an operand is computed in an inner loop": Form(
+        kernel(
+            START,
+            RANGE,
+            indented(LOAD_A.format(k="k"), LOAD_B.format(k="k")),
+            "    for _ in range(A.shape[0] // 32):",
+            "        b += b",
+            "    wp.tile_matmul(a, b, c)",
+            STORE,
+        ),
+        reason=ALL_BUFFERS,
+        expected=lambda a, b: 4 * (a @ b),
+        differentiable=False,
+    ),
+    "a computed operand in a loop in a loop": Form(
+        kernel(
+            START,
+            "for part in range(A.shape[1] // 64):",
+            indented(
+                loop(
+                    "for s in range(A.shape[0] // 16):",
+                    "(part * 4 + s) * 16",
+                    more=("r = -b",),
+                    product="wp.tile_matmul(a, r, c)",
+                )
+            ),
+            STORE,
+        ),
+        reason=BUFFERS,
+        expected=lambda a, b: -(a @ b),
+    ),
+    "a computed operand in two loops of the same names": Form(
+        kernel(
+            START,
+            OTHER,
+            ranged(more=("r = -b",), product="wp.tile_matmul(a, r, c)"),
+            ranged(more=("r = b + b",), product="wp.tile_matmul(a, r, d)"),
+            *STORE_SUM,
+        ),
+        reason=BUFFERS,
+        expected=lambda a, b: a @ b,
+        loops=2,
+    ),
+    "a computed operand in Warp's unrolled loop": Form(
+        kernel(START, loop("for k in range(3):", "k * 16", more=("r = -b",), product="wp.tile_matmul(a, r, c)"), STORE),
+        state="register_accumulators",
+        code="works_on_tile",
+        expected=lambda a, b: -(a[:, :48] @ b[:48]),
+    ),
+    "a computed operand that is stored": Form(
+        kernel(
+            START,
+            ranged(more=("r = -b", "wp.tile_store(C, r, offset=(i * 32, j * 32))"), product="wp.tile_matmul(a, r, c)"),
+            STORE,
+        ),
+        state="register_accumulators",
+        code="writes_array",
+        expected=lambda a, b: -(a @ b),
+        differentiable=False,
+        has_half=False,
+    ),
+    "a computed operand beside a native function": Form(
+        kernel(
+            START,
+            ranged(more=("r = -b", "x = step_of_block(wp.int64(k))"), product="wp.tile_matmul(a, r, c)"),
+            STORE,
+            above=NATIVE,
+        ),
+        state="register_accumulators",
+        code="unknown_effects",
+        expected=lambda a, b: -(a @ b),
+        differentiable=False,
+    ),
+}
