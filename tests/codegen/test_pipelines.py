@@ -29,6 +29,8 @@ from warp_tiles.codegen.trace import Loop, Node
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import PlannedLoop
 
+ENOUGH = LoopTarget(dict.fromkeys(range(3), fp32(16, 16, 8, 32, "rr")))  # a thread has 8 accumulators
+
 # ---- loops that load ahead
 
 
@@ -108,6 +110,83 @@ def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
     assert decide_loop(t.zeros(C), plain, after).reasons == (USED_TOO,)
 
 
+# ---- statements on tiles between loads and products
+
+E, R = t.tile("e", 16, 1), t.tile("r", 8, 16)
+LOAD_E, SCALED = t.load(E), t.compute("mul", E, B, result=R, line=9, wait=70)
+INTO_C, WORKS = t.product(A, R, C), Rejected("works_on_tile", ("mul",)).at(9)
+OF_R = t.view("v", R)
+
+
+def decide_computed(*nodes: Node, **options: Any) -> LoopDecision:
+    return decide_loop(t.zeros(C), t.loop(*nodes, **options), target=ENOUGH)
+
+
+def test_loads_arrive_before_an_operand_is_computed() -> None:
+    decision = decide_computed(FIRST, SECOND, LOAD_E, SCALED, INTO_C)
+    assert decision.arrival == 70
+    assert decision.loads == (FIRST, SECOND, LOAD_E)
+    assert [one.tile.name for one in decision.buffers] == ["a"]  # the others are read before the next loads
+    plan = PlannedLoop.of(decision, "k", "", "")
+    assert (plan.state, plan.stages) == ("pipelined", 2)
+    assert "arrive before other statements on tiles" in plan.reason
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (FIRST, SECOND, LOAD_E, t.arithmetic(), t.branch(SCALED, wait=70), INTO_C),
+        (FIRST, SECOND, LOAD_E, t.loop(SCALED, wait=70), INTO_C),
+        (FIRST, SECOND, LOAD_E, SCALED, t.alias(OF_R, R), t.product(A, OF_R, C)),
+        (FIRST, SECOND, t.load(t.register("e")), SCALED, INTO_C),
+        (FIRST, SECOND, LOAD_E, t.call("scaled", B, E, wait=70), PRODUCT),
+        (FIRST, SECOND, LOAD_E, t.operation("neg", B, results=(t.tile("n"),), wait=70), PRODUCT, SCALED, INTO_C),
+    ],
+    ids=["in a branch", "in a loop", "a view of it", "from registers", "by a function", "between products"],
+)
+def test_statements_that_may_compute_operands(nodes: tuple[Node, ...]) -> None:
+    decision = decide_computed(*nodes)
+    assert (decision.state, decision.arrival) == ("pipelined", 70)
+
+
+MOVED = t.operation("tile_view", R, Scalar("var_k"), effect=Effect.ALIAS, results=(OF_R,), line=9)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ((FIRST, SECOND, SCALED, LOAD_E, INTO_C), WORKS),
+        ((SCALED, FIRST, SECOND, LOAD_E, INTO_C), WORKS),
+        ((FIRST, SECOND, LOAD_E, INTO_C, SCALED), WORKS),
+        (
+            (FIRST, SECOND, PRODUCT, t.operation("add_inplace", B, B, line=9), t.product(A, B, C)),
+            Rejected("works_on_tile", ("add_inplace",)).at(9),
+        ),
+        ((FIRST, SECOND, LOAD_E, SCALED, MOVED, t.product(A, OF_R, C)), Rejected("moving_view", ("tile_view",)).at(9)),
+        (
+            (FIRST, SECOND, t.operation("solve", B, solver=1, line=9), PRODUCT),
+            Rejected("works_on_tile", ("solve",)).at(9),
+        ),
+        (
+            (FIRST, SECOND, t.operation("other", B, effect=Effect.UNKNOWN, line=9), PRODUCT),
+            Rejected("unknown_effects", ("other",)).at(9),
+        ),
+        ((t.load(t.register("a"), line=9), SCALED, INTO_C), Rejected("no_loaded_operand")),
+    ],
+    ids=["between loads", "before", "after", "in place", "a view", "a solver", "unknown", "no shared load"],
+)
+def test_statements_that_may_not_compute_operands(nodes: tuple[Node, ...], reason: Rejected) -> None:
+    assert outcome(decide_computed(*nodes)) == ("register_accumulators", reason)
+
+
+def test_iterations_that_end_between_products() -> None:
+    condition = t.branch(t.jump("continue"))
+    loop = t.loop(FIRST, SECOND, PRODUCT, condition, t.product(A, B, C))
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", Rejected("jump_between_products"))
+    inner = t.loop(FIRST, SECOND, PRODUCT, t.loop(t.jump("break")), t.product(A, B, C))
+    assert outcome(decide_loop(t.zeros(C), inner)) == ("pipelined",)
+
+
 # ---- unrolled loops
 
 
@@ -142,9 +221,6 @@ def test_buffers_are_aligned() -> None:
     assert PlannedLoop.of(decision, "k", "", "").reason == (
         "double buffers of 144 bytes lie in C's memory, which is idle in the loop"
     )
-
-
-ENOUGH = LoopTarget(dict.fromkeys(range(3), fp32(16, 16, 8, 32, "rr")))  # a thread has 8 accumulators
 
 
 def test_buffers_that_do_not_fit_c_lie_in_extra_memory() -> None:

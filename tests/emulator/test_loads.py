@@ -105,6 +105,44 @@ def test_aligned_loads_are_checked(two_buffers: Kernels) -> None:
     assert "aligned=True but global address not 16-byte aligned" in outcome.error
 
 
+# ---- loads of vectors ahead of the products
+
+WEIGHTED = """
+@wp.kernel(enable_backward=False)
+def weighted_{dtype}(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.float32)):
+    c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32, storage="shared")
+    for k in range(0, B.shape[0], 16):
+        b = wp.tile_load(B, shape=(16, 32), offset=(k, 0), storage="shared")
+        e = wp.tile_load(A[0], shape=16, offset=k)
+        w = wp.tile_broadcast(wp.tile_reshape(e, shape=(16, 1)), shape=(16, 32))
+        wp.tile_matmul(wp.tile_transpose(b), wp.tile_map(wp.mul, w, b), c)
+    wp.tile_store(C, c)
+"""
+
+
+def apart(values: Values) -> Values:
+    """The values in an array with gaps between the elements of a row."""
+    return np.repeat(values, 2, axis=1)[:, ::2]
+
+
+@pytest.fixture(scope="module")
+def weighted(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    text = "".join(WEIGHTED.format(dtype=dtype) for dtype in ("float16", "float32"))
+    built = build(machine, tmp_path_factory.mktemp("weighted"), text, 64)
+    assert built.source.count("goto wt_multiply") == 2
+    return built
+
+
+@pytest.mark.parametrize("view", [np.copy, padded, apart], ids=["aligned", "unaligned", "apart"])
+@pytest.mark.parametrize("rows", [48, 37, 5])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_vectors(weighted: Kernels, dtype: str, rows: int, view: Callable[[Values], Values]) -> None:
+    """Their elements are contiguous and aligned, unaligned, or apart; and the last ones lie outside of the array."""
+    weights, b = numbers(1, 1, rows, dtype=dtype), numbers(2, rows, 32, dtype=dtype)
+    found = weighted.run(f"weighted_{dtype}", (1, 1), [view(weights), b, np.zeros((32, 32), np.float32)])
+    assert np.array_equal(found["C"], product(b.T, weights.T * b))
+
+
 # ---- loops with stages
 
 # The stages of the next outer iteration lie in C, which other threads may still store.
