@@ -46,6 +46,31 @@ def test_only_the_backward_pass_cannot_be_launched(tmp_path: Path) -> None:
     compile_module(load(text), tmp_path)  # without a warning: a program may never ask for gradients
 
 
+CALL = """
+from typing import Any
+
+
+@wp.func
+def doubled(x: Any):
+    return x + x
+
+
+@wp.kernel(enable_backward=False)
+def product(A: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    a = wp.tile_load(A, shape=(16, 16), storage="shared")
+    wp.tile_store(C, wp.tile_matmul(a, doubled(a)))
+"""
+
+
+@pytest.mark.usefixtures("enabled")
+def test_the_result_of_a_function_that_a_product_moves_to_shared_memory() -> None:
+    """Warp alone does not count it in the function, and the kernel writes beyond its memory."""
+    plan = warp_tiles.plan(load(CALL), arch=90, block_dim=64)
+    assert plan is not None
+    (memory,) = plan.memory
+    assert memory.needed_bytes == 4 * 16 * 16 * 4 + 1024 + 4 * 64  # a, C, and the result in the function and outside
+
+
 @pytest.mark.usefixtures("enabled")
 def test_the_architecture_decides() -> None:
     text = gemm(m=96, n=96, k=96, decorator="@wp.kernel(enable_backward=False)")

@@ -236,7 +236,8 @@ def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tup
         The memory of each kernel. A module for the CPU has none, and of architectures older than the oldest supported
         one, no limit is known.
     """
-    for owner in (*builder.functions, *builder.kernels) if reserved else ():  # callees come first
+    # Warp counts the tiles of a function at its calls, and later operations may move its tiles to shared memory
+    for owner in (*builder.functions, *builder.kernels):  # callees come first
         adjoint = owner.adj
         label = state.existing_label(adjoint)
         forward, backward = reserved.get(label, (0, 0)) if label else (0, 0)
