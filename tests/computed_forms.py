@@ -31,6 +31,14 @@ def kept(weight: Any, x: Any):
 @wp.func
 def weighted(weights: Any, rows: Any):
     return wp.tile_map(wp.mul, wp.tile_broadcast(wp.tile_reshape(weights, shape=(16, 1)), shape=(16, 32)), rows)
+
+
+@wp.func
+def doubled(rows: Any):
+    result = wp.tile_zeros(shape=(16, 32), dtype=wp.float32, storage="shared")
+    result += rows
+    result += rows
+    return result
 """
 NATIVE = """
 @wp.func_native("WP_TILE_SYNC(); return n * 16;")
@@ -82,7 +90,7 @@ COMPUTED_FORMS: dict[str, Form] = {
         expected=of_gram,
     ),
     "rows scaled by a function": Form(
-        gram(TRANSPOSED, BY_FUNCTION, product=INTO_C, start=START),
+        gram(TRANSPOSED, BY_FUNCTION, product=INTO_C, start=START).replace("offset=k)", "offset=k, storage='shared')"),
         reason=COMPUTED,
         expected=lambda a, b: of_gram(a, b, 0),
     ),
@@ -135,6 +143,21 @@ COMPUTED_FORMS: dict[str, Form] = {
         ),
         reason=BUFFERS,
         expected=lambda a, b: (a + np.roll(a, 32, axis=0)) @ b,
+    ),
+    "an operand from a function with a shared tile": Form(
+        kernel(START, ranged(more=("r = doubled(b)",), product="wp.tile_matmul(a, r, c)"), STORE, above=ABOVE),
+        reason=BUFFERS,
+        expected=lambda a, b: 2 * (a @ b),
+        differentiable=False,
+        has_half=False,
+    ),
+    "an operand from a function with a shared tile, with a start value": Form(
+        kernel(ONES, ranged(more=("r = doubled(b)",), product="wp.tile_matmul(a, r, c)"), STORE, above=ABOVE),
+        state="register_accumulators",
+        code="call_beside_buffers",
+        expected=lambda a, b: 1 + 2 * (a @ b),
+        differentiable=False,
+        has_half=False,
     ),
     "both operands are computed": Form(
         kernel(START, ranged(more=("s = -a", "r = b + b"), product="wp.tile_matmul(s, r, c)"), STORE),

@@ -42,6 +42,9 @@ class DeviceKernels:
         kernel = getattr(self.module, self._names.get(name, name))
         inputs = {arg.label: self._given(arg, value) for arg, value in zip(kernel.adj.args, arguments)}
         adjoint = {arg.label: self._given(arg, value) for arg, value in zip(kernel.adj.args, gradients or ())}
+        for label, gradient in adjoint.items():
+            if isinstance(gradient, wp.array):  # through a view of an array, Warp passes no other gradient
+                inputs[label].grad = gradient
         options = {"adj_inputs": list(adjoint.values()), "adj_outputs": [], "adjoint": True} if adjoint else {}
         with warp_tiles.enabled(), warp_tiles.override(**self._settings):
             wp.launch(

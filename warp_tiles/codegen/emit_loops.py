@@ -10,6 +10,8 @@ and the program jumps back to them for the tiles that are left::
         WT_AT    product               multiply: if a stage is due: wait, multiply it; if draining: goto done
     WT_END       draining = true; goto multiply; done: accumulators to their destination
 
+If statements between loads and products work on tiles, a double-buffered loop multiplies before them, and then waits.
+
 =====================  ============================================  ========================================
 pipeline               state (``kernels/module``)                    written by
 =====================  ============================================  ========================================

@@ -240,6 +240,9 @@ def double_buffers(
             free[name] = used + aligned(tile.size_bytes), c
     memory, _ = memory_of(context, {}, 0)
     if extra:
+        # Warp reserves as much as the larger of extra memory and a callee's tiles
+        for call in operations(body.block):
+            refuse(context.module.has_frame(call.callee), "call_beside_buffers", call.name)
         accepted(reason_for_no_buffers(variants, memory, extra))
     return tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
 

@@ -108,6 +108,17 @@ class ModuleTrace:
     kernels_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: Mapping[str, str] = field(default_factory=dict)
 
+    def has_frame(self, label: str) -> bool:
+        """True if a function, or one that it calls, may have tiles with shared memory of its own."""
+        if not label:
+            return False
+        function = self.functions.get(label)
+        return (
+            function is None
+            or bool(function.frame)
+            or any(self.has_frame(operation.callee) for operation in function.operations())
+        )
+
     def largest_tile(self, names: Collection[str]) -> int:
         """Returns the number of elements of the largest tile of some operations."""
         found = (operation for _, operation in self.operations() if operation.name in names)

@@ -87,6 +87,9 @@ REASONS = {
     ),
     "buffers_do_not_fit": ("tiles and double buffers need {} bytes of shared memory, and a block has {}: " + _SMALLER),
     "few_blocks_with_buffers": "double buffers would leave {} of {} threads in place of {}: " + _SMALLER,
+    "call_beside_buffers": (
+        "{} has shared tiles of its own, beside double buffers in extra memory: write its statements in the loop"
+    ),
     # ---- the reverse pass of a loop
     "many_gradient_accumulators": (
         "the gradients need {} accumulators of a thread, which has room for {}: use more threads or smaller tiles"
