@@ -94,6 +94,15 @@ COMPUTED_FORMS: dict[str, Form] = {
         reason=COMPUTED,
         expected=lambda a, b: of_gram(a, b, 0),
     ),
+    "columns scaled by a map of a broadcast vector": Form(
+        gram(
+            "r = wp.tile_map(wp.mul, wp.tile_transpose(b), wp.tile_broadcast(e, shape=(32, 16)))",
+            product="c += wp.tile_matmul(r, b)",
+        ),
+        reason=BUFFERS,
+        expected=of_gram,
+        has_half=False,
+    ),
     "rows masked by the sign of a vector, in a while loop": Form(
         gram(
             TRANSPOSED,
