@@ -214,19 +214,18 @@ def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path
 def test_a_forked_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path) -> None:
     engine = Engine()
     (tmp_path / "file").write_text("content")
-    with settings.override(cache_dir=tmp_path / "cache"):
-        digests = engine.build_context(current()).store.digests
-        with digests._lock, engine.progress._lock:  # as a thread has them that is no longer there
-            engine.after_fork()
+    # as a thread has it that is no longer there
+    with settings.override(cache_dir=tmp_path / "cache"), engine.progress._lock:
+        engine.after_fork()
 
-            def work() -> None:
-                with engine.progress.counted("a build", "off"):
-                    engine.build_context(current()).store.digests.digest(tmp_path / "file")
+        def work() -> None:
+            with engine.progress.counted("a build", "off"):
+                engine.build_context(current()).store.digests.digest(tmp_path / "file")
 
-            child = threading.Thread(target=work, daemon=True)
-            child.start()
-            child.join(10)
-            assert not child.is_alive()
+        child = threading.Thread(target=work, daemon=True)
+        child.start()
+        child.join(10)
+        assert not child.is_alive()
 
 
 # ---- before a build: plans with provider, key and cache state

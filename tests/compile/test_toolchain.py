@@ -18,9 +18,9 @@ from tests.compile.test_sources import tree
 from warp_tiles.compile import toolchain as module
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import FileFacts, ToolchainStore
 from warp_tiles.errors import ToolchainError
-from warp_tiles.store.sealed import seal, unseal
+from warp_tiles.store.sealed import seal
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_search_runs_once_for_each_warp(found: list[Toolchain], tmp_path: Pa
 def rewrite(memo: Path, name: str, value: object) -> None:
     """Store another value, as sound as the first."""
     (path,) = memo.glob(f"toolchain/{name}-*.json")
-    path.write_bytes(seal({**unseal(path.read_bytes()), "value": value}))
+    path.write_bytes(seal({"value": value}))
 
 
 @pytest.mark.parametrize("value", [None, 3, [], {}, {"toolchain": {}, "files": []}, {"toolchain": {"nvrtc": 3}}])
@@ -195,13 +195,13 @@ def test_the_state_of_the_search_depends_on_the_environment(monkeypatch: pytest.
 
 
 def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remembered, files_state = ToolchainStore._remembered_toolchain, module._files_state
+    remembered, files_state = FileFacts.read, module._files_state
     first, just_found, search = iter([True]), threading.Event(), module.find_toolchain
 
-    def late(store: ToolchainStore) -> Toolchain | None:
+    def late(facts: FileFacts, name: str, rebuild: Any) -> Any:
         if not next(first, False):
             just_found.wait(30)  # the second thread then finds nothing stored
-        return None if not just_found.is_set() else remembered(store)
+        return None if not just_found.is_set() else remembered(facts, name, rebuild)
 
     def slow(toolchain: Toolchain) -> Any:
         just_found.set()
@@ -214,7 +214,7 @@ def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: p
         return search(warp_toolkit)
 
     monkeypatch.setattr(module, "find_toolchain", long)
-    monkeypatch.setattr(ToolchainStore, "_remembered_toolchain", late)
+    monkeypatch.setattr(FileFacts, "read", late)
     monkeypatch.setattr(module, "_files_state", slow)
     store = ToolchainStore(tmp_path)
     with ThreadPoolExecutor(2) as pool:

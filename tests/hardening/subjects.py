@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
+from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.errors import BundleError, LockedError, RecordError
 from warp_tiles.store import LTOIR, MODULE, TOOLCHAIN
 from warp_tiles.store.bundle import Bundle, write_bundle
@@ -96,15 +96,13 @@ def _records(store: Callable[[Path], RecordStore]) -> Callable[[Path], Any]:
 
 
 def _write_fact(folder: Path) -> Path:
-    store = ToolchainStore(folder / "cache")
-    store._write("toolchain", ["state", 1], {"nvrtc": "/lib/libnvrtc.so.12", "nvrtc_version": [12, 9]})
-    return next((folder / "cache/toolchain").glob("toolchain-*.json"))
+    FileFacts(folder / "cache").write("toolchain", {"nvrtc": "/lib/libnvrtc.so.12", "nvrtc_version": [12, 9]})
+    return folder / "cache/toolchain/toolchain.json"
 
 
-def _write_digests(folder: Path) -> Path:
-    memo = FileDigests(folder / "cache")
-    memo._remember("0" * 64, "1" * 64)
-    return folder / "cache/toolchain/digests.json"
+def _write_digest(folder: Path) -> Path:
+    FileFacts(folder / "cache").write("digest", "1" * 64)
+    return folder / "cache/toolchain/digest.json"
 
 
 def _write_asked(folder: Path) -> Path:
@@ -194,10 +192,8 @@ SUBJECTS: dict[str, Subject] = {
         repaired=False,
         inside=False,
     ),
-    "toolchain": Subject(
-        _write_fact, _found(lambda folder: ToolchainStore(folder / "cache")._read("toolchain", ["state", 1]))
-    ),
-    "digests": Subject(_write_digests, _found(lambda folder: FileDigests(folder / "cache")._load())),
+    "toolchain": Subject(_write_fact, _found(lambda folder: FileFacts(folder / "cache").read("toolchain", dict))),
+    "digest": Subject(_write_digest, _found(lambda folder: FileFacts(folder / "cache").read("digest", str))),
     "linked module": Subject(_stored("objects", MODULES), _entry(MODULES), large=True),
     "manifest of a linked module": Subject(_stored("keys", MODULES), _entry(MODULES)),
     "asked key": Subject(_write_asked, _found(lambda folder: MissedKeys(folder / "cache").find(KEY.digest))),

@@ -11,10 +11,10 @@ import warp_tiles
 from tests.hardening.damage import damage
 from tests.hardening.subjects import SUBJECTS
 from warp_tiles.cli import doctor
-from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
+from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.store.cache import Cache
 
-BESIDE = ("toolchain", "digests", "asked key", "linked module")
+BESIDE = ("toolchain", "digest", "asked key", "linked module")
 
 
 @pytest.fixture
@@ -43,9 +43,8 @@ def test_facts_are_private_below_a_shared_root(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     root.mkdir()
     root.chmod(0o2775)
-    ToolchainStore(root, shared=True)._write("toolchain", [], {})
-    FileDigests(root, shared=True)._remember("0" * 64, "1" * 64)
+    FileFacts(root, shared=True).write("toolchain", {})
     for path in (root / "toolchain").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0
     (root / "toolchain").chmod(0o777)
-    assert ToolchainStore(root, shared=True)._read("toolchain", []) is None
+    assert FileFacts(root, shared=True).read("toolchain", dict) is None

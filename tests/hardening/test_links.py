@@ -17,7 +17,7 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import CompileRequest
-from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
+from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.settings import Settings
 from warp_tiles.store.cache import Cache
@@ -62,8 +62,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "verify": lambda root: Cache(root).verify(remove=True),
     "listing": lambda root: Cache(root).entries(),
     "missed": lambda root: [MissedKeys(root).add(key(number)) for number in range(3)],
-    "facts": lambda root: ToolchainStore(root)._write("toolchain", [], {}),
-    "digests": lambda root: FileDigests(root).digest(__file__),
+    "facts": lambda root: FileFacts(root).digest(__file__),
     "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
     "inner caches": use_inner_caches,
     "failed": reproduce,

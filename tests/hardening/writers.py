@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.store.cache_workers import get_or_build
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
+from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
@@ -48,8 +48,7 @@ def write(root: Path, draw: random.Random, most: int = 1_000_000) -> None:
         get_or_build(cache, key(name), lambda name=name: (payload(name), {"n": name}))  # type: ignore[misc]
         RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": name}, 1.0 + count)])
         MissedKeys(root).add(key(f"missed {count % 5}"))
-        ToolchainStore(root)._write("toolchain", [count], {"n": count})
-        FileDigests(root)._remember(f"{name:064x}", f"{count:064x}")
+        FileFacts(root).write(f"digest-{name}", f"{count:064x}")
         for inner in inner_caches(root):
             inner.put(key(name % 3), payload(name), {})
         if count % 7 == 0:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.store.cache_workers import files
 from warp_tiles.compile import toolchain as toolchain_store
-from warp_tiles.compile.toolchain import FileDigests
+from warp_tiles.compile.toolchain import FileFacts
+from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 
 
 @pytest.fixture
@@ -45,11 +48,11 @@ def test_an_unchanged_file_is_hashed_once(
     headers = {f"h{number}.h": tmp_path / f"h{number}.h" for number in range(9)}
     for name, path in headers.items():
         path.write_text(name)
-    memo = FileDigests(root)
+    memo = FileFacts(root)
     assert [memo.digest(library) for _ in range(3)] == [sha256(library)] * 3
     group = memo.digest_many(headers)
     assert len(hashed) == 10
-    again = FileDigests(root)  # as another process would
+    again = FileFacts(root)  # as another process would
     assert (again.digest(str(library)), again.digest_many(headers)) == (sha256(library), group)
     assert len(hashed) == 10
 
@@ -58,7 +61,7 @@ def test_an_unchanged_file_is_hashed_once(
 def test_a_changed_file_is_hashed_again(
     root: Path, library: Path, settled: None, hashed: list[Path], change: str
 ) -> None:
-    memo = FileDigests(root)
+    memo = FileFacts(root)
     old, status = memo.digest(library), library.stat()
     time.sleep(0.02)  # more than a tick of the file system's clock
     if change == "content":
@@ -79,7 +82,7 @@ def test_a_changed_file_is_hashed_again(
 
 
 def test_the_digest_of_a_recently_changed_file_is_not_stored(root: Path, library: Path, hashed: list[Path]) -> None:
-    memo = FileDigests(root)
+    memo = FileFacts(root)
     assert memo.digest(library) == memo.digest(library) == sha256(library)
     assert len(hashed) == 2
     assert not root.exists()
@@ -92,7 +95,7 @@ def test_a_group_depends_on_names_and_contents_only(root: Path, tmp_path: Path, 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
         files[name] = path
-    memo = FileDigests(root)
+    memo = FileFacts(root)
     digest = memo.digest_many(files)
     assert memo.digest_many(dict(reversed(files.items()))) == digest
     copy = tmp_path / "two"
@@ -109,10 +112,10 @@ def test_a_group_depends_on_names_and_contents_only(root: Path, tmp_path: Path, 
 
 
 def test_the_memo_stays_small(root: Path, tmp_path: Path, settled: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain_store, "MAX_RECORDS", 5)
-    memo = FileDigests(root)
+    monkeypatch.setattr(toolchain_store, "TOOLCHAIN_FACTS", replace(TOOLCHAIN_FACTS, most_files=5))
+    memo = FileFacts(root)
     for number in range(12):
         path = tmp_path / f"f{number}"
         path.write_text(str(number))
         assert memo.digest(path) == sha256(path)
-        assert len(FileDigests(root)._load()) == min(number + 1, 5)
+        assert len(files(root)) == min(number + 1, 5)

@@ -34,7 +34,7 @@ from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.module import WarpCompileRequest, warp_library
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.compile.toolchain import FileDigests
+from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.settings import current
 from warp_tiles.store import AHEAD, MODULE
 from warp_tiles.store.cache import Cache
@@ -313,7 +313,7 @@ def test_headers_and_library_are_in_both_keys(everything: Path, monkeypatch: pyt
     before = keys()
     for name in ("digest", "digest_folder"):
         with monkeypatch.context() as patch:
-            patch.setattr(FileDigests, name, lambda *_: "0" * 64)
+            patch.setattr(FileFacts, name, lambda *_: "0" * 64)
             assert all(old != new for old, new in zip(before, keys()))
     assert keys() == before
 

@@ -1,9 +1,10 @@
 """The toolchain and digests of its files, stored beside the cache.
 
-The result of a search is stored with the state of the search path. Later processes reuse it while that state is equal.
+A fact is stored under the state of all that decides about it, so it is found as long as that state is equal: the search
+for the toolchain under the state of the search path, the includes of a source under that of its folders.
 
-A compiler library of 90 MB takes 50 ms to hash and hardly ever changes. So digests are stored with the files' status. A
-digest is taken again when path, size, modification or change time, inode or device differ. A program cannot set the
+A compiler library of 90 MB takes 50 ms to hash and hardly ever changes. So digests are stored under the files' status.
+A digest is taken again when path, size, modification or change time, inode or device differ. A program cannot set the
 change time, so a replacement under the old modification time is detected.
 """
 
@@ -12,12 +13,11 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from warp_tiles.compile.find import Toolchain, Version, find_toolchain, search_path
 from warp_tiles.compile.sources import DeviceSource, include_closure
@@ -26,33 +26,47 @@ from warp_tiles.store.documents import sealed_documents
 from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.paths import absolute, is_digest
 from warp_tiles.util.files import sha256_of as _hash_file
-from warp_tiles.util.threads import side_by_side, unless_signalled
+from warp_tiles.util.threads import side_by_side, suppressed, unless_signalled
 
-#: The largest number of records. The oldest are removed first.
-MAX_RECORDS = 256
+T = TypeVar("T")
 #: A file that changed this recently may change again within one clock tick, so its digest is not stored.
 SETTLE_NS = 2_000_000_000
-_NAME = "digests"
+_DIGEST = "digest"
 _SEARCH_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "MATHDX_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 
 
-class FileDigests:
-    """SHA-256 of files, cached between processes. If the memo cannot be read or written, only time is lost.
+class FileFacts:
+    """Facts about files, first of all their SHA-256, cached between processes.
+
+    If the folder is damaged or not writable, only time is lost.
 
     Args:
-        root: The cache's folder. It is first accessed when a digest is requested.
-        shared: Accept a root that others can write. The memo itself is for this user alone.
+        root: The cache's folder. It is first accessed when a fact is requested.
+        shared: Accept a root that others can write. The facts themselves are for this user alone.
     """
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
         self._documents = sealed_documents(absolute(root), TOOLCHAIN_FACTS, shared=shared)
-        self._records: dict[str, str] | None = None
-        self._lock = threading.Lock()
+        self._digests: dict[str, str] = {}  # by name
 
     @property
     def is_empty(self) -> bool:
         """True if no digest is stored, as at the first use on a machine."""
-        return not (self._records or self._load())
+        if self._digests:
+            return False
+        with suppressed(OSError):
+            return not any(name.startswith(f"{_DIGEST}-") for name in self._documents.names())
+        return True
+
+    def read(self, name: str, rebuild: Callable[[Any], T]) -> T | None:
+        """A stored fact; None if it is missing, or if ``rebuild`` refuses its form by one of Python's errors."""
+        try:
+            return rebuild((self._documents.read(name) or {})["value"])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return None
+
+    def write(self, name: str, value: object) -> None:
+        self._documents.write(name, {"value": value})
 
     def digest(self, path: str | os.PathLike[str]) -> str:
         """SHA-256 of one file, hex.
@@ -60,7 +74,7 @@ class FileDigests:
         Raises:
             OSError: The file cannot be read.
         """
-        return self._remembered("file", {"": path}, lambda paths: _hash_file(paths[""]))
+        return self._digest("file", {"": path}, lambda paths: _hash_file(paths[""]))
 
     def digest_many(self, files: Mapping[str, str | os.PathLike[str]]) -> str:
         """One SHA-256 over the names and contents of several files, hex.
@@ -72,64 +86,52 @@ class FileDigests:
         Raises:
             OSError: A file cannot be read.
         """
-        return self._remembered("group", files, _hash_group)
+        return self._digest("group", files, _hash_group)
 
     def digest_folder(self, folder: Path, pattern: str) -> str:
         """:meth:`digest_many` of the files below a folder that match a pattern; empty if there are none."""
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob(pattern)}
         return self.digest_many(files) if files else ""
 
-    def _remembered(
+    def _digest(
         self,
         kind: str,
         files: Mapping[str, str | os.PathLike[str]],
         take: Callable[[Mapping[str, str | os.PathLike[str]]], str],
     ) -> str:
-        identity, newest_ns = _identity(kind, files)
-        with self._lock:
-            if self._records is None:
-                self._records = self._load()
-            known = self._records.get(identity)
-        if known is not None:
-            return known
-        digest = take(files)
-        after, _ = _identity(kind, files)
-        if after == identity and time.time_ns() - newest_ns > SETTLE_NS:
-            self._remember(identity, digest)
+        name, newest_ns = _named(kind, files)
+        digest = self._digests.get(name) or self.read(name, _as_digest)
+        if digest is None:
+            digest = take(files)
+            if _named(kind, files)[0] != name or time.time_ns() - newest_ns <= SETTLE_NS:
+                return digest
+            self.write(name, digest)
+        self._digests[name] = digest
         return digest
 
-    def _load(self) -> dict[str, str]:
-        records = (self._documents.read(_NAME) or {}).get("records")
-        if not isinstance(records, list):
-            return {}
-        return {
-            row[0]: row[1]
-            for row in records
-            if isinstance(row, list)
-            and len(row) == 2
-            and all(isinstance(part, str) and is_digest(part) for part in row)
-        }
 
-    def _remember(self, identity: str, digest: str) -> None:
-        with self._lock:
-            merged = {**self._load(), **(self._records or {})}  # another process may have added some
-            merged.pop(identity, None)
-            merged[identity] = digest
-            self._records = dict(list(merged.items())[-MAX_RECORDS:])
-            self._documents.write(_NAME, {"records": [list(row) for row in self._records.items()]})
+def _as_digest(value: str) -> str:
+    if not is_digest(value):
+        raise ValueError("it is no digest")
+    return value
 
 
-def _identity(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[str, int]:
-    """Digest of the status of the files, and the newest of their change times."""
+def fact_name(kind: str, state: object) -> str:
+    """The name of a fact that holds for a state."""
+    return f"{kind}-{hashlib.sha256(repr(state).encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def _named(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[str, int]:
+    """The name of the digest of files in their present status, and the newest of their change times."""
     rows: tuple[tuple[Any, ...], ...] = tuple(
         (name, os.fspath(files[name]), *_state(os.stat(files[name]))) for name in sorted(files)
     )
-    return _digest_of(kind, rows), max((row[4] for row in rows), default=0)
+    return _digest_name(kind, rows), max((row[4] for row in rows), default=0)
 
 
 @lru_cache(maxsize=64)  # each module's hash asks for the same hundreds of files
-def _digest_of(kind: str, rows: tuple[tuple[Any, ...], ...]) -> str:
-    return hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogatepass")).hexdigest()
+def _digest_name(kind: str, rows: tuple[tuple[Any, ...], ...]) -> str:
+    return fact_name(_DIGEST, (kind, rows))
 
 
 def _hash_group(files: Mapping[str, str | os.PathLike[str]]) -> str:
@@ -179,8 +181,7 @@ class ToolchainStore:
 
     def __init__(self, root: Path, *, shared: bool = False, warp_toolkit: Version | None = None) -> None:
         self.warp_toolkit = warp_toolkit
-        self._documents = sealed_documents(absolute(root), TOOLCHAIN_FACTS, shared=shared)
-        self.digests = FileDigests(root, shared=shared)
+        self.digests = FileFacts(root, shared=shared)
         self._toolchain: Toolchain | None = None
         self._closures: dict[DeviceSource, dict[str, str]] = {}
 
@@ -191,13 +192,14 @@ class ToolchainStore:
             ToolchainError: See :func:`find_toolchain`.
         """
         if self._toolchain is None:  # several threads may search at once; each stores a complete result
-            toolchain = self._remembered_toolchain()
+            name = fact_name("toolchain", [self.warp_toolkit, search_state()])
+            toolchain = self.digests.read(name, _current_toolchain)
             if toolchain is None:
                 toolchain = find_toolchain(self.warp_toolkit)
-                value = {"toolchain": toolchain.to_json(), "files": _files_state(toolchain)}
                 # a toolkit can add headers without changing the state, and a lack of memory hides the linker
                 if toolchain.missing_headers is None and toolchain.nvjitlink is not None:
-                    self._write("toolchain", self._search_state(), value)
+                    value = {"toolchain": toolchain.to_json(), "files": _files_state(toolchain)}
+                    self.digests.write(name, value)
             self._toolchain = toolchain
         return self._toolchain
 
@@ -207,18 +209,6 @@ class ToolchainStore:
             return self.toolchain()
         except ToolchainError:
             return None
-
-    def _remembered_toolchain(self) -> Toolchain | None:
-        remembered: Any = self._read("toolchain", self._search_state())
-        try:
-            toolchain = Toolchain.from_json(remembered["toolchain"])
-            # replacing or removing a toolkit in place changes no folder of packages
-            return toolchain if remembered["files"] == _files_state(toolchain) else None
-        except (LookupError, TypeError, ValueError):
-            return None
-
-    def _search_state(self) -> list[Any]:
-        return [self.warp_toolkit and list(self.warp_toolkit), *search_state()]
 
     def take_digests(self, sources: Iterable[DeviceSource]) -> None:
         """Digest the compiler and the linker while the includes of device sources are searched; all is stored.
@@ -256,25 +246,19 @@ class ToolchainStore:
             return known
         folders = [os.fspath(folder) for folder in source.include_dirs]
         own = sorted(str(path) for path in source.folder.rglob("*") if path.is_file())
-        state = [search_state(), [[path, _stat(path)] for path in (*folders, *own)]]
-        name = "closure-" + hashlib.sha256(str(source.path).encode()).hexdigest()[:16]
-        remembered = self._read(name, state)
-        try:
-            closure = {str(label): os.fspath(path) for label, path in remembered.items()}  # type: ignore[union-attr]
-        except (AttributeError, TypeError):
+        state = [str(source.path), search_state(), [[path, _stat(path)] for path in (*folders, *own)]]
+        name = fact_name("closure", state)
+        closure = self.digests.read(name, lambda value: {str(label): os.fspath(path) for label, path in value.items()})
+        if closure is None:
             closure = {label: str(path) for label, path in include_closure(source.path, source.include_dirs).items()}
-            self._write(name, state, closure)
+            self.digests.write(name, closure)
         self._closures[source] = closure
         return closure
 
-    def _file(self, name: str) -> str:
-        """A name for this Python environment, because several environments share the folder."""
-        environment = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:8]
-        return f"{name}-{environment}"
 
-    def _read(self, name: str, state: object) -> Any | None:
-        stored = self._documents.read(self._file(name))
-        return stored.get("value") if stored is not None and stored.get("state") == state else None
-
-    def _write(self, name: str, state: object, value: object) -> None:
-        self._documents.write(self._file(name), {"state": state, "value": value})
+def _current_toolchain(value: Any) -> Toolchain:
+    """A stored toolchain. Raises a ValueError if it was replaced or removed in place, which changes no package."""
+    toolchain = Toolchain.from_json(value["toolchain"])
+    if value["files"] != _files_state(toolchain):
+        raise ValueError("its files have changed")
+    return toolchain

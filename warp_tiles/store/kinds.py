@@ -46,7 +46,7 @@ MEASUREMENTS = Kind("tuning_records", "tuning", private=False, merged=True, asid
 STARTS = Kind("facts", "starts", most_bytes=64 << 20, most_files=64, private=False, merged=True)
 #: Sealed files, which are made again if they are lost.
 SEALED = (
-    TOOLCHAIN_FACTS := Kind("facts", "toolchain", object=TOOLCHAIN),
+    TOOLCHAIN_FACTS := Kind("facts", "toolchain", most_files=256, object=TOOLCHAIN),
     MISSED_KEYS := Kind("facts", "asked", most_files=256),
 )
 REJECTED_SOURCES = Kind("facts", "failed", ".cu")
