@@ -109,6 +109,15 @@ class Installation:
 
     # ---- include folders
 
+    def _folders(self) -> list[tuple[str, str, str]]:
+        """The include folders that other machines have, too: path, name in a request, and the fact about its files."""
+        kernels, native = kernels_folder(), warp_headers_folder()
+        inner = [kernels, *(folder for folder in kernels.rglob("*") if folder.is_dir())]
+        found = [(path, f"{_KERNELS}{path.relative_to(kernels).as_posix()}", DEVICE_SOURCES) for path in inner]
+        found += [(path, _CUDA, CUDA_HEADERS) for path in self.store.toolchain().include_dirs]
+        found += [(native, _WARP, WARP_HEADERS)] if native is not None else []
+        return [(os.fspath(path), name, fact) for path, name, fact in found]
+
     def portable(
         self, request: CompileRequest | LinkRequest
     ) -> tuple[CompileRequest | LinkRequest, tuple[str, ...]] | None:
@@ -119,25 +128,13 @@ class Installation:
         """
         if isinstance(request, LinkRequest):
             return request, (CODE, LINKER)
-        names: list[str] = []
-        for path in request.include_dirs:
-            if (name := self._name_of(path)) is None:
-                return None
-            if name not in names:  # the folders of the CUDA headers have one name together
-                names.append(name)
-        needed = [CODE, COMPILER]
-        needed += [DEVICE_SOURCES] if any(name.startswith(_KERNELS) for name in names) else []
-        needed += [CUDA_HEADERS] if _CUDA in names else []
-        needed += [WARP_HEADERS] if _WARP in names else []
-        return replace(request, include_dirs=tuple(names)), tuple(needed)
-
-    def _name_of(self, path: str) -> str | None:
-        if path in map(os.fspath, self.store.toolchain().include_dirs):
-            return _CUDA
-        if path == os.fspath(warp_headers_folder() or ""):
-            return _WARP
-        kernels = kernels_folder()
-        return f"{_KERNELS}{Path(path).relative_to(kernels).as_posix()}" if Path(path).is_relative_to(kernels) else None
+        known = {path: (name, fact) for path, name, fact in self._folders()}
+        if not known.keys() >= set(request.include_dirs):
+            return None
+        named = dict.fromkeys(known[path] for path in request.include_dirs)  # the CUDA headers have one name together
+        needed = {CODE, COMPILER, *(fact for _, fact in named)}
+        sent = replace(request, include_dirs=tuple(name for name, _ in named))
+        return sent, tuple(fact for fact in ALL if fact in needed)
 
     def localized(self, request: CompileRequest | LinkRequest) -> CompileRequest | LinkRequest:
         """The request of :meth:`portable` with the include folders of this machine.
@@ -147,17 +144,12 @@ class Installation:
         """
         if isinstance(request, LinkRequest):
             return request
-        folders = (folder for name in request.include_dirs for folder in self._folders(name))
-        return replace(request, include_dirs=tuple(folders))
-
-    def _folders(self, name: str) -> list[str]:
-        if name == _CUDA:
-            return [os.fspath(folder) for folder in self.store.toolchain().require_headers()]
-        if name.startswith(_KERNELS):
-            return [os.fspath(kernels_folder() / name.removeprefix(_KERNELS))]
-        if name == _WARP and (folder := warp_headers_folder()) is not None:
-            return [os.fspath(folder)]
-        raise ToolchainError(f"a request names the include folder {name!r}, which is not known here")
+        known, found = self._folders(), list[str]()
+        for name in request.include_dirs:
+            if not (paths := [path for path, other, _ in known if other == name]):
+                raise ToolchainError(f"a request names the include folder {name!r}, which is not known here")
+            found += paths
+        return replace(request, include_dirs=tuple(found))
 
 
 # ---- the worker's side
