@@ -31,8 +31,8 @@ from warp_tiles.store.cache import Cache
 from warp_tiles.store.keys import SigningKey, signer_of
 from warp_tiles.store.kinds import FUNCTIONS, MODULES
 from warp_tiles.store.manifest import Entry
+from warp_tiles.store.packages import Distribution, kernel_files, write_wheel
 from warp_tiles.store.paths import cache_root
-from warp_tiles.store.wheel import Distribution, kernel_files, write_wheel
 from warp_tiles.tuning.store import open_store, records_entry
 from warp_tiles.util.threads import side_by_side
 

@@ -179,9 +179,9 @@ def _packages() -> Finding | None:
         return None
     parts, state = [], "ok"
     for package in packages.found:
-        if package.loaded == "":  # a folder without an index
-            continue
         reason = package.reason_unusable
+        if package.index is None and not reason:  # a folder without an index
+            continue
         state = "note" if reason else state
         parts.append(f"{package.summary()}; it is not used: {reason}" if reason else package.summary())
     for first, second, count in packages.shared_modules():

@@ -1,18 +1,23 @@
-"""Installed kernel packages: the entries of a wheel of ``warp-tiles bundle --wheel``, which lie beside Python's code.
+"""Kernel packages: wheels of ``warp-tiles bundle --wheel``, whose entries lie beside Python's code once installed.
 
     <folder of sys.path>/warp_tiles_kernels/<name>/index.json      sealed: what it was made for, and its keys
     <folder of sys.path>/warp_tiles_kernels/<name>/<sha256>.xz     a payload, compressed by LZMA
 
 They are trusted as the Python code there: this user or root owns them, and none is more open than the folder of
 ``sys.path``. Nothing of them is imported or written. A package that cannot be used costs one warning.
+
+Equal inputs give an equal wheel: entries are sorted and have one time, and nothing names the machine
+(https://packaging.python.org/en/latest/specifications/binary-distribution-format/).
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
+import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -26,8 +31,10 @@ from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import is_digest
 from warp_tiles.store.report import reason_of
 from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, read_bounded, seal, sealed_body
+from warp_tiles.util.files import open_output
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
+from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, shown, warn
 
 NAMESPACE, INDEX, SUFFIX = "warp_tiles_kernels", "index.json", ".xz"
@@ -40,6 +47,8 @@ _FIELDS = {
     "schema": int, "name": str, "version": str, "warp": str, "toolchain": str, "modules": dict, "keys": dict,
     "payloads": list,
 }  # fmt: skip
+_TIME = (1980, 1, 1, 0, 0, 0)  # the first of ZIP files
+_MODE, _UNIX = 0o100644 << 16, 3
 _said = WarnedTexts()
 
 
@@ -142,39 +151,43 @@ class KernelPackage:
         return TrustedFolder(Path(self.place), f"{NAMESPACE}/{self.folder}", installed=True)
 
     @cached_property
-    def _body(self) -> bytes | str:
-        """The JSON of the index; or why it cannot be used."""
+    def _body(self) -> tuple[bytes, str]:
+        """The JSON of the index, or why it cannot be used. Both are empty if there is none."""
         try:
-            return sealed_body(read_bounded(self.files, INDEX, _MOST_INDEX_BYTES)[0])
+            return sealed_body(read_bounded(self.files, INDEX, _MOST_INDEX_BYTES)[0]), ""
         except FileNotFoundError:  # a folder that pip has left
-            return ""
+            return b"", ""
         except unless_signalled(OSError, DamagedError) as error:
-            return reason_of(error)
+            return b"", reason_of(error)
 
     @cached_property
-    def loaded(self) -> KernelIndex | str:
-        """The index; or why it cannot be used, which is empty if there is none."""
-        if isinstance(self._body, str):
-            return self._body
+    def _loaded(self) -> tuple[KernelIndex | None, str]:
+        body, problem = self._body
         try:
-            return KernelIndex.from_body(self._body)
+            return (KernelIndex.from_body(body) if body else None), problem
         except DamagedError as error:
-            return str(error)
+            return None, str(error)
 
     @property
     def index(self) -> KernelIndex | None:
-        """The index, also of another Warp; None if it cannot be used."""
-        return found if isinstance(found := self.loaded, KernelIndex) else None
+        """The index, also of another Warp; None if it cannot be used, or if there is none."""
+        return self._loaded[0]
+
+    @property
+    def reason_unusable(self) -> str:
+        """Why nothing of it can serve; empty if it can, and for a folder without an index."""
+        if (index := self.index) is None or index.warp == self.warp:
+            return self._loaded[1]
+        return f"it was made for Warp {index.warp}, and this is Warp {self.warp}"
 
     def _indexed(self, text: str) -> KernelIndex | None:
         """The index, if it may have a name or a digest; None if not, or if it cannot be used, which is said once."""
-        if isinstance(self._body, bytes) and dump_json(text) not in self._body:  # parsing takes ten times as long
+        body, _ = self._body
+        if body and dump_json(text) not in body:  # parsing takes ten times as long
             return None
-        if isinstance(found := self.loaded, KernelIndex):
-            return found
-        if found:
-            self.say(found)
-        return None
+        if self.index is None and (problem := self._loaded[1]):
+            self.say(problem)
+        return self.index
 
     def names(self, module: str) -> bool:
         """True if it names a module, also if it is of another Warp."""
@@ -183,21 +196,14 @@ class KernelPackage:
     @property
     def title(self) -> str:
         """Its name and version."""
-        return f"{found.name} {found.version}" if isinstance(found := self.loaded, KernelIndex) else self.folder
-
-    @property
-    def reason_unusable(self) -> str:
-        """Why nothing of it can serve; empty if it can."""
-        if not isinstance(found := self.loaded, KernelIndex):
-            return found
-        return "" if found.warp == self.warp else f"it was made for Warp {found.warp}, and this is Warp {self.warp}"
+        return self.folder if (index := self.index) is None else f"{index.name} {index.version}"
 
     def summary(self) -> str:
         """Its name, folder and content, in words."""
         text = f"{self.title} in {self.files.root}"
-        if isinstance(found := self.loaded, KernelIndex):
-            archs = sorted({row.arch for name in found.modules for row in found.targets(name)})
-            text += f": {len(found.modules)} modules for {', '.join(f'sm_{arch}' for arch in archs)}"
+        if (index := self.index) is not None:
+            archs = sorted({row.arch for name in index.modules for row in index.targets(name)})
+            text += f": {len(index.modules)} modules for {', '.join(f'sm_{arch}' for arch in archs)}"
         return text
 
     def find(self, kind: str, key: CacheKey) -> Packaged | None:
@@ -210,18 +216,6 @@ class KernelPackage:
             self.say(str(error))
             return None
         return None if row is None else Packaged(self, Manifest(key, *row, 0, 0, {PACKAGE: self.title}))
-
-    def read(self, manifest: Manifest) -> bytes | None:
-        """A payload, verified by SHA-256. None if it is missing or damaged, which is said once."""
-        name = f"{manifest.payload_sha256}{SUFFIX}"
-        try:
-            packed, _ = read_bounded(self.files, name, MAX_PAYLOAD_BYTES)
-            payload = _unpacked(packed, manifest.payload_bytes)
-            manifest.check_payload(payload, full=True)
-            return payload
-        except unless_signalled(OSError, DamagedError) as error:
-            self.say(f"{name[:12]}: {reason_of(error)}")
-            return None
 
     def reason_missed(self, module: str, arch: int, block_dim: int, toolchain: str) -> str:
         """Why a module that it names did not come from it.
@@ -258,21 +252,21 @@ class Packaged:
     manifest: Manifest
 
     def entry(self) -> Entry | None:
-        """The entry; None if it is missing or damaged."""
-        payload = self.package.read(self.manifest)
-        return None if payload is None else Entry(payload, self.manifest)
+        """The entry, verified by SHA-256. None if its payload is missing or damaged, which is said once."""
+        name = f"{self.manifest.payload_sha256}{SUFFIX}"
+        try:
+            packed, _ = read_bounded(self.package.files, name, MAX_PAYLOAD_BYTES)
+            payload = _unpacked(packed, self.manifest.payload_bytes)
+            self.manifest.check_payload(payload, full=True)
+            return Entry(payload, self.manifest)
+        except unless_signalled(OSError, DamagedError) as error:
+            self.package.say(f"{name[:12]}: {reason_of(error)}")
+            return None
 
 
 def package_of(entry: Entry | None) -> str:
     """The package that an entry came from; empty for another place."""
     return "" if entry is None else str(entry.manifest.info.get(PACKAGE, ""))
-
-
-def pack(payload: bytes) -> bytes:
-    """The content of a payload's file."""
-    import lzma
-
-    return lzma.compress(payload)
 
 
 def _unpacked(data: bytes, size: int) -> bytes:
@@ -366,6 +360,105 @@ def _folders(place: str) -> list[str]:
     return []
 
 
-def payload_row(payload: bytes) -> tuple[str, int, int]:
+# ---- the wheel of a package
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """What a wheel says about itself.
+
+    Attributes:
+        tag: Of Python, ABI and platform, e.g. ``py3-none-any``.
+        requires: Requirements, e.g. ``warp-lang==1.19.0``.
+    """
+
+    name: str
+    version: str
+    summary: str
+    tag: str
+    requires: Sequence[str]
+
+    @property
+    def stem(self) -> str:
+        """The beginning of the names of its file and its folders."""
+        return re.sub(r"[-_.]+", "_", self.name).lower()
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.stem}-{self.version}-{self.tag}.whl"
+
+    def metadata(self) -> dict[str, bytes]:
+        """The files of its metadata, but for RECORD, by their names in the wheel."""
+        requires = "".join(f"Requires-Dist: {item}\n" for item in self.requires)
+        head = f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\nSummary: {self.summary}\n"
+        wheel = f"Wheel-Version: 1.0\nGenerator: warp-tiles {__version__}\nRoot-Is-Purelib: false\nTag: {self.tag}\n"
+        texts = {"METADATA": head + requires, "WHEEL": wheel}
+        return {f"{self._info}/{name}": text.encode("utf-8") for name, text in texts.items()}
+
+    @property
+    def _info(self) -> str:
+        return f"{self.stem}-{self.version}.dist-info"
+
+    def with_record(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
+        """All files of the wheel in order, RECORD last."""
+        found = dict(sorted(files.items())) | self.metadata()
+        record = f"{self._info}/RECORD"
+        rows = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in found.items()]
+        return {**found, record: "".join([*rows, f"{record},,\n"]).encode("utf-8")}
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode("ascii").rstrip("=")
+
+
+def _row_of(payload: bytes) -> tuple[str, int, int]:
     """The row of a payload in an index."""
     return hashlib.sha256(payload).hexdigest(), zlib.crc32(payload), len(payload)
+
+
+def kernel_files(
+    distribution: Distribution,
+    warp: str,
+    toolchain: str,
+    modules: Mapping[str, Iterable[tuple[int, int, bool]]],
+    entries: Iterable[tuple[str, Entry]],
+) -> dict[str, bytes]:
+    """The files of a kernel package by their names in the wheel, see :class:`KernelIndex`.
+
+    Args:
+        modules: Architecture, threads per block and whether it is linked, of each target of a module.
+        entries: The kind of object of each, and the entry. Equal payloads are stored once.
+    """
+    import lzma
+
+    found = [(kind, entry.key, _row_of(entry.payload), entry.payload) for kind, entry in entries]
+    payloads = {row: payload for _, _, row, payload in found}
+    rows = sorted(payloads)
+    numbers = {row: number for number, row in enumerate(rows)}
+    keys: dict[str, dict[str, int]] = {}
+    for kind, key, row, _ in found:
+        keys.setdefault(kind, {})[key] = numbers[row]
+    targets = {name: [list(row) for row in sorted(set(given))] for name, given in modules.items()}
+    index = KernelIndex(distribution.name, distribution.version, warp, toolchain, targets, keys, rows)
+    folder = f"{NAMESPACE}/{distribution.stem}"
+    files = {f"{folder}/{row[0]}{SUFFIX}": lzma.compress(payloads[row]) for row in rows}
+    return {f"{folder}/{INDEX}": index.to_bytes(), **files}
+
+
+def write_wheel(folder: Path, distribution: Distribution, files: Mapping[str, bytes]) -> Path:
+    """Write a wheel, whole or not at all. Returns its path.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    import zipfile
+
+    path = folder / distribution.file
+    with open_output(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+        for name, data in distribution.with_record(files).items():
+            info = zipfile.ZipInfo(name, _TIME)
+            info.external_attr, info.create_system = _MODE, _UNIX
+            packed = name.endswith(SUFFIX)
+            archive.writestr(info, data, zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED, 9)
+    return path
