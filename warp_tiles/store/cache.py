@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from warp_tiles.errors import CacheError
 from warp_tiles.store import AHEAD, maintain
 from warp_tiles.store.folder import Folder, refused
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.kinds import FORMER_HEADERS, FUNCTIONS, MODULES, Kind
+from warp_tiles.store.kinds import FORMER_HEADERS, FUNCTIONS, KINDS, MEASUREMENTS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import LAYOUT, absolute
 from warp_tiles.store.report import Problem, Problems, logger
@@ -319,11 +319,7 @@ class Cache:
         Args:
             max_bytes: The bound; ``None`` for the cache's own.
         """
-        with self._command("gc", change=True):
-            report = maintain.collect_all(self._folder, self.max_bytes if max_bytes is None else max_bytes)
-            maintain.remove_facts(self._folder, report, FORMER_HEADERS)
-        report.total_bytes = self.info().total_bytes  # without the name of the lock's holder
-        return report
+        return self._collected("gc", self.max_bytes if max_bytes is None else max_bytes, FORMER_HEADERS)
 
     def clear(self, *, everything: bool = False) -> maintain.GcReport:
         """Remove every entry and every linked module. The folder and its locks stay.
@@ -331,11 +327,13 @@ class Cache:
         Args:
             everything: Remove also facts, transcripts and start lists of scripts: all but the tuning records.
         """
-        with self._command("clear", change=True):
-            report = maintain.collect_all(self._folder, -1, (MODULES,))
-            if everything:
-                maintain.remove_facts(self._folder, report)
-        report.total_bytes = self.info().total_bytes
+        kinds = [kind for kind in KINDS if kind is not MEASUREMENTS] if everything else [self._folder.kind, MODULES]
+        return self._collected("clear", 0, kinds)
+
+    def _collected(self, what: str, max_bytes: int, cleared: Collection[Kind]) -> maintain.GcReport:
+        with self._command(what, change=True):
+            report = maintain.collect_all(self._folder, max_bytes, cleared)
+        report.total_bytes = self.info().total_bytes  # without the name of the lock's holder
         return report
 
     def read_verified(self, key: str) -> Entry | None:

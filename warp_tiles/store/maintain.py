@@ -137,42 +137,33 @@ def sizes(folder: Folder) -> dict[str, int]:
 
 def verify(folder: Folder, *, remove: bool) -> VerifyReport:
     """Check every manifest and payload by SHA-256."""
-    missing: list[Finding] = []
-    referenced: set[str] = set()
-    damaged: dict[str, str] = {}  # the faults, by name of the file
-    state: dict[str, str | None] = {}
-    checked = sound = 0
-    for digest, _ in folder.each_object():
-        with suppress(FileNotFoundError):  # removed meanwhile
-            state[digest] = _payload_damage(folder, digest)
+    payloads: dict[str, str] = {}  # by key
+    state: dict[str, str | None] = {}  # the fault of each stored payload
+    damaged: dict[str, str] = {}  # by name of the file
     for digest, _ in folder.each_key():
         try:
-            payload = folder.load(digest).payload_sha256
+            payloads[digest] = folder.load(digest).payload_sha256
         except FileNotFoundError:
-            continue  # removed meanwhile
+            pass  # removed meanwhile
         except DamagedError as error:
-            checked += 1
             damaged[folder.file(digest)] = str(error)
-            continue
-        checked += 1
-        referenced.add(payload)
-        try:
-            if payload not in state:  # stored meanwhile, or missing
-                state[payload] = _payload_damage(folder, payload)
-            sound += state[payload] is None
-        except FileNotFoundError:
-            place = folder.files.path(folder.file(digest))
-            missing.append(Finding(place, f"its payload {payload} is not stored"))
+    checked = len(payloads) + len(damaged)
+    for payload in dict.fromkeys([*payloads.values(), *(digest for digest, _ in folder.each_object())]):
+        with suppress(FileNotFoundError):
+            state[payload] = _payload_damage(folder, payload)
     damaged |= {folder.object_name(payload): reason for payload, reason in state.items() if reason}
-    if remove:
-        for name, reason in damaged.items():
-            folder.remove_damaged(name, reason)
+    for name, reason in damaged.items() if remove else ():
+        folder.remove_damaged(name, reason)
     return VerifyReport(
         checked=checked,
-        sound=sound,
+        sound=sum(state.get(payload, "") is None for payload in payloads.values()),
         damaged=tuple(Finding(folder.files.path(name), reason) for name, reason in damaged.items()),
-        missing=tuple(missing),
-        unreferenced=len(set(state) - referenced),
+        missing=tuple(
+            Finding(folder.path(digest), f"its payload {payload} is not stored")
+            for digest, payload in payloads.items()
+            if payload not in state
+        ),
+        unreferenced=len(state.keys() - payloads.values()),
         unfinished=sum(TEMP_PREFIX in name for name, _ in below(folder, LAYOUT)),
     )
 
@@ -290,23 +281,19 @@ def collect_all(folder: Folder, max_bytes: int, cleared: Collection[Kind] = ()) 
     """Collect the cache of functions, what killed processes left of all kinds, and then the caches beside it.
 
     Args:
-        cleared: The kinds whose entries are all removed. Of the other caches, payloads without a key are.
+        cleared: The kinds that are removed as a whole. Of the other caches, payloads without a key are.
     """
     swept = sweep(folder, *(kind.folder or LAYOUT for kind in KINDS))
-    report = collect(folder, max_bytes)
+    report = collect(folder, -1 if folder.kind in cleared else max_bytes)
     report.include(swept)
     for cache in _beside(folder):
         with _others_of_shared(cache):
             if cache.files.folders(LAYOUT):
                 with cache.changing():
                     report.include(collect(cache, -1 if cache.kind in cleared else sys.maxsize))
-    return report
-
-
-def remove_facts(folder: Folder, report: GcReport, kinds: Collection[Kind] = KINDS) -> None:
-    """Remove all facts of these kinds."""
-    for kind in kinds:
+    for kind in cleared:
         for name, status in list(below(folder, kind.folder)) if kind.part == "facts" else ():
             if not name.endswith((".lock", ".holder")):  # another process may hold it
                 folder.files.remove(name)
                 report.freed_bytes += status.st_size
+    return report
