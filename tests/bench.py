@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def plan_of(*variants: Variant) -> ModulePlan:
 
 ALIGNED = variant_of(8)
 UNALIGNED = ALIGNED.without_alignment()
+
+
+def annotated(engine: Engine, plan: ModulePlan) -> ModulePlan:
+    """A plan of variants alone, with the choice of each that is needed."""
+    choose = engine.chooser(plan.settings, plan.linker_reason)
+    return replace(plan, variants=tuple(choose(v) if v.needed and v.variant else v for v in plan.variants))
 
 
 class FakeDigests:

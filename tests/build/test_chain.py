@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, failing_libmathdx, libmathdx, own, variant_of
+from tests.bench import (
+    ALIGNED,
+    TOOLCHAIN,
+    UNALIGNED,
+    Bench,
+    annotated,
+    cublasdx,
+    failing_libmathdx,
+    libmathdx,
+    own,
+    variant_of,
+)
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
@@ -44,7 +55,7 @@ def plan_of(variant: GemmProblem, role: Role = Role.FORWARD) -> ModulePlan:
 
 def planned(bench: Bench, variant: GemmProblem, role: Role = Role.FORWARD) -> PlannedVariant:
     """The variant in its plan."""
-    found = bench.engine.annotate(plan_of(variant, role))
+    found = annotated(bench.engine, plan_of(variant, role))
     return next(item for item in found.needed if item.variant == variant and item.role is role)
 
 
@@ -211,7 +222,7 @@ def test_no_other_provider_accumulates_in_bfloat16(bench: Bench, name: str, role
     found = replace(plan_of(NARROW, role), settings=Settings(provider=name))
     alone = replace(found, variants=tuple(v for v in found.variants if v.variant == NARROW and v.role is role))
     with pytest.raises(TypeError, match=words) as caught:
-        bench.engine.annotate(alone)
+        annotated(bench.engine, alone)
     assert str(caught.value).startswith("In 'k': tile_matmul() does not support")
     assert f"{name} cannot serve c_dtype=bfloat16" in str(caught.value)
     assert "provider 'own' does" in str(caught.value)
@@ -354,7 +365,7 @@ def test_functions_that_warp_cannot_link_stand_in_the_source(
         engine = Engine(warp_toolkit=toolkit)
         bench = Bench(engine, monkeypatch)
         plan = replace(plan_of(ALIGNED), linker_reason=linker_reason)
-        (found,) = engine.annotate(plan).needed
+        (found,) = annotated(engine, plan).needed
         built = engine.start([ALIGNED], linker_reason=linker_reason)[ALIGNED].result(20)
         engine.close()
     assert (found.provider, found.in_source, built.in_source) == ("own", in_source, in_source)

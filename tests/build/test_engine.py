@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, own, plan_of, variant_of
+from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, annotated, cublasdx, own, plan_of, variant_of
 from tests.waiting import in_threads, until
 from warp_tiles import settings
 from warp_tiles.build import engine
@@ -232,7 +232,7 @@ def test_a_forked_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path)
 
 
 def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> None:
-    before = bench.engine.annotate(plan_of(ALIGNED))
+    before = annotated(bench.engine, plan_of(ALIGNED))
     forward = before.needed[0]
     assert (forward.provider, forward.cached, len(forward.key)) == ("own", False, 64)
     assert (forward.symbol, forward.tile_config) == (ALIGNED.symbol, choose(ALIGNED))
@@ -240,7 +240,7 @@ def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> 
     skipped = next(item for item in before.variants if not item.needed)
     assert (skipped.provider, skipped.key, skipped.symbol, skipped.tile_config) == ("", "", "", None)
     built = bench.build(ALIGNED)
-    after = bench.engine.annotate(plan_of(ALIGNED)).needed[0]
+    after = annotated(bench.engine, plan_of(ALIGNED)).needed[0]
     assert after.cached
     assert after.key == built.key == forward.key
 
@@ -248,8 +248,8 @@ def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> 
 def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
     session = Session("module", None, 1)
     session.add("tile_matmul", "k", {}, scalar_reason=Rejected("cpu"))
-    annotated = bench.engine.annotate(resolve(session, (), ["k"], []))
-    assert [item.provider for item in annotated.variants if item.needed] == ["scalar"]
+    found = annotated(bench.engine, resolve(session, (), ["k"], []))
+    assert [item.provider for item in found.variants if item.needed] == ["scalar"]
 
 
 # ---- the text that is added to a module's hash: each input of the machine code changes it

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench import ALIGNED, Bench, own, plan_of, variant_of
+from tests.bench import ALIGNED, Bench, annotated, own, plan_of, variant_of
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, ToolchainError
 from warp_tiles.solver.variant import SolverVariant, Variant
@@ -27,7 +27,7 @@ def test_the_error_names_all_missing_functions_and_their_keys(bench: Bench) -> N
     bench.build(OTHERS[0])
     requests = list(bench.pool.requests)
     error = missing(bench, ALIGNED, *OTHERS)
-    plan = bench.engine.annotate(plan_of(ALIGNED, *OTHERS))
+    plan = annotated(bench.engine, plan_of(ALIGNED, *OTHERS))
     for variant in (ALIGNED, OTHERS[1]):
         assert variant.describe() in error.message
         assert next(v.key for v in plan.needed if v.variant == variant) in error.message

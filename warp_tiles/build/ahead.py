@@ -17,20 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext, ahead_of_launches
-from warp_tiles.build.module_build import ModuleBuild, key_ahead, link_ahead
+from warp_tiles.build.functions import payloads_of
+from warp_tiles.build.module_build import ModuleBuild, keys_of_functions, linked_key, request_of
 from warp_tiles.build.records import now_s
 from warp_tiles.build.start_list import StartList, StartLists, StartModule
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, WarpOutput, content_key
+from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import CacheError, RecordError, WarpTilesError
-from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.gemm.problem import Role
+from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.settings import current
 from warp_tiles.store import AHEAD, MODULE
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import absolute
 from warp_tiles.store.sealed import DamagedError
-from warp_tiles.util.threads import PREFETCH, START_LIST, DaemonThreads, suppressed, unless_signalled
+from warp_tiles.util.threads import PREFETCH, START_LIST, DaemonThreads, suppressed, unless_signalled, wait_result
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
@@ -135,9 +138,8 @@ def build_ahead(
         else:
             if lease.found is not None:
                 return key, False
-            bare = _bare_plan(context, module)
             with ahead_of_launches(context.ahead):
-                binary = link_ahead(engine, bare, source, module.source, linked, functions)
+                binary = _linked(engine, context, module, functions)
             if binary is None:
                 return None
             payload, seconds = binary, now_s() - started
@@ -147,8 +149,18 @@ def build_ahead(
         return key, True
 
 
-def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
-    return ModulePlan(module.name, module.arch, module.block_dim, (), (), context.settings)
+def _linked(engine: Engine, context: BuildContext, module: StartModule, functions: Mapping[str, str]) -> bytes | None:
+    """Build the functions of a module, and link it. None if another function took the place of one."""
+    source, linked = module.module_source(), module.linked
+    assert linked is not None
+    futures = engine.start(linked.functions, context.settings).values()
+    compiled = context.submit(request_of(context, source, module.source, module.name))
+    built = [wait_result(future) for future in futures]
+    if {artifact.symbol: artifact.key for artifact in built} != functions:
+        return None
+    inputs = (result_of(compiled).payload, *payloads_of(built))
+    link = LinkRequest(source.name, inputs, source.target, module.output, linked.register_limit)
+    return result_of(context.submit(link)).payload
 
 
 def build_order(modules: Sequence[StartModule], jobs: int) -> list[StartModule]:
@@ -166,10 +178,15 @@ def build_order(modules: Sequence[StartModule], jobs: int) -> list[StartModule]:
 
 def keys_of(engine: Engine, context: BuildContext, module: StartModule) -> tuple[CacheKey | None, dict[str, str]]:
     """The key under which a launch looks a module up, or None if nothing covers it, and those of its functions."""
-    source = module.module_source()
-    if module.linked is None:
+    source, linked = module.module_source(), module.linked
+    if linked is None:
         return content_key(context, module.request(), f".{source.target}.{module.output}"), {}
-    return key_ahead(engine, _bare_plan(context, module), source, module.source, module.linked)
+    choose = engine.chooser(context.settings)
+    called = (PlannedVariant(v, Role.FORWARD, "", "", (), True, "in a start list") for v in linked.functions)
+    functions = keys_of_functions(map(choose, called))
+    if not all(functions.values()):
+        return None, functions
+    return linked_key(context, source, module.source, functions, linked.register_limit), functions
 
 
 # ---- the start of a program

@@ -248,13 +248,6 @@ class Engine:
         context = replace(self.build_context(resolved), linker_reason=linker_reason)
         return functools.partial(self._chosen, self.chain(resolved), context)
 
-    def annotate(self, plan: ModulePlan) -> ModulePlan:
-        """A plan of variants alone, with what :meth:`chooser` gives to those that are needed."""
-        choose = self.chooser(plan.settings, plan.linker_reason)
-        return replace(
-            plan, variants=tuple(choose(v) if v.needed and v.variant is not None else v for v in plan.variants)
-        )
-
     def _chosen(self, chain: Chain, context: BuildContext, planned: PlannedVariant) -> PlannedVariant:
         assigned, key = chain.assign(planned, context)
         if key is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -137,7 +137,7 @@ class ModuleBuild:
         return record
 
     def ahead(self, source_path: Path, module: ModuleSource) -> StartModule | None:
-        """What :func:`link_ahead` links, before anything is built; None if only the module's launch may."""
+        """What is linked ahead, before anything is built; None if only the module's launch may."""
         module, keywords = self._with_suffix(module), module.keywords
         may_build = self._settings.rules.builds and self._settings.bundle is None
         if not (may_build and self.plan.has_own_code):
@@ -167,10 +167,10 @@ class ModuleBuild:
 
         Yields None if it has no key, or if it was not found and is not kept.
         """
-        started, functions = now_s(), _keys_of(self.plan)
+        started, functions = now_s(), keys_of_functions(self.plan.needed)
         key = None
         if looks and all(functions.values()):  # the source calls the planned functions
-            key = _linked_key(self._context, module, text, functions, self.plan.register_limit)
+            key = linked_key(self._context, module, text, functions, self.plan.register_limit)
         if key is None:
             yield None
             return
@@ -293,7 +293,7 @@ class ModuleBuild:
         return self._context.is_looked_up(self.plan.name)
 
     def _compile(self, call: BuildCall) -> Future[Compiled]:
-        request = _request(self._context, call.module, call.source.read_text("utf-8"), self.plan.name)
+        request = request_of(self._context, call.module, call.source.read_text("utf-8"), self.plan.name)
         return self._phases.of_process(records.COMPILE, self._context.submit(request))
 
     def _link(
@@ -392,12 +392,12 @@ class ModuleBuild:
 # ---- a linked module, from its plan or from a start list
 
 
-def _keys_of(plan: ModulePlan) -> dict[str, str]:
-    """The keys of the functions that a plan calls, by symbol; empty ones for those that have none."""
-    return {v.symbol: v.key for v in plan.needed if v.provider != "scalar"}
+def keys_of_functions(variants: Iterable[PlannedVariant]) -> dict[str, str]:
+    """The keys of the functions that needed variants call, by symbol; empty ones for those that have none."""
+    return {v.symbol: v.key for v in variants if v.provider != "scalar"}
 
 
-def _linked_key(
+def linked_key(
     context: BuildContext, module: ModuleSource, text: str, functions: Mapping[str, str], register_limit: int | None
 ) -> CacheKey | None:
     """The key of a linked module, from those of its functions by symbol; None if nothing covers what it depends on."""
@@ -428,40 +428,7 @@ def foreign_inputs(inputs: Sequence[bytes], keywords: Mapping[str, Any]) -> list
     return ["a solver or FFT"] if inputs or keywords.get("fatbins") else []
 
 
-def _request(context: BuildContext, module: ModuleSource, text: str, name: str) -> CompileRequest:
+def request_of(context: BuildContext, module: ModuleSource, text: str, name: str) -> CompileRequest:
     flags = module_flags(module, context.toolchain().nvrtc_version)
     level = module.optimization_level
     return CompileRequest(module.name, text, flags, module.include_dirs, f"module {name}", level)
-
-
-def key_ahead(
-    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked
-) -> tuple[CacheKey | None, dict[str, str]]:
-    """The key of a module of a start list, or None, and the keys of its functions by symbol.
-
-    ``bare`` has its name, target and settings, and ``text`` is its source.
-    """
-    called = [PlannedVariant(v, Role.FORWARD, "", "", (), True, "in a start list") for v in linked.functions]
-    functions = _keys_of(engine.annotate(replace(bare, variants=tuple(called))))
-    if not all(functions.values()):
-        return None, functions
-    context = engine.build_context(bare.settings)
-    return _linked_key(context, module, text, functions, linked.register_limit), functions
-
-
-def link_ahead(
-    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, functions: Mapping[str, str]
-) -> bytes | None:
-    """Build the functions of a module of a start list, and link it. See :func:`key_ahead`.
-
-    None if another function took the place of one.
-    """
-    context = engine.build_context(bare.settings)
-    futures = engine.start(linked.functions, bare.settings).values()
-    compiled = context.submit(_request(context, module, text, bare.name))
-    built = [wait_result(future) for future in futures]
-    if {artifact.symbol: artifact.key for artifact in built} != functions:
-        return None
-    inputs = (result_of(compiled).payload, *payloads_of(built))
-    link = LinkRequest(module.name, inputs, module.target, module.output, linked.register_limit)
-    return result_of(context.submit(link)).payload
