@@ -49,12 +49,7 @@ _said = WarnedTexts()
 
 @dataclass(frozen=True)
 class AheadModule:
-    """A module that was generated ahead of its launch.
-
-    Attributes:
-        key: Its content key.
-        start: The lookup of its start key; None if the module has no start key.
-    """
+    """A module that was generated ahead of its launch, with its content key, and its start key if it has one."""
 
     module: StartModule
     key: CacheKey
@@ -243,8 +238,7 @@ class ProgramStart:
     def begin(self, instead_of: ProgramStart | None = None) -> None:
         """Start compiling what the list names, on threads. A user's file that cannot be used is warned of, and stays.
 
-        Args:
-            instead_of: The start whose list is not written, because this one replaces it.
+        This start replaces ``instead_of``, whose list is not written.
         """
         context, now = self._context, self._context.settings
         if instead_of is not None:
@@ -277,9 +271,7 @@ class ProgramStart:
     def _may_be_needed(self, module: StartModule, is_foreign: bool) -> bool:
         """False for a module that no GPU of this machine loads, or that Warp loads from its own folder.
 
-        Args:
-            is_foreign: True if others may choose the code. Warp's folder then has a module without functions under a
-                name that covers them, which the list does not know.
+        If others may choose the code (``is_foreign``), Warp's folder has a module without functions under another name.
         """
         is_kept = module.linked is not None or self._context.settings.all_modules
         is_for_here = not self._archs or module.output == "ptx" or module.arch in self._archs
@@ -411,11 +403,7 @@ class ProgramStart:
         return f"compiled ahead: {count}{waste}" if count else ""
 
     def close(self, loaded: Callable[[StartModule], bool]) -> None:
-        """End the builds, and write the list if it has changed.
-
-        Args:
-            loaded: True for a module of the list that this process has loaded from Warp's own folder.
-        """
+        """End the builds, and write the list if it has changed. ``loaded`` tells what came from Warp's own folder."""
         self.stop()
         if text := self.summary():
             log.info("start list %s: %s", self.file, text)

@@ -85,11 +85,7 @@ class Resources:
             return made
 
     def pool(self, jobs: int, others: int, make: Callable[[], CompilerPool]) -> CompilerPool:
-        """``jobs`` compiler processes. Those for neither this number nor ``others`` end after their last request.
-
-        Raises:
-            WorkerError: warp_tiles was disabled.
-        """
+        """``jobs`` compiler processes. Those for neither this number nor ``others`` end after their last request."""
         with self._lock:
             if self.closed:
                 raise WorkerError(
@@ -210,10 +206,7 @@ class BuildContext:
 
     @property
     def remote(self) -> RemoteStore | None:
-        """The remote store. The first use connects to it in the background.
-
-        A key that cannot be read is reported once, and builds continue without the store.
-        """
+        """The remote store, connected in the background. If a key cannot be read, builds go on without it."""
         now = self.settings
         if not now.remote:
             return None
@@ -262,11 +255,7 @@ class BuildContext:
 
     @property
     def pool(self) -> CompilerPool:
-        """The compiler processes; the setting ``jobs`` gives their number. With an executor, its workers compile.
-
-        Raises:
-            WorkerError: warp_tiles was disabled.
-        """
+        """The compiler processes; the setting ``jobs`` gives their number. With an executor, its workers compile."""
         from warp_tiles.compile.pool import CompilerPool, WorkerSlots
 
         jobs, others, of_executor = self.settings.jobs, current().jobs, self.resources.executor_pool
@@ -312,11 +301,7 @@ class BuildContext:
     def toolchain_text(self, kind: str) -> str:
         """The compiler, and for modules the linker, with the beginnings of their digests. Signatures cover it.
 
-        Args:
-            kind: ``ltoir``, ``module``, or ``records``, which hold no code and name their own driver and versions.
-
-        Raises:
-            ToolchainError: There is no toolchain.
+        Records hold no code. Raises a ToolchainError for others without a toolchain.
         """
         if kind == RECORDS:
             return ANY_TOOLCHAIN
@@ -371,11 +356,7 @@ class BuildContext:
     def leased_module(
         self, key: CacheKey, phases: Phases, started_at_s: float, *, keeps: bool = True
     ) -> Iterator[BuildLease]:
-        """Look up a module that was generated, and keep other processes from building it. Lookup and fetch are phases.
-
-        Args:
-            keeps: False for a module that is only looked up here, and not kept if it is built.
-        """
+        """Look up a module that was generated and, if it is kept, lock out others. Lookup and fetch are phases."""
         from warp_tiles.store.cache import BuildLease
 
         if not keeps:

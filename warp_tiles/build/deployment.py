@@ -118,11 +118,7 @@ def _label(source: DeviceSource) -> str:
 
 
 class RecordedStore(ToolchainStore):
-    """The toolchain of the machine that made a bundle, known by its facts alone. Nothing can be compiled with it.
-
-    Raises:
-        BundleError: It has no facts of this version.
-    """
+    """The toolchain of the machine that made a bundle, known by its facts alone. Nothing can be compiled with it."""
 
     def __init__(self, bundle: Bundle, root: Path, *, shared: bool) -> None:
         super().__init__(root, shared=shared)

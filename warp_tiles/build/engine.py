@@ -118,11 +118,7 @@ class Engine:
     # ---- providers
 
     def chain(self, resolved: Settings) -> Chain:
-        """The chain of providers under some settings.
-
-        Raises:
-            SettingError: The policy forbids the provider of the settings.
-        """
+        """The chain of providers. Raises a SettingError if the policy forbids the provider of the settings."""
         store = self.build_context(resolved).store
         tuned = self.answers(resolved)
         make: dict[str, Callable[[], tuple[Provider[Any], ...]]] = {
@@ -155,11 +151,7 @@ class Engine:
             self.tuned.tune_launch(self, resolved)
 
     def connect(self, resolved: Settings) -> None:
-        """Open the bundle, or connect to the remote store in the background, if there is one.
-
-        Raises:
-            BundleError, SettingError: See :attr:`BuildContext.bundle`.
-        """
+        """Open the bundle, or connect to the remote store in the background. Raises what the bundle raises."""
         context = self.build_context(resolved)
         if context.bundle is None:  # to ask for either is to open it
             _ = context.remote
@@ -235,15 +227,10 @@ class Engine:
         return sources
 
     def chooser(self, resolved: Settings, linker_reason: str = "") -> Choose:
-        """Gives needed variants their providers, device functions, keys and cache states.
+        """Gives needed variants their providers, device functions, keys and cache states. Raises what the chain raises.
 
         Args:
             linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
-
-        Raises:
-            SettingError: The policy forbids the provider of the settings.
-            TypeError, UnsupportedVariant, ToolchainError: By its calls, see
-                :meth:`warp_tiles.build.chain.Chain.assign`.
         """
         context = replace(self.build_context(resolved), linker_reason=linker_reason)
         return functools.partial(self._chosen, self.chain(resolved), context)

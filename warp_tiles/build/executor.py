@@ -123,8 +123,7 @@ class Installation:
     ) -> tuple[CompileRequest | LinkRequest, tuple[str, ...]] | None:
         """A request without paths of this machine, and the names of the facts that decide its result.
 
-        Returns:
-            None if the request has an include folder that other machines cannot be expected to have.
+        None if it has an include folder that other machines cannot be expected to have.
         """
         if isinstance(request, LinkRequest):
             return request, (CODE, LINKER)
@@ -137,11 +136,7 @@ class Installation:
         return sent, tuple(fact for fact in ALL if fact in needed)
 
     def localized(self, request: CompileRequest | LinkRequest) -> CompileRequest | LinkRequest:
-        """The request of :meth:`portable` with the include folders of this machine.
-
-        Raises:
-            ToolchainError: A folder is missing, or the request names another one.
-        """
+        """The request of :meth:`portable` with folders of this machine. Raises ToolchainError if it lacks one."""
         if isinstance(request, LinkRequest):
             return request
         known, found = self._folders(), list[str]()
@@ -280,10 +275,7 @@ def _workshop(warp_toolkit: Version | None) -> _Workshop:
 class ExecutorPool(CompilerPool):
     """Runs requests on an executor of the user, and those with include folders of the user on processes here.
 
-    Args:
-        executor: Runs :func:`run_job`. :meth:`close` does not shut it down.
-        installation: What of this machine decides the results.
-        jobs: See :class:`CompilerPool`.
+    The executor runs :func:`run_job`, and stays open when this closes.
     """
 
     def __init__(self, executor: Executor, installation: Installation, jobs: int = 0) -> None:

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chain:
-    """The providers under some settings.
-
-    Attributes:
-        providers: The providers, in the order in which they are tried.
-        tuned: Measurements; None if there are no valid ones.
-    """
+    """The providers under some settings, in the order in which they are tried, and valid measurements, if any."""
 
     settings: Settings
     providers: tuple[Provider[Any], ...]
@@ -175,12 +170,7 @@ class Chain:
 
 
 def variant_text(variant: Variant, failure: WarpTilesError, instead: str) -> str:
-    """The text if a variant could not be built. It is the same for every variant if the toolchain is missing.
-
-    Args:
-        failure: Its error. The first error in its log is the cause.
-        instead: Name of the replacement.
-    """
+    """The text if a variant could not be built: with the first error of the log, or the missing toolchain alone."""
     if isinstance(failure, ToolchainError):
         return f"{failure.message}; using {_with_cost(instead)}. Remedy: {failure.remedy}"
     cause = failure.message
@@ -215,11 +205,7 @@ class Linked:
 
     @classmethod
     def from_json(cls, data: Any) -> Linked:
-        """Read what ``asdict()`` has written, from untrusted JSON values.
-
-        Raises:
-            ValueError: A field is missing, unknown or invalid.
-        """
+        """Read what ``asdict()`` has written, from untrusted JSON. Raises ValueError if a field is wrong."""
         names = {field.name for field in fields(cls)}
         if not isinstance(data, dict) or data.keys() != names or not isinstance(data["functions"], list):
             raise ValueError("it has other fields")

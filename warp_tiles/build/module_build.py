@@ -163,10 +163,7 @@ class ModuleBuild:
 
     @contextmanager
     def _lease(self, module: ModuleSource, text: str, *, looks: bool, keeps: bool) -> Iterator[BuildLease | None]:
-        """Look the linked module up and, if it is kept, keep other processes from linking it.
-
-        Yields None if it has no key, or if it was not found and is not kept.
-        """
+        """Look the linked module up. Yields None if it has no key, or if it was not found and is not kept."""
         started, functions = now_s(), keys_of_functions(self.plan.needed)
         key = None
         if looks and all(functions.values()):  # the source calls the planned functions
@@ -214,10 +211,7 @@ class ModuleBuild:
     def _link_by_warp(
         self, plan: ModulePlan, artifacts: list[Artifact], call: BuildCall
     ) -> tuple[ModulePlan, list[Artifact]]:
-        """Warp's own build. If it fails, the module is built again with less of the code that is not Warp's.
-
-        Returns the plan and the functions that were built. If the others fail, too, the error is that of the first one.
-        """
+        """Warp's own build. If it fails, the module is built again with less of the code that is not Warp's."""
         try:
             call.build([*call.inputs, *payloads_of(artifacts)])
             return plan, artifacts
@@ -334,11 +328,7 @@ class ModuleBuild:
     def _linkable(
         self, plan: ModulePlan, artifacts: list[Artifact], module: ModuleSource, reason: str
     ) -> tuple[ModulePlan, list[Artifact]]:
-        """The plan for the linker, and the functions: in the module's source if it cannot read their LTO-IR.
-
-        Args:
-            reason: The reason why Warp links the module; empty if warp_tiles links it.
-        """
+        """The plan and the functions for the linker: in the source if Warp links (``reason``) and cannot read them."""
         by_nvrtc = [artifact for artifact in artifacts if artifact.payload and artifact.provider != "libmathdx"]
         if by_nvrtc and (problem := replace(self._context, linker_reason=reason).unlinkable_reason):
             if fixed := next((artifact for artifact in by_nvrtc if artifact.provider != "own"), None):
@@ -354,10 +344,7 @@ class ModuleBuild:
         return (self._replanned(artifacts, module, reason) if plan.has_own_code else plan), artifacts
 
     def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
-        """Refuse calls that would take a missing or an inaccurate scalar path of Warp.
-
-        A product takes the scalar path as a whole if one of its functions is missing.
-        """
+        """Refuse a product that takes a missing or inaccurate scalar path, as it does if it lacks one function."""
         unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.symbol}
         requested = {artifact.variant for artifact in artifacts}
         for site in self._generated.session.sites:

@@ -84,11 +84,7 @@ class BuildProgress:
     def module(
         self, name: str, arch: int | None, block_dim: int, choice: str, *, awaited: bool = True
     ) -> Iterator[None]:
-        """Count a module from its code generation, or else from its build, to its file. It counts once in a batch.
-
-        Args:
-            awaited: True if the program waits for it, so that it is named.
-        """
+        """Count a module once in a batch, from its code generation or build to its file; name it if it is awaited."""
         title = f"module {name}, sm_{arch}, {block_dim} threads"
         with self._lock:
             counts = title not in self._modules

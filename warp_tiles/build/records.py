@@ -77,11 +77,7 @@ class Phases:
         self._phases.append(Phase(name, started_at_s, now_s() - started_at_s))
 
     def of_process(self, name: str, work: Future[Compiled]) -> Future[Compiled]:
-        """Add the work of a compiler process as a step, unless it fails.
-
-        Returns:
-            A future of the same result. The step is added before it is done, so a reader of the result sees the step.
-        """
+        """A future of the same result. The work is a step, unless it fails, before a reader sees the result."""
         followed: Future[Compiled] = Future()
 
         def ended(done: Future[Compiled]) -> None:

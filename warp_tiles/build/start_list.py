@@ -78,11 +78,7 @@ class StartModule:
 
     @classmethod
     def from_json(cls, data: object) -> StartModule:
-        """Read what ``asdict()`` has written, from untrusted JSON values.
-
-        Raises:
-            DamagedError: A field is missing, unknown or of another kind.
-        """
+        """Read what ``asdict()`` has written, from untrusted JSON. Raises DamagedError if a field is wrong."""
         kinds = {field.name: {"int": int, "str": str}.get(str(field.type), object) for field in fields(cls)}
         if not isinstance(data, dict) or data.keys() != kinds.keys():
             raise DamagedError("a module has other fields")
@@ -160,11 +156,7 @@ class StartList:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StartList:
-        """Parse the text of a list.
-
-        Raises:
-            DamagedError: It is none.
-        """
+        """Parse the text of a list. Raises DamagedError if it is none."""
         _require_bounded(data)
         found = parse_object(data)
         if found.keys() != {"warp", "modules"} or not isinstance(found["warp"], str):
@@ -177,11 +169,7 @@ class StartList:
         return cls(found["warp"], tuple(map(StartModule.from_json, given)))
 
     def to_bytes(self) -> bytes:
-        """The text: JSON that is the same for the same modules.
-
-        Raises:
-            RecordError: It is longer than what is read.
-        """
+        """The text: JSON that is the same for the same modules. Raises RecordError if it would not be read."""
         data = (json.dumps(asdict(self), indent=1, ensure_ascii=True) + "\n").encode("ascii")
         try:
             _require_bounded(data)
@@ -190,12 +178,9 @@ class StartList:
         return data
 
     def after(self, warp: str, built: Iterable[StartModule], loaded: Callable[[StartModule], bool]) -> StartList:
-        """The list after a run; this one if the run has loaded nothing.
+        """The list after a run that has ``built`` modules; this one if it has loaded nothing.
 
-        Args:
-            warp: Version of Warp in the run.
-            built: What was built or taken from the cache, in order.
-            loaded: True for a module of this list that the run has loaded from Warp's own folder.
+        ``loaded`` is true for a module of this list that the run has loaded from Warp's own folder.
         """
         before = self.modules if self.warp == warp else ()
         known = {module.place: module for module in before}
@@ -211,11 +196,7 @@ class StartList:
 
 
 def _require_bounded(data: bytes) -> None:
-    """Refuse a text that takes long to parse, or much memory.
-
-    Raises:
-        DamagedError: It has too many bytes or values.
-    """
+    """Raise a DamagedError for a text that takes long to parse, or much memory."""
     if not data.isascii() or b"\0" in data:  # another encoding, in which these bytes mean something else
         raise DamagedError("it is not ASCII")
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # every quote left begins or ends a text
@@ -253,10 +234,7 @@ class StartLists(Documents[StartList]):
         return self.read(file.stem) if self.holds(file) else read_start_list(file)
 
     def update(self, file: Path, change: Callable[[StartList | None], StartList | None], wait_s: float) -> None:
-        """Replace the list of a file, which others may have written meanwhile.
-
-        Args:
-            change: Returns what takes its place; None to leave it.
+        """Replace the list of a file, which others may have written meanwhile, by what ``change`` returns, if not None.
 
         Raises:
             RecordError: The user's file cannot be used, or the new list would not be read again.
@@ -272,11 +250,7 @@ class StartLists(Documents[StartList]):
 
 
 def read_start_list(file: Path) -> StartList | None:
-    """The start list of a file that the user names; None if there is none.
-
-    Raises:
-        RecordError: The file cannot be read, or is damaged.
-    """
+    """The start list of a user's file; None if there is none. Raises RecordError if it cannot be used."""
     try:
         return StartList.from_bytes(read_whole(file, STARTS.most_bytes)[0])
     except FileNotFoundError:

@@ -24,13 +24,7 @@ _FLAGS = (f"-arch={TARGET}", "--std=c++17", "--define-macro=NDEBUG")
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A function of the user, as Warp generates it.
-
-    Attributes:
-        name: Its name in C++.
-        code: The code of a module with it.
-        module: What Warp's compiler would get besides the code.
-    """
+    """A function of the user, by its name in C++: the code of a module with it, and what else Warp's compiler gets."""
 
     name: str
     code: str

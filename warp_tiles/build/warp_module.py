@@ -130,14 +130,10 @@ def content_key(context: BuildContext, request: WarpCompileRequest, target: str)
 
 
 class WarpModuleBuild:
-    """The build of a module that Warp has generated, or that its start key has found.
+    """The build of a module that Warp has generated, or that the lookup of its start key has found.
 
-    Args:
-        plan: Its name, target and kernels.
-        program: The name of the source's file in unmodified Warp. The file has another one if the module's hash covers
-            whom the user trusts.
-        meta: Warp's metadata of the kernels.
-        start: The lookup of its start key; None if it has none.
+    The file of its source is called ``program`` in unmodified Warp, and something else here if the module's hash
+    covers whom the user trusts.
     """
 
     def __init__(

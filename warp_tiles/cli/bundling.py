@@ -141,10 +141,7 @@ Row = dict[str, Any]
 def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, as_json: bool) -> None:
     """Run scripts without their launches, each in a process of its own, and write what they launch to a wheel.
 
-    Args:
-        wanted: Each word of the command line is a script with its arguments, or a start list.
-        named: Name of the distribution, with ``==`` and its version or without.
-        client: The distribution of the kernels; None to find it.
+    Each word of the command line is a script with its arguments, or a start list.
     """
     if (match := _NAME.fullmatch(named)) is None:
         raise PlanError(f"--wheel is {named!r}, which names no distribution", "give NAME or NAME==VERSION")

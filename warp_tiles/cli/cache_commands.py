@@ -184,11 +184,7 @@ def import_(file: Path, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
-    """The build context and the remote store of the settings, to which entries may be signed and written.
-
-    Raises:
-        RemoteError: There is none, it does not answer, or entries are to be written from a cache that others can write.
-    """
+    """The build context and the remote store of the settings, to which own entries may be signed and written."""
     from warp_tiles.store.remote import open_store
 
     context = _context()
@@ -231,11 +227,7 @@ def require_push() -> None:
 
 
 def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
-    """Sign entries of the cache, and write those that the remote store lacks.
-
-    Args:
-        keys: Linked modules; None for all entries of the cache, and all tuning records.
-    """
+    """Sign and write what the store lacks of some linked modules, by default of the whole cache and all records."""
     from warp_tiles.compile.module import warp_library
     from warp_tiles.store import transfer
 

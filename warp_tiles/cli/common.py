@@ -306,11 +306,7 @@ def _of_the_script(context: click.Context, parameter: click.Parameter, value: tu
 
 
 def require_complete(script: Script, discovery: Discovery, allowed: bool) -> None:
-    """Report a script that stopped early, after the results about what it had launched by then.
-
-    Args:
-        allowed: Print a note in place of a ScriptError.
-    """
+    """Report a script that stopped early, after its results: by a ScriptError, or by a note if that is allowed."""
     if not discovery.stopped:
         return
     message = f"{script} stopped early, while its launches were recorded and not executed: {discovery.stopped}"
@@ -343,22 +339,14 @@ def record_options(command: F) -> F:
 
 
 def require_folders(files: Mapping[str, Path | None]) -> None:
-    """Check, before anything runs, that the folders of output files exist.
-
-    Args:
-        files: The files by what they contain, e.g. ``the report``; None for one that is not written.
-    """
+    """Check, before anything runs, that the folders of output files exist, which go by their content."""
     for what, file in files.items():
         if file is not None and not file.absolute().parent.is_dir():
             raise ScriptError(f"{what} cannot be written: there is no folder {file.absolute().parent}")
 
 
 def facts_of(script: Script, ended: BaseException | str | None) -> dict[str, str]:
-    """Facts about a run, for the heading of its page.
-
-    Args:
-        ended: The exception that ended it, or its text; None or empty if it ended normally or did not run.
-    """
+    """Facts about a run, for the heading of its page; ``ended`` is the exception, or its text, that ended it."""
     import warp
 
     facts = {"script": str(script)}
@@ -374,11 +362,7 @@ def facts_of(script: Script, ended: BaseException | str | None) -> dict[str, str
 def write_records(
     report: Path | None, trace: Path | None, document: Mapping[str, Any], title: str, facts: Mapping[str, str]
 ) -> None:
-    """Write the files that the options of :func:`record_options` name.
-
-    Raises:
-        OutputError: A file cannot be written. If another exception is on its way, a note is printed instead.
-    """
+    """Write the files of :func:`record_options`. Raises OutputError, or prints it if another error is on its way."""
     ended = sys.exc_info()[1]
     try:
         if report is not None and report.suffix.lower() in _PAGES:
@@ -417,10 +401,6 @@ def write_depfile(output: Path, *scripts: Path) -> None:
 
     It names what decides about an output: every Python module that this process has imported, the device sources, and
     the compiler.
-
-    Raises:
-        OutputError: It cannot be written.
-        ToolchainError: There is no toolchain.
     """
     import warp
 

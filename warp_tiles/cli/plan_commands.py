@@ -37,12 +37,7 @@ MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
 
 @dataclass(frozen=True)
 class Wanted:
-    """A script, and what it is planned or built for.
-
-    Attributes:
-        block_dim: Threads per block, in place of the script's own; None for these.
-        allow_incomplete: Accept a script that stops early.
-    """
+    """A script, and what it is planned or built for. ``block_dim`` replaces its own threads per block."""
 
     script: Script
     archs: tuple[int, ...]

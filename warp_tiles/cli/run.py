@@ -246,11 +246,7 @@ def _fail(row: Row, error: Exception) -> None:
 
 
 def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tuple[Path | None, list[Row], Discovery]:
-    """Run a script without its launches, and compile what it launches.
-
-    Returns:
-        Its start list, or None if no module was compiled; a row for each module; and what was discovered.
-    """
+    """Compile what a script launches. Returns its start list if it has one, rows, and what was discovered."""
     now = current()
     if start is not None:
         api.require_place(start)
@@ -274,12 +270,7 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
 
 
 class LaunchedModules:
-    """The modules of a program whose launches are replaced, each compiled as it is at its launch.
-
-    Attributes:
-        generated: What was generated, in order; None for what is left to its launch.
-        rows: The result of each.
-    """
+    """The modules of a program whose launches are replaced, each compiled as it is at its launch, with a row each."""
 
     def __init__(self, engine: Engine, archs: Sequence[int] = ()) -> None:
         from warp_tiles._warp.plain import gpus_here

@@ -75,11 +75,7 @@ class LinkRequest:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The result of a request.
-
-    Attributes:
-        compiler: Library and version, e.g. ``NVRTC 12.9``.
-    """
+    """The result of a request. The compiler is a library and its version, e.g. ``NVRTC 12.9``."""
 
     payload: bytes
     seconds: float

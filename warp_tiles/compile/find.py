@@ -60,11 +60,7 @@ class Toolchain:
     passed_over: tuple[str, ...] = ()
 
     def require_headers(self) -> tuple[Path, ...]:
-        """The header folders.
-
-        Raises:
-            ToolchainError: Some are missing; the remedy names the package.
-        """
+        """The header folders. Raises ToolchainError if some are missing; the remedy names the package."""
         if self.missing_headers is not None:
             raise ToolchainError(*self.missing_headers)
         return self.include_dirs
@@ -131,11 +127,7 @@ def require_arch(toolchain: Toolchain, arch: int) -> None:
 
 
 def unlinkable_reason(toolchain: Toolchain, warp_toolkit: Version | None, linker_reason: str) -> str:
-    """The reason why the linker of a module cannot read the LTO-IR of NVRTC; empty if it can.
-
-    Args:
-        linker_reason: The reason why Warp links the module; empty if nvJitLink does.
-    """
+    """Why the linker cannot read NVRTC's LTO-IR, if Warp links (``linker_reason``); empty if it can."""
     if not linker_reason or warp_toolkit is None or toolchain.nvrtc_version <= warp_toolkit:
         return ""
     return (
@@ -145,11 +137,7 @@ def unlinkable_reason(toolchain: Toolchain, warp_toolkit: Version | None, linker
 
 
 def find_toolchain(warp_toolkit: Version | None = None) -> Toolchain:
-    """Search for NVRTC, nvJitLink and the headers.
-
-    Raises:
-        ToolchainError: NVRTC is missing or unfit; the remedy names the package.
-    """
+    """Search for NVRTC, nvJitLink and the headers. Raises ToolchainError if NVRTC is missing or unfit."""
     compilers, broken = _opened(_NVRTC, open_nvrtc)
     if not compilers:
         raise broken[0] if broken else _missing("NVRTC (libnvrtc)", _NVRTC.package)
@@ -299,11 +287,7 @@ _HEADER_FOLDERS = (
 
 
 def find_headers(nvrtc_version: Version | None) -> tuple[tuple[Path, ...], str]:
-    """Folders of cuBLASDx's and CUDA's headers for a compiler, and the version of nvidia-mathdx.
-
-    Raises:
-        ToolchainError: Some are missing or do not fit together; the remedy names the packages.
-    """
+    """Folders of the headers for a compiler, and mathdx's version. Raises ToolchainError if some are unfit."""
     mathdx, version = _find_mathdx()
     return (*mathdx, *_find_cuda_headers(nvrtc_version)), version
 
@@ -388,11 +372,7 @@ def package_version(name: str) -> str:
 
 
 def search_path() -> list[str]:
-    """The entries of ``sys.path`` that Python uses, without the empty one.
-
-    Python ignores entries of other types than text. The empty entry stands for the working folder, whose files may
-    belong to anyone.
-    """
+    """The entries of ``sys.path`` that Python uses, without the empty one: its files may belong to anyone."""
     return [entry for entry in sys.path if isinstance(entry, str) and entry]
 
 
@@ -403,10 +383,7 @@ def import_path() -> str:
 
 
 def package_folders() -> tuple[Path, ...]:
-    """The folders of the package ``nvidia``: those in sys.path in its order, then those that other importers know.
-
-    An empty entry, which stands for the current folder, is left out, because those files may belong to anyone.
-    """
+    """The folders of the package ``nvidia``: those in sys.path in its order, then those that other importers know."""
     folders = [os.fspath(absolute(Path(entry)) / "nvidia") for entry in search_path()]
     with suppressed(ImportError, ValueError, OSError):  # no specification, or no working folder
         spec = importlib.util.find_spec("nvidia")

@@ -24,15 +24,7 @@ _LTOIR = 10  # NVJITLINK_INPUT_LTOIR
 
 
 class _Library:
-    """One of the two libraries.
-
-    Attributes:
-        name: Its name for messages.
-        version: (major, minor).
-
-    Raises:
-        ToolchainError: The loader refuses the file.
-    """
+    """One of the two libraries, with its (major, minor) version. Raises ToolchainError if the loader refuses it."""
 
     name: ClassVar[str]
     _version_function: ClassVar[str]
@@ -69,11 +61,7 @@ class _Library:
 
 
 class Translation(NamedTuple):
-    """What NVRTC makes of a translation unit.
-
-    Attributes:
-        log: Warnings, and what flags such as ``--ptxas-options=-v`` ask for.
-    """
+    """What NVRTC makes of a translation unit; the log has warnings, and what ``--ptxas-options=-v`` asks for."""
 
     payload: bytes
     log: str
@@ -127,10 +115,7 @@ class NvJitLink(_Library):
     _version_function = "nvJitLinkVersion"
 
     def link(self, inputs: Sequence[tuple[str, bytes]], flags: Sequence[str]) -> bytes:
-        """Link LTO-IR to a cubin, or to PTX if the flags have ``-ptx``.
-
-        Args:
-            inputs: The LTO-IR, with names for messages.
+        """Link LTO-IR, named for messages, to a cubin, or to PTX if the flags have ``-ptx``.
 
         Raises:
             LinkError: An input or a flag is wrong. Its log is attached.

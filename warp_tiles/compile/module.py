@@ -140,12 +140,7 @@ def module_flags(module: ModuleSource, nvrtc_version: Version) -> tuple[str, ...
 
 
 def warp_link_reason(keywords: Mapping[str, Any], *, toolchain: Toolchain | None, foreign_inputs: Sequence[str]) -> str:
-    """The reason why Warp has to link a module; empty if warp_tiles can link it.
-
-    Args:
-        keywords: The arguments of Warp's ``build_cuda()``.
-        foreign_inputs: Names of inputs from another compiler than the one of ``toolchain``.
-    """
+    """The reason why Warp has to link a module; empty if warp_tiles can. Foreign inputs are of another compiler."""
     if toolchain is None:
         return "there is no toolchain except Warp's: see `warp-tiles doctor`"
     if not toolchain.can_link:

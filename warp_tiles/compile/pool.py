@@ -219,10 +219,7 @@ def _default_jobs() -> int:
 class WorkerSlots:
     """Slots of running compilers that a pool has taken. All processes of a user on a host share one for each core.
 
-    Each is a locked file, so those of a killed process are free.
-
-    Args:
-        files: The folder of all caches. If it cannot be used, every slot is free.
+    Each is a locked file below the folder of all caches, so those of a killed process are free.
     """
 
     def __init__(self, files: TrustedFolder) -> None:
@@ -296,11 +293,7 @@ class CompilerPool:
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
 
     def submit(self, request: Request, *, ahead: int = LAUNCH) -> Future[Compiled]:
-        """Start a request. If it fails, its future raises the WarpTilesError.
-
-        Args:
-            ahead: PREFETCH or START_LIST if no launch waits for it yet.
-        """
+        """Start a request, for a launch or ``ahead`` of one. If it fails, its future raises the WarpTilesError."""
         with self._lock:
             if self._threads is None:
                 self._threads = DaemonThreads(self.jobs, "warp_tiles"), DaemonThreads(self.jobs, "warp_tiles_ahead")
@@ -454,11 +447,7 @@ class CompilerPool:
 
 
 def result_of(future: Future[Compiled]) -> Compiled:
-    """The result of a submitted request.
-
-    Raises:
-        WarpTilesError: The error of the request; a WorkerError if the pool failed and not the compiler.
-    """
+    """The result of a request. Raises its WarpTilesError, or a WorkerError if the pool failed and not the compiler."""
     wait_all([future])  # what a signal's handler raises here is not the error of the request
     error = CancelledError() if future.cancelled() else future.exception()
     if error is None:

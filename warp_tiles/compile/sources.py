@@ -80,11 +80,7 @@ def _includes(pattern: re.Pattern[bytes], text: bytes) -> Iterator[tuple[bytes, 
 
 
 def kernels_folder() -> Path:
-    """Folder of the device sources: inside the installed package, or at the top of a checkout.
-
-    Raises:
-        ToolchainError: Neither folder exists.
-    """
+    """Folder of the device sources: in the package or beside it, in a checkout. Raises ToolchainError without one."""
     inside, beside = PACKAGE / "kernels", PACKAGE.parent / "kernels"
     for folder in (inside, beside):
         if all((folder / marker).is_file() for marker in _MARKERS):
@@ -104,11 +100,7 @@ def code_modules() -> dict[str, Path]:
 
 
 def code_files() -> dict[str, Path]:
-    """Every Python module in these folders and every device source, by relative path.
-
-    Raises:
-        ToolchainError: There are no device sources.
-    """
+    """Every Python module in these folders and every device source, by relative path."""
     kernels = kernels_folder()
     headers = {f"kernels/{path.relative_to(kernels).as_posix()}": path for path in kernels.rglob("*.cuh")}
     return code_modules() | headers

@@ -69,19 +69,11 @@ class FileFacts:
         self._documents.write(name, {"value": value})
 
     def digest(self, path: str | os.PathLike[str]) -> str:
-        """SHA-256 of one file, hex.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
+        """SHA-256 of one file, hex. Raises OSError if the file cannot be read."""
         return self._digest("file", {"": path}, lambda paths: _hash_file(paths[""]))
 
     def digest_many(self, files: Mapping[str, str | os.PathLike[str]]) -> str:
-        """One SHA-256 over the names and contents of several files, hex.
-
-        Args:
-            files: A file for each name, such as a path relative to an include folder. Only names and contents count,
-                not the order of the files or their folders.
+        """One SHA-256 over the names and contents of several files, hex. Their order and folders do not count.
 
         Raises:
             OSError: A file cannot be read.
@@ -169,15 +161,7 @@ def search_state() -> list[Any]:
 
 
 class ToolchainStore:
-    """The toolchain and the digests of its files, cached in a folder.
-
-    If the folder is damaged, stale or not writable, the search is repeated.
-
-    Args:
-        root: The cache's folder.
-        shared: Accept a root that others can write. The facts themselves are for this user alone.
-        warp_toolkit: The CUDA version of Warp, which decides among installed compilers; None if it is unknown.
-    """
+    """The toolchain that goes with the CUDA version of Warp, and digests of its files, as stored facts."""
 
     def __init__(self, root: Path, *, shared: bool = False, warp_toolkit: Version | None = None) -> None:
         self.warp_toolkit = warp_toolkit
@@ -186,11 +170,7 @@ class ToolchainStore:
         self._closures: dict[DeviceSource, dict[str, str]] = {}
 
     def toolchain(self) -> Toolchain:
-        """The toolchain of this environment.
-
-        Raises:
-            ToolchainError: See :func:`find_toolchain`.
-        """
+        """The toolchain of this environment. Raises what :func:`find_toolchain` raises."""
         if self._toolchain is None:  # several threads may search at once; each stores a complete result
             name = fact_name("toolchain", [self.warp_toolkit, search_state()])
             toolchain = self.digests.read(name, _current_toolchain)
@@ -214,10 +194,6 @@ class ToolchainStore:
         """Digest the compiler and the linker while the includes of device sources are searched; all is stored.
 
         Hashing a library releases Python's lock, so at the first use on a machine the two overlap.
-
-        Raises:
-            ToolchainError: There is no compiler.
-            OSError: A file cannot be read.
         """
         self.toolchain()
         digests: list[Callable[[], str]] = [self.compiler_digest, self.linker_digest]

@@ -154,10 +154,7 @@ def serve(parent: int | None = None, folder: str = "", *libraries: str) -> None:
 
 
 def run(request: Any, libraries: Sequence[str] = ()) -> Compiled:
-    """Compile or link, in this process.
-
-    Args:
-        libraries: Paths of the compiler and of the linker; without them, this process searches.
+    """Compile or link, in this process, which searches libraries that are not given.
 
     Raises:
         BuildError, LinkError: The compiler or the linker rejects the request.

@@ -85,10 +85,7 @@ def _directory(members: Sequence[_Member]) -> bytes:
 
 
 def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
-    """Write a bundle, whole or not at all.
-
-    Args:
-        objects: Kind, key and content of each object. The order is that of the file.
+    """Write kinds, keys and contents of objects to a bundle, in their order; whole or not at all.
 
     Raises:
         BundleError: It cannot be written, or would have too many objects.
@@ -115,9 +112,7 @@ def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
 def _read_directory(stream: BinaryIO) -> dict[tuple[str, str], tuple[int, _Member]]:
     """The objects of a file by kind and key, each with the offset of its header.
 
-    Raises:
-        RefusedError: It is not the directory that this module would write.
-        OSError: It cannot be read.
+    Raises a RefusedError if it is not the directory that this module would write.
     """
     total = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, total - _END.size))

@@ -34,12 +34,7 @@ UNMEASURED = 1 / 16
 
 @dataclass(frozen=True)
 class Upstream:
-    """The answer of another place that may hold an entry.
-
-    Attributes:
-        found: The verified entry; None if that place does not have it.
-        push: Receives the entry if it is built here; None if that place does not want it.
-    """
+    """The answer of another place: its verified entry, or what receives one that is built here, if it wants it."""
 
     found: Entry | None = None
     push: Callable[[Entry], object] | None = None
@@ -54,8 +49,7 @@ class BuildLease:
     """The lookup of one key, during which no other process builds it.
 
     Attributes:
-        found: The entry; None if it has to be built.
-        keep: Stores the payload that was built, with its ``info``, and returns its entry.
+        found: The entry; None if it has to be built and given to ``keep``, with its ``info``.
     """
 
     found: Entry | None
@@ -116,11 +110,7 @@ class Cache:
         return False
 
     def check_trust(self) -> None:
-        """Refuse a folder that others can write, unless ``allow_shared`` is set. A missing or unreadable one passes.
-
-        Raises:
-            CacheError: The folder is refused.
-        """
+        """Raise a CacheError if others can write the folder, unless ``allow_shared`` is set. A missing one passes."""
         with self._usable():
             try:
                 self._folder.check_trust()
@@ -142,10 +132,7 @@ class Cache:
         return None if isinstance(key, str) else self._packaged(key)
 
     def manifest(self, key: CacheKey | str) -> Manifest | None:
-        """Look up the manifest of an entry, for display. The payload is not read and the use is not recorded.
-
-        A later :meth:`get` may still miss, because the payload may be missing or damaged.
-        """
+        """The manifest of an entry, for display. The payload is not read, and may be missing or damaged."""
         manifest = None
         with self._usable():
             manifest = self._folder.read(_digest_of(key))
@@ -154,14 +141,10 @@ class Cache:
         return manifest
 
     def put(self, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Entry:
-        """Store an entry. It replaces one of the same key.
+        """Store an entry, which replaces one of the same key. It is valid even if it could not be stored.
 
         Args:
-            payload: Raw bytes, not empty.
-            info: JSON to keep beside it: inputs, symbol, sizes, build time, versions.
-
-        Returns:
-            The entry. It is valid even if it could not be stored (see :attr:`problems`).
+            info: JSON to keep beside the payload: inputs, symbol, sizes, build time, versions.
 
         Raises:
             TypeError: The payload is not bytes or ``info`` has no JSON form.
@@ -170,11 +153,7 @@ class Cache:
         return self.add(Entry(payload, Manifest.describe(key, payload, info)))
 
     def add(self, entry: Entry) -> Entry:
-        """Store a verified entry, e.g. of another machine; see :meth:`put`.
-
-        Returns:
-            The entry; :attr:`Entry.is_stored` is False if it could not be stored.
-        """
+        """Store a verified entry, e.g. of another machine; see :meth:`put`."""
         size = len(entry.payload) + len(entry.manifest.encode())
         if size > self.max_bytes:
             reason = f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes"
@@ -314,19 +293,11 @@ class Cache:
             return replace(found, damaged=(*found.damaged, *maintain.verify_beside(self._folder, remove=remove)))
 
     def gc(self, max_bytes: int | None = None) -> maintain.GcReport:
-        """Remove unreferenced payloads, then the least recently used keys until the size is within a bound.
-
-        Args:
-            max_bytes: The bound; ``None`` for the cache's own.
-        """
+        """Remove unreferenced payloads, then the least recently used keys above a bound, by default the cache's own."""
         return self._collected("gc", self.max_bytes if max_bytes is None else max_bytes, FORMER_HEADERS)
 
     def clear(self, *, everything: bool = False) -> maintain.GcReport:
-        """Remove every entry and every linked module. The folder and its locks stay.
-
-        Args:
-            everything: Remove also facts, transcripts and start lists of scripts: all but the tuning records.
-        """
+        """Remove every entry and every linked module, or ``everything`` but the tuning records. Locks stay."""
         kinds = [kind for kind in KINDS if kind is not MEASUREMENTS] if everything else [self._folder.kind, MODULES]
         return self._collected("clear", 0, kinds)
 
@@ -337,10 +308,7 @@ class Cache:
         return report
 
     def read_verified(self, key: str) -> Entry | None:
-        """An entry for another machine, verified by SHA-256; None if it is missing, or damaged and removed.
-
-        The use is not recorded.
-        """
+        """An entry for another machine, verified by SHA-256; None without a sound one. The use is not recorded."""
         with self._command("reading"):
             return self._folder.read_entry(key, full=True)
 

@@ -84,8 +84,7 @@ class Documents(Generic[T]):
     def load_for_change(self, name: str) -> T | None:
         """Returns a document; None if there is none. A damaged one is put away, so the caller must hold the lock.
 
-        Raises:
-            OSError: A later release wrote it, or it cannot be read or put away.
+        Raises an OSError if a later release wrote it, or if it cannot be read or put away.
         """
         try:
             return self.load(name)
@@ -121,8 +120,7 @@ class Documents(Generic[T]):
     def store(self, name: str, document: T) -> None:
         """Store a document, and remove the least recently used ones above the limit. Nothing is written twice.
 
-        Raises:
-            OSError: It cannot be written, or is larger than what is read.
+        Raises an OSError if it cannot be written, or is larger than what is read.
         """
         data, file = self.encode(document), self.file(name)
         if len(data) > self.most_bytes:

@@ -135,10 +135,7 @@ def pack(kind: str, entry: Entry, toolchain: str, signer: SigningKey | None) -> 
 
 
 def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> Entry:
-    """Read and verify the object of an entry. It reads no more than the signed size.
-
-    Returns:
-        The entry. If it is signed, its info names the key as ``signed_by``.
+    """The entry of an object, verified; its info names the key as ``signed_by``. Reads no more than the signed size.
 
     Raises:
         RefusedError: It is malformed, is not the wanted entry, or no trusted key signed it.
@@ -159,11 +156,7 @@ def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, Public
 
 
 def check_statement(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> None:
-    """Verify the beginning of an object. Its payload is not read.
-
-    Raises:
-        RefusedError: See :func:`unpack`.
-    """
+    """Verify the beginning of an object as :func:`unpack` does. Its payload is not read."""
     _statement(_Source(chunks), wanted, trusted)
 
 

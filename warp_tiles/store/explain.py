@@ -31,14 +31,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The differences between a key and the nearest stored key.
-
-    Attributes:
-        stored: True if an entry of ``key`` is stored.
-        nearest: Digest of the stored key, other than ``key``, with the fewest differing labels; ``None`` if there
-            is no other.
-        differences: The labels in which ``key`` differs from ``nearest``.
-    """
+    """The labels in which a key differs from the nearest other stored key, if there is one."""
 
     key: CacheKey
     stored: bool

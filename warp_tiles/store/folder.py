@@ -48,12 +48,7 @@ class Folder(Documents[Manifest]):
         return f"{OBJECTS}/{sha256[:2]}/{sha256}{self.kind.suffix}"
 
     def check_trust(self) -> None:
-        """Refuse folders that others can write, and links in their place. Missing folders pass.
-
-        Raises:
-            RefusedFolderError: A folder of the cache is refused.
-            OSError: A folder cannot be examined.
-        """
+        """Raise a RefusedFolderError for folders that others can write, and links in their place. Missing ones pass."""
         self.files.check()
         for folder in (KEYS, OBJECTS, LOCKS):
             self.files.folders(folder)
@@ -72,12 +67,7 @@ class Folder(Documents[Manifest]):
         self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
 
     def read_object(self, sha256: str) -> tuple[bytes, os.stat_result]:
-        """Read a payload without verifying it, and return it with its file's status.
-
-        Raises:
-            DamagedError: It is larger than a payload can be.
-            FileNotFoundError: It is missing.
-        """
+        """Read a payload without verifying it. Raises DamagedError if it is larger than a payload can be."""
         return read_bounded(self.files, self.object_name(sha256), self.kind.most_bytes)
 
     def read_entry(self, digest: str, *, full: bool = False) -> Entry | None:

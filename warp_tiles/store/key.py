@@ -49,12 +49,7 @@ class KeyField:
 
     @classmethod
     def of(cls, label: str, value: KeyValue) -> KeyField:
-        """Create the field of one value.
-
-        Raises:
-            TypeError: The value is neither a text nor a sequence of strings.
-            ValueError: The label is empty or cannot be encoded.
-        """
+        """Create the field of one value. Raises what :meth:`CacheKey.of` raises."""
         kind, text = "text", value
         if not isinstance(text, str):
             if not (isinstance(value, Sequence) and all(isinstance(item, str) for item in value)):
@@ -94,18 +89,14 @@ class CacheKey:
         """Create a key from labelled values. Their order does not matter.
 
         Raises:
-            TypeError: A value has a type without an encoding.
-            ValueError: A label is empty, or there is no field.
+            TypeError: A value is neither a text nor a sequence of strings.
+            ValueError: A label is empty or cannot be encoded, or there is no field.
         """
         return cls(tuple(sorted(KeyField.of(label, value) for label, value in fields.items())))
 
     @classmethod
     def from_transcript(cls, transcript: object) -> CacheKey:
-        """Rebuild a key from a :attr:`transcript` that was read from JSON.
-
-        Raises:
-            ValueError: The transcript is malformed.
-        """
+        """Rebuild a key from a :attr:`transcript` that was read from JSON. Raises ValueError if it is malformed."""
         if not isinstance(transcript, dict) or set(transcript) != {"schema", "fields"}:
             raise ValueError("a transcript must be an object with 'schema' and 'fields'")
         rows = transcript["fields"]

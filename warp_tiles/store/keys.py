@@ -82,11 +82,7 @@ class PublicKey:
         return cls(raw, comment.strip())
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
-        """Returns True if the owner of this key signed the data.
-
-        Raises:
-            RemoteError: The package ``cryptography`` is missing.
-        """
+        """True if the owner of this key signed the data. Raises what :func:`require_cryptography` raises."""
         require_cryptography()
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -107,11 +103,7 @@ class SigningKey:
 
     @classmethod
     def generate(cls) -> SigningKey:
-        """A new key, from the system's random numbers.
-
-        Raises:
-            RemoteError: The package ``cryptography`` is missing.
-        """
+        """A new key, from the system's random numbers. Raises what :func:`require_cryptography` raises."""
         return cls(require_cryptography().generate())
 
     @classmethod
@@ -138,11 +130,7 @@ class SigningKey:
         return cls(key)
 
     def write(self, path: Path) -> None:
-        """Write it to a new file that only its owner can read.
-
-        Raises:
-            RemoteError: The file exists, or cannot be written.
-        """
+        """Write it to a new file that only its owner can read. Raises RemoteError if that cannot be done."""
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
         data = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -156,11 +144,7 @@ class SigningKey:
 
 
 def require_cryptography() -> type[Ed25519PrivateKey]:
-    """Check that signatures can be verified. Returns the class of private keys.
-
-    Raises:
-        RemoteError: The package ``cryptography`` is missing.
-    """
+    """The class of private keys. Raises RemoteError if the package ``cryptography`` is missing."""
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:
@@ -192,11 +176,7 @@ class TrustedKeys:
         return tuple(PublicKey.parse(line) for line in lines if line and not line.startswith("#"))
 
     def add(self, key: PublicKey) -> bool:
-        """Add a key in a line of its own. Returns False if it is there already.
-
-        Raises:
-            RemoteError: The file cannot be read or written.
-        """
+        """Add a key in a line of its own. Returns False if it is there already. Raises RemoteError as :meth:`read`."""
         with (
             _errors(f"the trusted keys {self.path} cannot be written", "set WARP_TILES_TRUSTED_KEYS instead"),
             self._files.lock(f"{TRUSTED_FILE}.lock", _LOCK_S),
@@ -216,11 +196,7 @@ class TrustedKeys:
 
 
 def trusted_keys(given: Iterable[str], file: TrustedKeys | None = None) -> dict[str, PublicKey]:
-    """The trusted keys of the settings and of the user's file, by key id.
-
-    Raises:
-        RemoteError: A text is not a key, or the file cannot be read.
-    """
+    """The trusted keys of the settings and of the user's file, by key id. Raises what these raise."""
     found = [*(PublicKey.parse(text) for text in given), *(file or TrustedKeys()).read()]
     return {key.key_id: key for key in found}
 
@@ -255,9 +231,5 @@ def signer_of(settings: Settings) -> SigningKey:
 
 
 def signer_if_any(settings: Settings) -> SigningKey | None:
-    """The key that signs exports; None without one, and for a cache that other users can write.
-
-    Raises:
-        RemoteError: It cannot be read.
-    """
+    """The key that signs exports; None without one, and for a cache that other users can write."""
     return None if settings.signing_key is None or settings.cache_shared else signer_of(settings)

@@ -113,10 +113,7 @@ class Manifest:
         return manifest
 
     def check_payload(self, payload: bytes, *, full: bool) -> None:
-        """Verify a payload that was read.
-
-        Args:
-            full: Check the SHA-256 in addition to the length and the CRC-32.
+        """Verify length and CRC-32 of a payload that was read, and its SHA-256 if ``full`` is set.
 
         Raises:
             DamagedError: The payload does not match the manifest.

@@ -92,11 +92,7 @@ class KernelIndex:
 
     @classmethod
     def from_body(cls, data: bytes) -> KernelIndex:
-        """Parse the JSON of the file. A module, a key and a payload are checked when they are asked for.
-
-        Raises:
-            DamagedError: It is of another version.
-        """
+        """Parse the JSON of the file. Raises DamagedError for another version; parts are checked when asked for."""
         body: dict[str, Any] = parse_object(data)
         if body.get("schema") != SCHEMA:
             raise DamagedError(f"its index has schema {shown(body.get('schema'), 40)}, and {SCHEMA} is read")
@@ -114,11 +110,7 @@ class KernelIndex:
         return [PackageTarget(*row) for row in rows if isinstance(row, list) and [*map(type, row)] == kinds]
 
     def payload(self, kind: str, digest: str) -> tuple[str, int, int] | None:
-        """SHA-256, CRC-32 and size of the payload of a key; None if it lacks the key.
-
-        Raises:
-            DamagedError: The index is wrong about it.
-        """
+        """SHA-256, CRC-32 and size of the payload of a key; None if it lacks the key. Raises DamagedError."""
         number = self.keys.get(kind, {}).get(digest)
         if number is None:
             return None
@@ -218,11 +210,7 @@ class KernelPackage:
         return None if row is None else Packaged(self, Manifest(key, *row, 0, 0, {PACKAGE: self.title}))
 
     def reason_missed(self, module: str, arch: int, block_dim: int, toolchain: str) -> str:
-        """Why a module that it names did not come from it.
-
-        Args:
-            toolchain: As in the index.
-        """
+        """Why a module that it names did not come from it. The toolchain is as in the index."""
         if (index := self.index) is None or self.reason_unusable:
             return self.reason_unusable
         rows = index.targets(module)
@@ -424,12 +412,7 @@ def kernel_files(
     modules: Mapping[str, Iterable[tuple[int, int, bool]]],
     entries: Iterable[tuple[str, Entry]],
 ) -> dict[str, bytes]:
-    """The files of a kernel package by their names in the wheel, see :class:`KernelIndex`.
-
-    Args:
-        modules: Architecture, threads per block and whether it is linked, of each target of a module.
-        entries: The kind of object of each, and the entry. Equal payloads are stored once.
-    """
+    """The files of a kernel package by their names in the wheel, see :class:`KernelIndex`. Equal payloads are one."""
     import lzma
 
     found = [(kind, entry.key, _row_of(entry.payload), entry.payload) for kind, entry in entries]
@@ -447,11 +430,7 @@ def kernel_files(
 
 
 def write_wheel(folder: Path, distribution: Distribution, files: Mapping[str, bytes]) -> Path:
-    """Write a wheel, whole or not at all. Returns its path.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write a wheel, whole or not at all. Returns its path. Raises OSError if it cannot be written."""
     import zipfile
 
     path = folder / distribution.file

@@ -403,10 +403,7 @@ class RemoteStore:
         self.answer(lambda: self.client().remove(object_name(kind, key)))
 
     def has(self, kind: str, key: str) -> bool | None:
-        """Returns whether the store has an entry with a sound, trusted statement; None if it does not answer.
-
-        The payload is not read.
-        """
+        """True if the store has an entry with a sound, trusted statement; None without an answer. Reads no payload."""
         return self.answer(functools.partial(self._has, kind, key))
 
     def _has(self, kind: str, key: str) -> bool:
@@ -467,11 +464,7 @@ def _build_seconds(entry: Entry) -> float:
 
 
 def open_store(settings: Settings, toolchain: Callable[[str], str], *, writes: bool | None = None) -> RemoteStore:
-    """Connect to the store that the settings name.
-
-    Args:
-        toolchain: See :class:`RemoteStore`.
-        writes: True to write entries; None for the setting ``remote_push``.
+    """Connect to the store that the settings name. ``writes`` stands for the setting ``remote_push``.
 
     Raises:
         RemoteError: There is none, a key cannot be read, or entries are to be written without a signing key.

@@ -21,11 +21,7 @@ def reason_of(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem that prevented caching, but not the build.
-
-    Attributes:
-        kind: ``folder`` (unusable), ``damage`` (an entry removed), ``lock`` (not obtained) or ``size`` (too large).
-    """
+    """A problem that prevented caching, but not the build; ``kind`` is ``folder``, ``damage``, ``lock`` or ``size``."""
 
     kind: str
     path: str

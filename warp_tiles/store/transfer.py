@@ -41,11 +41,7 @@ class Transfer:
 
 
 def is_built_by(key: CacheKey, toolchain: Mapping[str, str]) -> bool:
-    """Returns True if the compiler and the linker of a key, or Warp's library, are those of a toolchain.
-
-    Args:
-        toolchain: The digests ``compiler``, ``linker`` and ``warp``.
-    """
+    """True if the digests of compiler, linker and Warp's library that a key names are those of a toolchain."""
     named = {field.label: field.shown for field in key.fields if field.label in toolchain}
     return not named.keys().isdisjoint(("compiler", "warp")) and all(
         toolchain[label] == digest for label, digest in named.items()
@@ -137,11 +133,9 @@ class BundleReport:
 
 
 def export(caches: Mapping[str, Cache], path: Path, signer: SigningKey | None, only: Mapping[str, str]) -> BundleReport:
-    """Write entries of caches to a bundle. An existing file is replaced.
+    """Write entries of the caches of some kinds to a bundle. An existing file is replaced.
 
     Args:
-        caches: A cache for each kind of entries.
-        signer: Signs the entries, and vouches for them; None to leave them unsigned.
         only: The keys to write, each with its kind; empty for every sound entry.
 
     Raises:
@@ -168,13 +162,9 @@ def export(caches: Mapping[str, Cache], path: Path, signer: SigningKey | None, o
 
 
 def import_bundle(caches: Mapping[str, Cache], path: Path, trusted: Mapping[str, PublicKey]) -> BundleReport:
-    """Add the entries of a bundle to caches. A stored key keeps its entry.
+    """Add the entries of a bundle to the caches of their kinds. A stored key keeps its entry.
 
     The whole bundle is verified before the first entry is stored. It may be unsigned: the user vouches for it.
-
-    Args:
-        caches: A cache for each kind of entries. Other objects are verified, and left out.
-        trusted: The keys whose signatures count, by key id.
 
     Raises:
         BundleError: It cannot be read, is malformed, or names a signer who is not trusted. The caches are unchanged.
