@@ -17,7 +17,6 @@ import pytest
 from tests.compile.test_pool import GOOD
 from tests.waiting import until
 from warp_tiles.compile import pool as pool_module
-from warp_tiles.compile import worker
 from warp_tiles.compile.pool import CompilerPool, WorkerSlots
 from warp_tiles.errors import BuildError, WorkerError
 from warp_tiles.util.threads import PREFETCH, START_LIST
@@ -148,8 +147,8 @@ class Endless:
     def takes(self, request: object) -> bool:
         return True
 
-    def run(self, request: Any) -> Any:
-        if isinstance(request, worker.Limited):
+    def run(self, request: Any, most_bytes: int = 0) -> Any:
+        if most_bytes:
             assert self.ended.wait(30)
             raise WorkerError("it was ended")
         return request
@@ -174,8 +173,8 @@ def test_launches_that_wait_end_the_youngest_requests_of_a_start_list(
     release = threading.Event()
     run = Endless.run
 
-    def wait(process: Endless, request: Any) -> Any:
-        return run(process, request) if request != "long" or release.wait(30) else None
+    def wait(process: Endless, request: Any, most_bytes: int = 0) -> Any:
+        return run(process, request, most_bytes) if request != "long" or release.wait(30) else None
 
     monkeypatch.setattr(Endless, "run", wait)
     with CompilerPool(2) as pool:

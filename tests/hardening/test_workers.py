@@ -91,7 +91,7 @@ def test_a_process_whose_answer_is_not_read_ends_silently() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        send(process.stdin, REQUEST)
+        send(process.stdin, (REQUEST, 0))
         assert process.stderr.read() == b""
         assert process.wait(30) == 0
 

@@ -496,12 +496,12 @@ def test_prefetched_modules_are_compiled_by_several_workers(
 ) -> None:
     running, most, original = [0], [0], pool_module._Process.run
 
-    def run(process: Any, request: Any) -> Compiled:
+    def run(process: Any, *request: Any) -> Compiled:
         running[0] += 1
         until(lambda: running[0] == 2 or most[0] == 2)
         most[0] = max(most[0], running[0])
         try:
-            return original(process, request)
+            return original(process, *request)
         finally:
             running[0] -= 1
 

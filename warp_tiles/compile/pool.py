@@ -130,18 +130,18 @@ class _Process:
         except FileNotFoundError:
             return True
 
-    def run(self, request: Request | worker.Limited) -> Compiled:
-        asked = request.request if isinstance(request, worker.Limited) else request
-        if not self.takes(asked):
+    def run(self, request: Request, most_bytes: int = 0) -> Compiled:
+        """Run a request in at most so much memory; 0 for no limit."""
+        if not self.takes(request):
             self._end_process()
         self.start()
-        self._level = getattr(asked, "optimization_level", self._level)
+        self._level = getattr(request, "optimization_level", self._level)
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            worker.send(process.stdin, request)  # type: ignore[arg-type]
+            worker.send(process.stdin, (request, most_bytes))  # type: ignore[arg-type]
             succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
         except (EOFError, OSError, MemoryError, pickle.UnpicklingError) as error:
             self._end_process()
@@ -393,7 +393,7 @@ class CompilerPool:
             if order < START_LIST:
                 return process.run(request)
             with self._limit(process):
-                return process.run(worker.Limited(request, START_LIST_BYTES))
+                return process.run(request, START_LIST_BYTES)
         finally:
             with self._lock:
                 if self._threads is threads:  # otherwise the process was closed

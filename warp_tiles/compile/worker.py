@@ -1,8 +1,8 @@
 """A compiler process: reads requests from its standard input and writes answers to its standard output.
 
-A message is an 8-byte little-endian length and a pickled value. Both ends are this package, in one
-process tree. No other process can open the pipes between them, and data from disk or from another
-user is never unpickled.
+A message is an 8-byte little-endian length and a pickled value: a request with its limit of memory in bytes, or an
+answer. Both ends are this package, in one process tree. No other process can open the pipes between them, and data from
+disk or from another user is never unpickled.
 
     python -m warp_tiles.compile.worker [PARENT [FOLDER [NVRTC [NVJITLINK]]]]
                                                              serve until the input or the process PARENT ends
@@ -22,7 +22,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,28 +37,21 @@ _WATCH_S = 0.5
 _PRECOMPILED = 4
 
 
-@dataclass(frozen=True)
-class Limited:
-    """A request that may take only so much memory. Address space that it merely reserves does not count."""
-
-    request: Any
-    most_bytes: int
-
-    @contextlib.contextmanager
-    def limit(self) -> Iterator[None]:
-        """The limit in the block, for this process."""
-        try:
-            import resource
-        except ImportError:  # not on Windows
-            yield
-            return
-        before = resource.getrlimit(resource.RLIMIT_DATA)
-        most = min([self.most_bytes, *(value for value in before if value != resource.RLIM_INFINITY)])
-        resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_DATA, before)
+@contextlib.contextmanager
+def limited(most_bytes: int) -> Iterator[None]:
+    """Let this process take only so much memory in the block. Address space that it merely reserves does not count."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    most = min([most_bytes, *(value for value in before if value != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def send(stream: BinaryIO, message: object) -> None:
@@ -130,14 +122,15 @@ def serve(parent: int | None = None, folder: str = "", *libraries: str) -> None:
     preload(libraries)
     while True:
         try:
-            request = receive(requests)
+            request, most_bytes = receive(requests)
         except (EOFError, KeyboardInterrupt):
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)
             return
         answer: tuple[bool, object]
         try:
-            answer = (True, run(request, libraries))
+            with limited(most_bytes) if most_bytes else contextlib.nullcontext():
+                answer = (True, run(request, libraries))
         except WarpTilesError as error:
             answer = (False, error)
         except Exception as error:
@@ -160,9 +153,6 @@ def run(request: Any, libraries: Sequence[str] = ()) -> Compiled:
         BuildError, LinkError: The compiler or the linker rejects the request.
         ToolchainError: There is no library for it.
     """
-    if isinstance(request, Limited):
-        with request.limit():
-            return run(request.request, libraries)
     if isinstance(request, (CompileRequest, LinkRequest)):
         libraries = libraries or tuple(map(os.fspath, find_toolchain().paths))
         if isinstance(request, CompileRequest):
