@@ -23,7 +23,7 @@ from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder, warp_library
-from warp_tiles.compile.pool import PROCESS_BYTES, CompilerPool, result_of
+from warp_tiles.compile.pool import PROCESS_BYTES, CompilerPool, free_memory_bytes, result_of
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
 
 LTO_IR = b"\xedCN\x7f"  # the first bytes of NVRTC's LTO-IR
@@ -399,3 +399,59 @@ def test_a_process_whose_temporary_folder_was_removed_is_replaced(
     assert process_of(own) is not process
     assert not list((tmp_path / "another").iterdir())
     folder.unlink(missing_ok=True)
+
+
+# ---- the memory of the machine, which decides how many processes run
+
+MEMINFO = "MemTotal:       2000 kB\nMemAvailable:   1000 kB\n"
+
+
+class Files:
+    """Stands for Path, with the texts of some files."""
+
+    texts: dict[str, str]
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def read_text(self) -> str:
+        if self._path not in self.texts:
+            raise FileNotFoundError(self._path)
+        return self.texts[self._path]
+
+
+@pytest.mark.parametrize(
+    ("most", "used", "cached", "expected"),
+    [
+        (None, 0, 0, 1_024_000),
+        ("max", 0, 0, 1_024_000),
+        ("500000", 400_000, 300_000, 400_000),
+        ("5000000", 1_000_000, 0, 1_024_000),
+    ],
+    ids=["no container", "no limit", "a limit, and files in memory", "a limit above the free memory"],
+)
+def test_free_memory_is_that_of_machine_and_container(
+    most: str | None, used: int, cached: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"/proc/meminfo": MEMINFO}
+    if most is not None:
+        folder = "/sys/fs/cgroup/memory."
+        texts |= {
+            f"{folder}max": most,
+            f"{folder}current": str(used),
+            f"{folder}stat": f"anon 1\ninactive_file {cached}\n",
+        }
+    monkeypatch.setattr(Files, "texts", texts, raising=False)
+    monkeypatch.setattr(pool_module, "Path", Files)
+    assert free_memory_bytes() == expected
+
+
+def test_free_memory_is_not_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Files, "texts", {}, raising=False)
+    monkeypatch.setattr(pool_module, "Path", Files)
+    assert free_memory_bytes() is None
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="needs Linux")
+def test_this_machine_has_free_memory() -> None:
+    assert (free_memory_bytes() or 0) > 1 << 20
