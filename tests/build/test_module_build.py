@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.bench import FakeStore
 from tests.codegen.modules import BIG, SMALL, forms, generated, names_of
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
+from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import with_function
 from warp_tiles.build.module_build import ModuleBuild
-from warp_tiles.build.progress import BuildProgress
-from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.session import FunctionUse, Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.module import BuildCall, ModuleSource
-from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
+from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planner import plan_module
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
-from warp_tiles.settings import Settings
+from warp_tiles.plan.planning import PlannedVariant
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), Path("/lib/libnvJitLink.so"), (12, 9), (), "25.6.0")
 
@@ -48,15 +47,16 @@ def artifact(variant: GemmProblem, provider: str = "cublasdx", symbol: str | Non
 
 @dataclass
 class FakePool:
+    """Compiles and links at once."""
+
     requests: list[CompileRequest | LinkRequest] = field(default_factory=list)
     fail: WarpTilesError | None = None
 
     def submit(self, request: CompileRequest | LinkRequest, **_: object) -> Future[Compiled]:
         self.requests.append(request)
-        if self.fail is not None and isinstance(request, LinkRequest):
-            return done(self.fail)
-        kind = b"module LTO-IR" if isinstance(request, CompileRequest) else b"the cubin"
-        return done(Compiled(kind, 0.1, ""))
+        if isinstance(request, LinkRequest):
+            return done(self.fail or Compiled(b"the cubin", 0.1, ""))
+        return done(Compiled(b"module LTO-IR", 0.1, ""))
 
     @property
     def compiled(self) -> list[CompileRequest]:
@@ -67,74 +67,24 @@ class FakePool:
         return [request for request in self.requests if isinstance(request, LinkRequest)]
 
 
-@dataclass
-class FakeEngine:
-    """Returns artifacts that a test prepared."""
-
-    results: dict[GemmProblem, Artifact | WarpTilesError] = field(default_factory=dict)
-    found: Toolchain | None = TOOLCHAIN
-    pool: FakePool = field(default_factory=FakePool)
-    recorder: Recorder = field(default_factory=Recorder)
-    program_start: None = None
-    progress: BuildProgress = field(default_factory=BuildProgress)
-    started: list[GemmProblem] = field(default_factory=list)
-    linker_reason: str = ""
-    warp_toolkit: tuple[int, int] | None = None
-
-    why_warp_links = BuildContext.why_warp_links
-    unlinkable_reason = BuildContext.unlinkable_reason
-    unreadable_ptx_reason = BuildContext.unreadable_ptx_reason
-
-    @property
-    def settings(self) -> Settings:
-        return settings.current()
-
-    @property
-    def resources(self) -> FakeEngine:
-        return self
-
-    def build_context(self, resolved: Settings) -> FakeEngine:
-        return self
-
-    @property
-    def modules(self) -> FakeEngine:
-        return self
-
-    def is_looked_up(self, module: str) -> bool:
-        return False
-
-    def note_missed(self, plan: ModulePlan) -> None: ...
-
-    def building(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
-        return self.pool.submit(request)
-
-    def toolchain(self) -> Toolchain:
-        if self.found is None:
-            raise ToolchainError("there is none")
-        return self.found
-
-    def try_toolchain(self) -> Toolchain | None:
-        return self.found
-
-    @staticmethod
-    def choose(planned: PlannedVariant) -> PlannedVariant:
-        """What the engine plans by default: cuBLASDx, whose functions have the names of :func:`artifact`."""
-        assert planned.variant is not None
-        return with_function(replace(planned, provider="cublasdx", symbol=planned.variant.symbol))
-
-    def start(self, variants: Any, resolved: Settings, linker_reason: str) -> dict[GemmProblem, Future[Artifact]]:
-        self.started += list(variants)
-        return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
+def planned(variant: PlannedVariant) -> PlannedVariant:
+    """What is planned by default: cuBLASDx, whose functions have the names of :func:`artifact`."""
+    assert variant.variant is not None
+    return with_function(replace(variant, provider="cublasdx", symbol=variant.variant.symbol))
 
 
 class Case:
     """A module with one site on disk, as Warp writes it before build_cuda()."""
 
     def __init__(self, folder: Path, *, block_dim: int = 128, both_ways: bool = False) -> None:
-        self.engine = FakeEngine()
+        self.pool, store = FakePool(), FakeStore()
+        store.found = TOOLCHAIN
+        self.engine: Any = Engine()
+        self.engine.resources.pool = lambda *_: self.pool
+        self.engine.resources.once = lambda make, kind, *_: store if kind == "store" else make()
+        self.engine.start = self._start
+        self.results: dict[GemmProblem, Artifact | WarpTilesError] = {}
+        self.started: list[GemmProblem] = []
         self.session = Session("module", 90, block_dim)
         self.session.add("tile_matmul", "k", BIG)
         self.called = frozenset({0} if both_ways else ())
@@ -143,14 +93,18 @@ class Case:
         self.warp_built: list[list[bytes]] = []
         self.warp_fails = 0  # times
 
+    def _start(self, variants: Any, *_: object) -> dict[GemmProblem, Future[Artifact]]:
+        self.started += list(variants)
+        return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
+
     def build(
         self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any
     ) -> ModuleRecord:
         self.session.settings = settings.current()
         made = generated(self.session, *self.lines, called=self.called)
         made = replace(made, kernels=("k",), uses=(FunctionUse("k", "k", False, ""),))
-        plan = plan_module(made, self.engine.choose, lambda reserved: ())
-        build = ModuleBuild(self.engine, made, plan)  # type: ignore[arg-type]
+        plan = plan_module(made, planned, lambda reserved: ())
+        build = ModuleBuild(self.engine, made, plan)
         self.path, self.output = self.folder / "module.cu", self.folder / output
         self.path.write_text(build.text)
         self.intended = build.text
@@ -189,8 +143,8 @@ def test_a_module_is_compiled_and_linked_by_warp_tiles(case: Case) -> None:
     assert case.output.read_bytes() == b"the cubin"
     assert sorted(os.listdir(case.folder)) == ["module.cu", "module.cubin"]
     assert record.output_bytes == len(b"the cubin")
-    assert case.engine.started == [BIG[Role.FORWARD]]
-    (compiled,), (linked,) = case.engine.pool.compiled, case.engine.pool.linked
+    assert case.started == [BIG[Role.FORWARD]]
+    (compiled,), (linked,) = case.pool.compiled, case.pool.linked
     assert compiled.source == case.intended
     assert compiled.name == "module.cu"
     assert compiled.include_dirs == ("/warp/native",)
@@ -213,8 +167,8 @@ def test_warps_options_and_a_limit_of_registers_reach_the_compiler(
 ) -> None:
     case = Case(tmp_path, block_dim=block_dim)
     case.build(f"module.{output}", fast_math=True, arch_suffix="a")
-    assert {"--use_fast_math", f"-arch={arch}"} <= set(case.engine.pool.compiled[0].flags)
-    (linked,) = case.engine.pool.linked
+    assert {"--use_fast_math", f"-arch={arch}"} <= set(case.pool.compiled[0].flags)
+    (linked,) = case.pool.linked
     assert (linked.arch, linked.output, linked.max_registers) == (arch, output, registers)
 
 
@@ -222,10 +176,10 @@ def test_inputs_are_sorted_by_symbol_and_unique(tmp_path: Path) -> None:
     case = Case(tmp_path, both_ways=True)
     case.session.add("tile_matmul", "k", SMALL)
     # two variants with one weaker function
-    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], symbol="shared_function")}
-    case.engine.results[SMALL[Role.FORWARD]] = artifact(SMALL[Role.FORWARD], symbol="shared_function")
+    case.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], symbol="shared_function")}
+    case.results[SMALL[Role.FORWARD]] = artifact(SMALL[Role.FORWARD], symbol="shared_function")
     case.build()
-    payloads = case.engine.pool.linked[0].inputs[1:]
+    payloads = case.pool.linked[0].inputs[1:]
     assert list(payloads) == sorted(set(payloads), key=lambda data: data.decode())
     assert payloads.count(b"LTO-IR of shared_function") == 1
     assert len(payloads) == 3
@@ -236,15 +190,15 @@ def test_inputs_are_sorted_by_symbol_and_unique(tmp_path: Path) -> None:
 
 def test_a_weaker_function_rewrites_the_source_and_compiles_it_again(case: Case) -> None:
     weaker = BIG[Role.FORWARD].without_alignment().symbol
-    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], symbol=weaker)}
+    case.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], symbol=weaker)}
     record = case.build()
     assert record.linker == "warp_tiles"
-    first, second = case.engine.pool.compiled
+    first, second = case.pool.compiled
     assert first.source == case.intended
     assert names_of(second.source, 0) == [weaker] * 3
     assert BIG[Role.FORWARD].symbol not in second.source
     assert case.path.read_text() == second.source
-    assert len(case.engine.pool.linked) == 1
+    assert len(case.pool.linked) == 1
 
 
 @pytest.mark.parametrize(
@@ -254,7 +208,7 @@ def test_a_weaker_function_rewrites_the_source_and_compiles_it_again(case: Case)
 def test_another_product_rewrites_the_source_for_warp(
     case: Case, provider: str, symbol: str | None, name: str, reason: str
 ) -> None:
-    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], provider, symbol)}
+    case.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], provider, symbol)}
     record = case.build()
     assert case.warp_built == [[f"LTO-IR of {symbol}".encode()] if symbol else []]
     assert names_of(case.text_for_warp, 0) == [name] * 3
@@ -262,15 +216,15 @@ def test_another_product_rewrites_the_source_for_warp(
     assert record.linker == "warp"
     assert reason in record.linker_reason
     assert case.output.read_bytes() == b"Warp's cubin"
-    assert case.engine.pool.linked == []
+    assert case.pool.linked == []
 
 
 def test_a_scalar_product_beside_a_built_one_is_linked_by_warp_tiles(case: Case) -> None:
     case.session.add("tile_matmul", "k", SMALL)
-    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "scalar")}
+    case.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "scalar")}
     record = case.build()
     assert record.linker == "warp_tiles"
-    text = case.engine.pool.compiled[-1].source
+    text = case.pool.compiled[-1].source
     assert names_of(text, 0) == ["0", "0", "0"]
     assert names_of(text, 1) == [SMALL[Role.FORWARD].symbol] * 3
 
@@ -280,7 +234,7 @@ def test_a_cholesky_adjoint_has_no_scalar_path(tmp_path: Path) -> None:
     case.session = Session("module", 90, 128)
     site = case.session.add("tile_cholesky", "k", {Role.ADJOINT_A: BIG[Role.ADJOINT_A]})
     case.lines = (f"    wp::adj_tile_cholesky({site.placeholder(Role.ADJOINT_A)}, var_0);",)
-    case.engine.results = {BIG[Role.ADJOINT_A]: artifact(BIG[Role.ADJOINT_A], "scalar")}
+    case.results = {BIG[Role.ADJOINT_A]: artifact(BIG[Role.ADJOINT_A], "scalar")}
     with pytest.raises(BuildError, match="tile_cholesky needs") as caught:
         case.build()
     assert "enable_backward=False" in caught.value.remedy
@@ -294,7 +248,7 @@ def test_a_bfloat16_gradient_keeps_its_call_off_the_scalar_path(tmp_path: Path) 
         case = Case(tmp_path, both_ways=both_ways)
         case.session = Session("module", 90, 128)
         case.session.add("tile_matmul", "k", narrow, bfloat16_operands=True)
-        case.engine.results = {narrow[Role.FORWARD]: artifact(narrow[Role.FORWARD], "scalar")}
+        case.results = {narrow[Role.FORWARD]: artifact(narrow[Role.FORWARD], "scalar")}
         return case
 
     with pytest.raises(BuildError, match=r"in 'k' 8x12x4 bfloat16.*would accumulate in bfloat16"):
@@ -322,11 +276,11 @@ def test_warp_links_what_warp_tiles_cannot(case: Case, keywords: dict[str, Any],
     assert word in record.linker_reason
     own = [f"LTO-IR of {BIG[Role.FORWARD].symbol}".encode()]
     assert case.warp_built == [[*keywords.get("warp_inputs", ()), *own]]
-    assert case.engine.pool.requests == []
+    assert case.pool.requests == []
 
 
 def test_a_failed_link_is_left_to_warp_with_one_warning(case: Case) -> None:
-    case.engine.pool.fail = LinkError("module could not be linked", log="undefined symbol: nothing")
+    case.pool.fail = LinkError("module could not be linked", log="undefined symbol: nothing")
     with pytest.warns(RuntimeWarning, match="Warp links module module itself") as caught:
         record = case.build()
     assert len(caught) == 1
@@ -359,7 +313,7 @@ def test_a_product_that_cannot_be_built_or_a_module_that_warp_refuses_fails(case
     with settings.override(linker="warp"), pytest.raises(Exception, match="build 1 failed"):
         case.build()
     case.warp_built.clear()
-    case.engine.results = {BIG[Role.FORWARD]: BuildError("no")}
+    case.results = {BIG[Role.FORWARD]: BuildError("no")}
     with pytest.raises(BuildError, match="no"):
         case.build()
     assert case.warp_built == []
@@ -381,8 +335,8 @@ def test_a_product_that_cannot_be_built_or_a_module_that_warp_refuses_fails(case
 def test_an_own_linker_raises_where_warp_would_have_to_link(
     case: Case, provider: str, failure: LinkError | None, keywords: dict[str, Any], message: str
 ) -> None:
-    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], provider, "dot_8_12_4")}
-    case.engine.pool.fail = failure
+    case.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], provider, "dot_8_12_4")}
+    case.pool.fail = failure
     with settings.override(linker="own"), pytest.raises(LinkError, match=message) as caught:
         case.build(**keywords)
     assert failure or "linker" in caught.value.remedy
