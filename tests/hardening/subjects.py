@@ -15,7 +15,7 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.errors import BundleError, LockedError, RecordError
-from warp_tiles.store import LTOIR, MODULE, TOOLCHAIN
+from warp_tiles.store import MODULE, TOOLCHAIN
 from warp_tiles.store.bundle import Bundle, write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
@@ -125,14 +125,14 @@ def _read_output(folder: Path) -> Any:
 def _write_bundle(folder: Path) -> Path:
     cache = _put(folder)
     cache.put(CacheKey.of({"name": "other"}), b"other", {})
-    export({LTOIR: cache}, folder / "bundle", None, {})
+    export([cache], folder / "bundle", None)
     return folder / "bundle"
 
 
 def _read_bundle(folder: Path) -> Any:
     cache = Cache(Path(tempfile.mkdtemp(dir=folder)))
     try:
-        import_bundle({LTOIR: cache}, folder / "bundle", {})
+        import_bundle([cache], folder / "bundle", {})
     except BundleError:
         assert cache.entries() == (), "a refused bundle leaves nothing"
         raise

@@ -46,7 +46,7 @@ def full_cache(root: Path) -> Cache:
 
 
 def export_entries(folder: Path, path: Path) -> None:
-    export({LTOIR: full_cache(folder / "cache")}, path, None, {})
+    export([full_cache(folder / "cache")], path, None)
 
 
 def export_records(folder: Path, path: Path) -> None:
@@ -254,7 +254,7 @@ def test_an_envelope_of_any_json_takes_bounded_memory(tmp_path: Path) -> None:
         "from warp_tiles.store.cache import Cache; from warp_tiles.store.transfer import import_bundle\n"
         f"cache = Cache(Path({str(tmp_path / 'cache')!r}))"
     )
-    call = f"import_bundle({{'ltoir': cache}}, Path({str(path)!r}), {{}})"
+    call = f"import_bundle([cache], Path({str(path)!r}), {{}})"
     for head, reason, most in (
         (MAGIC + len(body).to_bytes(8, "big") + body, "malformed", 100_000),
         (MAGIC + (1 << 40).to_bytes(8, "big") + b"x", "envelope claims", 50_000),

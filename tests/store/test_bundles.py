@@ -168,8 +168,7 @@ def test_an_export_is_no_deployment(made: Made, tmp_path: Path) -> None:
 def test_a_deployment_can_be_imported(made: Made, tmp_path: Path) -> None:
     """One format: its modules into a cache, and its records into a folder."""
     key = PublicKey.parse(made.public)
-    caches = {"module": Cache(tmp_path, MODULES)}
-    assert import_bundle(caches, made.file, {key.key_id: key}).added == 2
+    assert import_bundle([Cache(tmp_path, MODULES)], made.file, {key.key_id: key}).added == 2
     store = RecordStore(tmp_path / "records")
     assert store.import_(made.file, {key.key_id: key}) == 1
     with pytest.raises(RecordError, match="no trusted key signed it"):

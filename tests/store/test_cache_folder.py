@@ -23,7 +23,7 @@ COMMANDS = {
     "manifest": lambda cache: cache.manifest(key("a")),
     "put": lambda cache: cache.put(key("a"), b"x", {}),
     "get_or_build": lambda cache: get_or_build(cache, key("a"), lambda: (b"x", {})),
-    "find": lambda cache: find({"": cache}, "a"),
+    "find": lambda cache: find([cache], "a"),
     "info": lambda cache: cache.info(),
     "entries": lambda cache: cache.entries(),
     "verify": lambda cache: cache.verify(),

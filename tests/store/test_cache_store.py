@@ -240,10 +240,10 @@ def test_a_miss_is_explained_by_the_nearest_key(cache: Cache) -> None:
     stored = explain_among(near.manifest.key, stored_keys(cache))
     assert (stored.stored, len(stored.differences)) == (True, 3)
     assert explain_among(key("b"), ()).nearest is None
-    assert find({"": cache}, near.key[:12])[1].key == near.manifest.key
+    assert find([cache], near.key[:12])[1].key == near.manifest.key
     for start, text in (("", "2 stored keys"), ("zz", "no stored key begins")):
         with pytest.raises(CacheError, match=text):
-            find({"": cache}, start)
+            find([cache], start)
 
 
 def test_threads_build_a_key_once(cache: Cache) -> None:

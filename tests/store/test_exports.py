@@ -30,10 +30,10 @@ class Machine:
         self.root = root
         self.functions = Cache(root, **given)
         self.modules = Cache(root, MODULES)
-        self.caches = {LTOIR: self.functions, MODULE: self.modules}
+        self.caches = self.functions, self.modules
 
-    def export(self, path: Path, signer: SigningKey | None = None, **only: str) -> BundleReport:
-        return export(self.caches, path, signer, {key(name).digest: kind for name, kind in only.items()})
+    def export(self, path: Path, signer: SigningKey | None = None, **only: Cache) -> BundleReport:
+        return export(self.caches, path, signer, [(cache, key(name).digest) for name, cache in only.items()])
 
     def import_(self, path: Path) -> BundleReport:
         return import_bundle(self.caches, path, TRUSTED)
@@ -94,12 +94,12 @@ def test_a_round_trip(path: Path, source: Machine, machine: Machine) -> None:
 
 
 def test_an_export_of_named_keys(path: Path, source: Machine, machine: Machine) -> None:
-    assert source.export(path, b=LTOIR, c=MODULE).added == 2
+    assert source.export(path, b=source.functions, c=source.modules).added == 2
     assert machine.import_(path).added == 2
     assert [item.key for item in machine.functions.entries()] == [key("b").digest]
     before = path.read_bytes()
     with pytest.raises(CacheError, match="no sound entry"):
-        source.export(path, zz=LTOIR)
+        source.export(path, zz=source.functions)
     assert path.read_bytes() == before
 
 

@@ -14,7 +14,7 @@ from tests.store.server import dav
 from tests.store.subjects import SIGNER, STRANGER, TRUSTED, connect, ready
 from tests.store.subjects import key as cache_key
 from tests.tuning.tuning_records import key, timing
-from warp_tiles.store import LTOIR, RECORDS, transfer
+from warp_tiles.store import RECORDS, transfer
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.keys import SigningKey
 from warp_tiles.store.manifest import Entry
@@ -110,7 +110,7 @@ def test_a_failed_read_is_not_an_empty_store(tmp_path: Path, monkeypatch: pytest
     for name in ("read", "write"):
         with monkeypatch.context() as patched:
             patched.setattr(Client, name, fails)
-            assert transfer.push(cache, remote, LTOIR, {"compiler": "c" * 64}, lambda: None) == Transfer(failed=1)
+            assert transfer.push(cache, remote, {"compiler": "c" * 64}, lambda: None) == Transfer(failed=1)
             assert name == "read" or machine.push(remote) == Transfer(failed=1)
 
 

@@ -19,7 +19,7 @@ from warp_tiles.cli.common import FILE, echo, json_option, print_json, print_res
 from warp_tiles.errors import CacheError, RemoteError
 from warp_tiles.settings import current
 from warp_tiles.settings.values import parse_size
-from warp_tiles.store import LTOIR, MODULE, RECORDS
+from warp_tiles.store import RECORDS
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.explain import MissedKeys, explain_among
 from warp_tiles.store.keys import PublicKey, SigningKey, TrustedKeys, signer_if_any, trusted_by
@@ -38,9 +38,9 @@ def _context() -> BuildContext:
     return BuildContext(Resources(), current())
 
 
-def _caches(context: BuildContext) -> dict[str, Cache]:
-    """The cache of each kind of entries."""
-    return {LTOIR: context.cache, MODULE: context.modules}
+def _caches() -> tuple[Cache, Cache]:
+    """The caches of functions and of linked modules."""
+    return (context := _context()).cache, context.modules
 
 
 def _report(report: Any, as_json: bool) -> None:
@@ -109,11 +109,10 @@ def explain(key: str, as_json: bool) -> None:
     A KEY may be shortened to its first digits. It may be a key that a plan missed, so that the miss
     can be explained.
     """
-    caches = _caches(_context())
-    store = caches[LTOIR]
+    store, _ = caches = _caches()
     try:
-        kind, manifest = find(caches, key)
-        store, wanted = caches[kind], manifest.key
+        store, manifest = find(caches, key)
+        wanted = manifest.key
     except CacheError:
         missed = MissedKeys(store.root, shared=store.shared).find(key)
         if missed is None:
@@ -160,8 +159,9 @@ def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """
     from warp_tiles.store.transfer import export
 
-    caches = _caches(_context())
-    chosen = {manifest.key.digest: kind for kind, manifest in (find(caches, key) for key in keys)}
+    caches = _caches()
+    found = (find(caches, key) for key in keys)
+    chosen = list(dict.fromkeys((cache, manifest.key.digest) for cache, manifest in found))
     _report(export(caches, file, signer_if_any(current()), chosen), as_json)
 
 
@@ -176,7 +176,7 @@ def import_(file: Path, as_json: bool) -> None:
     """
     from warp_tiles.store.transfer import import_bundle
 
-    _report(import_bundle(_caches(_context()), file, trusted_by(current())), as_json)
+    _report(import_bundle(_caches(), file, trusted_by(current())), as_json)
 
 
 # ---- the remote store
@@ -234,8 +234,8 @@ def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
     with _opened(writes=True) as (context, remote), counted("pushed") as done:
         digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
         digests["warp"] = context.store.digests.digest(warp_library())
-        caches = _caches(context) if keys is None else {MODULE: context.modules}
-        pushed = {kind: transfer.push(store, remote, kind, digests, done, keys) for kind, store in caches.items()}
+        caches = (context.cache, context.modules) if keys is None else (context.modules,)
+        pushed = {cache.object: transfer.push(cache, remote, digests, done, keys) for cache in caches}
         if keys is None:
             pushed[RECORDS] = records.open_store(context.settings).push(remote)
         return pushed
@@ -260,7 +260,7 @@ def pull(as_json: bool) -> None:
     from warp_tiles.store import transfer
 
     with _opened(writes=False) as (context, remote), counted("pulled") as done:
-        pulled = {kind: transfer.pull(store, remote, kind, done) for kind, store in _caches(context).items()}
+        pulled = {cache.object: transfer.pull(cache, remote, done) for cache in (context.cache, context.modules)}
         pulled[RECORDS] = records.open_store(context.settings).pull(remote)
     _end(pulled, "pulled", as_json)
 

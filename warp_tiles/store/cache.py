@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,6 +91,7 @@ class Cache:
         # a later chdir() must not move the cache
         self._folder = Folder(absolute(root), kind, allow_shared, self._problems)
         self.root = self._folder.root
+        self.object = kind.object  # as what its entries leave this machine
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -313,14 +314,14 @@ class Cache:
             return self._folder.read_entry(key, full=True)
 
 
-def find(caches: Mapping[str, Cache], prefix: str) -> tuple[str, Manifest]:
-    """The one stored key that begins with these hex digits: the kind of its cache, and its manifest.
+def find(caches: Iterable[Cache], prefix: str) -> tuple[Cache, Manifest]:
+    """The one stored key that begins with these hex digits: its cache and its manifest.
 
     Raises:
         CacheError: No stored key or several have this prefix, or a folder is refused or unreadable.
     """
-    stored = ((kind, item.manifest) for kind, cache in caches.items() for item in cache.entries())
-    found = [(kind, manifest) for kind, manifest in stored if manifest.key.digest.startswith(prefix)]
+    stored = ((cache, item.manifest) for cache in caches for item in cache.entries())
+    found = [(cache, manifest) for cache, manifest in stored if manifest.key.digest.startswith(prefix)]
     if len(found) == 1:
         return found[0]
     remedy = "give more digits" if found else "take a key of `warp-tiles cache list` or `plan`"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -51,7 +51,6 @@ def is_built_by(key: CacheKey, toolchain: Mapping[str, str]) -> bool:
 def push(
     cache: Cache,
     remote: RemoteStore,
-    kind: str,
     toolchain: Mapping[str, str],
     done: Callable[[], None],
     keys: Collection[str] | None = None,
@@ -70,7 +69,7 @@ def push(
 
     def one(digest: str) -> Transfer:
         try:
-            is_there = remote.has(kind, digest)
+            is_there = remote.has(cache.object, digest)
             if is_there is None:
                 return Transfer(failed=1)
             if is_there:
@@ -81,7 +80,7 @@ def push(
                 return Transfer(skipped=1)
             if AHEAD in known and keys is None:
                 return Transfer(skipped=1)
-            if not remote.push(kind, entry):
+            if not remote.push(cache.object, entry):
                 return Transfer(failed=1)
             return Transfer(moved=1, moved_bytes=len(entry.payload))
         finally:
@@ -91,7 +90,7 @@ def push(
     return sum(side_by_side(one, wanted, _SIDE_BY_SIDE), Transfer())
 
 
-def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None]) -> Transfer:
+def pull(cache: Cache, remote: RemoteStore, done: Callable[[], None]) -> Transfer:
     """Fetch and verify all entries of a store that are for this toolchain.
 
     Raises:
@@ -102,7 +101,7 @@ def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None])
         try:
             if cache.manifest(digest) is not None:
                 return Transfer(present=1)
-            entry, answered = remote.ask(kind, digest)
+            entry, answered = remote.ask(cache.object, digest)
             if entry is None:
                 return Transfer(skipped=1) if answered else Transfer(failed=1)
             if not cache.add(entry).is_stored:
@@ -111,7 +110,7 @@ def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None])
         finally:
             done()
 
-    return sum(side_by_side(one, remote.keys(kind), _SIDE_BY_SIDE), Transfer())
+    return sum(side_by_side(one, remote.keys(cache.object), _SIDE_BY_SIDE), Transfer())
 
 
 @dataclass(frozen=True)
@@ -132,26 +131,28 @@ class BundleReport:
     signed: bool = False
 
 
-def export(caches: Mapping[str, Cache], path: Path, signer: SigningKey | None, only: Mapping[str, str]) -> BundleReport:
-    """Write entries of the caches of some kinds to a bundle. An existing file is replaced.
+def export(
+    caches: Iterable[Cache], path: Path, signer: SigningKey | None, only: Sequence[tuple[Cache, str]] = ()
+) -> BundleReport:
+    """Write entries of caches to a bundle. An existing file is replaced.
 
     Args:
-        only: The keys to write, each with its kind; empty for every sound entry.
+        only: The keys to write, each with its cache; empty for every sound entry.
 
     Raises:
         CacheError: A named key has no sound entry, a folder is refused or unreadable, or the file cannot be written.
     """
-    kinds = only or {item.key: kind for kind, cache in caches.items() for item in cache.entries()}
+    wanted = only or [(cache, item.key) for cache in caches for item in cache.entries()]
     skipped: list[str] = []
     sizes: list[int] = []
 
     def objects() -> Iterator[tuple[str, str, bytes]]:
-        for kind, key in sorted((kind, key) for key, kind in kinds.items()):
-            entry = caches[kind].read_verified(key)
+        for cache, key in sorted(wanted, key=lambda one: (one[0].object, one[1])):
+            entry = cache.read_verified(key)
             is_foreign = entry is not None and AHEAD in entry.manifest.info and SIGNED_BY not in entry.manifest.info
             if entry is not None and (only or signer is None or not is_foreign):
                 sizes.append(len(entry.payload))
-                yield kind, key, pack(kind, entry, ANY_TOOLCHAIN, signer)
+                yield cache.object, key, pack(cache.object, entry, ANY_TOOLCHAIN, signer)
             elif only:
                 raise CacheError(f"no sound entry of key {key} is stored", remedy="list the cache for its keys")
             else:
@@ -161,7 +162,7 @@ def export(caches: Mapping[str, Cache], path: Path, signer: SigningKey | None, o
     return BundleReport(len(sizes), 0, tuple(skipped), sum(sizes), signer is not None)
 
 
-def import_bundle(caches: Mapping[str, Cache], path: Path, trusted: Mapping[str, PublicKey]) -> BundleReport:
+def import_bundle(caches: Iterable[Cache], path: Path, trusted: Mapping[str, PublicKey]) -> BundleReport:
     """Add the entries of a bundle to the caches of their kinds. A stored key keeps its entry.
 
     The whole bundle is verified before the first entry is stored. It may be unsigned: the user vouches for it.
@@ -173,13 +174,13 @@ def import_bundle(caches: Mapping[str, Cache], path: Path, trusted: Mapping[str,
     added = present = size = 0
     with Bundle(path, trusted, unsigned=True) as bundle:
         bundle.check()
-        for kind, cache in caches.items():
+        for cache in caches:
             cache.check_trust()
-            names = bundle.names(kind)
+            names = bundle.names(cache.object)
             missing = [key for key in names if cache.get(key) is None]
             present += len(names) - len(missing)
             for key in missing:
-                entry = bundle.read(kind, key)
+                entry = bundle.read(cache.object, key)
                 if not cache.add(entry).is_stored:
                     raise CacheError(
                         f"an entry of {path} cannot be stored in {cache.root}: {cache.problems[-1].reason}",
