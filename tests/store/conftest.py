@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import warp_tiles
+from tests.store.warp_modules import compiled, enabled, records
+from tests.waiting import until
+from warp_tiles._warp import installed
 from warp_tiles.store import remote, report
 from warp_tiles.store.cache import Cache
 from warp_tiles.util.warn import WarnedTexts
@@ -52,3 +56,36 @@ def everything(tmp_path: Path) -> Iterator[Path]:
     warp_tiles.disable()
     with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=2), warp_tiles.enabled():
         yield tmp_path
+
+
+@pytest.fixture
+def without_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """warp_tiles is disabled, as on a machine without a GPU."""
+    monkeypatch.setattr("warp_tiles._warp.hooks.gpus_here", dict)
+    warp_tiles.disable()
+    yield
+    warp_tiles.disable()
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Path]:
+    """Returns a function that compiles modules under a start list, by a digest unless the test has ``toolchain``."""
+    if "toolchain" not in request.fixturenames:
+        request.getfixturevalue("digesting")
+    file = tmp_path / "start.json"
+
+    def run(name: str, *modules: Any, wait: bool = False) -> Path:
+        cache = tmp_path / name / "cache"
+        with enabled(cache, start=file):
+            start = installed().program_start
+            if wait:
+                until(lambda: len(start._compiled) >= len(modules))
+            for number, module in enumerate(modules):
+                compiled(module, tmp_path / name / str(number))
+            run.found = [record["found"] for record in records()]  # type: ignore[attr-defined]
+            run.summary = start.summary()  # type: ignore[attr-defined]
+            run.start = warp_tiles.report()["start"]  # type: ignore[attr-defined]
+        return file
+
+    run.folder = tmp_path  # type: ignore[attr-defined]
+    return run

@@ -15,14 +15,14 @@ from tests.integration.builds import TINY
 from tests.integration.commands import command
 from tests.integration.helpers import load
 from tests.nightly import some
-from tests.store.test_start_list import _disabled, recorded, rewrite  # noqa: F401
-from tests.store.warp_modules import compiled, entries, records, text, warm
+from tests.store.warp_modules import compiled, entries, records, rewrite, text, warm
 from warp_tiles.build.start_list import read_start_list
 from warp_tiles.cli import commands
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.keys import SigningKey
 from warp_tiles.store.paths import start_file
 
+pytestmark = pytest.mark.usefixtures("without_gpus")
 SCRIPT = """
 import warp as wp
 {kernel}
@@ -102,7 +102,7 @@ def rows_of(*arguments: object, **given: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_path: Path, toolchain: None) -> None:  # noqa: F811
+def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_path: Path, toolchain: None) -> None:
     file = recorded("first", load(text()))
     record = read_start_list(file)
     (kept,) = record.modules
@@ -124,9 +124,7 @@ def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_pat
 
 
 def test_a_start_without_an_option_finds_what_a_list_has_compiled(
-    recorded: Any,  # noqa: F811
-    tmp_path: Path,
-    toolchain: None,
+    recorded: Any, tmp_path: Path, toolchain: None
 ) -> None:
     plain, product = load(text()), load(TINY)
     file, cache = recorded("first", plain, product), tmp_path / "other" / "cache"
@@ -145,11 +143,7 @@ def test_a_start_without_an_option_finds_what_a_list_has_compiled(
     assert len(entries(tmp_path / "other")) == 2, "a list binds no start key, and a lookup keeps nothing"
 
 
-def test_warm_pushes_what_it_is_asked_to(
-    recorded: Any,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warp_tiles.store.remote.SLOW_S", 20.0)  # a loaded machine may answer late
     file, store, key = recorded("first", load(text())), tmp_path / "store", tmp_path / "key.pem"
     store.mkdir()
@@ -164,9 +158,7 @@ def test_warm_pushes_what_it_is_asked_to(
 
 
 def test_warm_looks_for_the_store_before_it_builds(
-    recorded: Any,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, store = recorded("first", load(text())), tmp_path / "store"
     store.mkdir()
@@ -179,9 +171,7 @@ def test_warm_looks_for_the_store_before_it_builds(
 
 
 def test_warm_prints_what_it_compiled_if_the_push_fails(
-    recorded: Any,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> None:
         raise RemoteError("the store went away")
@@ -193,7 +183,7 @@ def test_warm_prints_what_it_compiled_if_the_push_fails(
     assert row["state"] == "compiled"
 
 
-def test_warm_refuses_what_it_cannot_build(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_warm_refuses_what_it_cannot_build(recorded: Any, tmp_path: Path) -> None:
     file = recorded("first", load(text()))
     assert "is missing" in failure("--record", tmp_path / "none.json")
     assert "Warp's compiler does not know" in failure("--arch", "13", "--record", file)

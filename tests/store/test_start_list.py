@@ -6,7 +6,7 @@ import dataclasses
 import json
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import warp_tiles
 from tests.integration.builds import TINY
 from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
 from tests.nightly import some
-from tests.store.warp_modules import compiled, enabled, entries, records, text, warm
+from tests.store.warp_modules import compiled, enabled, entries, records, rewrite, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build import ahead, start_list
@@ -37,39 +37,8 @@ from warp_tiles.util.threads import DaemonThreads, wait_all
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts
 
+pytestmark = pytest.mark.usefixtures("without_gpus")
 MODULE = StartModule("m", 256, "wp_m_1234567.cu", 90, "", "cubin", 3, (False, False, True, True), {"k": 0}, "source")
-
-
-@pytest.fixture(autouse=True)
-def _disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("warp_tiles._warp.hooks.gpus_here", dict)  # as on a machine without a GPU
-    warp_tiles.disable()
-    yield
-    warp_tiles.disable()
-
-
-@pytest.fixture
-def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Path]:
-    """Returns a function that compiles modules under a start list, by a digest unless the test has ``toolchain``."""
-    if "toolchain" not in request.fixturenames:
-        request.getfixturevalue("digesting")
-    file = tmp_path / "start.json"
-
-    def run(name: str, *modules: Any, wait: bool = False) -> Path:
-        cache = tmp_path / name / "cache"
-        with enabled(cache, start=file):
-            start = installed().program_start
-            if wait:
-                until(lambda: len(start._compiled) >= len(modules))
-            for number, module in enumerate(modules):
-                compiled(module, tmp_path / name / str(number))
-            run.found = [record["found"] for record in records()]  # type: ignore[attr-defined]
-            run.summary = start.summary()  # type: ignore[attr-defined]
-            run.start = warp_tiles.report()["start"]  # type: ignore[attr-defined]
-        return file
-
-    run.folder = tmp_path  # type: ignore[attr-defined]
-    return run
 
 
 @pytest.fixture
@@ -85,11 +54,6 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
         return settings
 
     return make
-
-
-def rewrite(file: Path, *modules: StartModule) -> None:
-    """Put other modules into a start list."""
-    file.write_bytes(dataclasses.replace(read_start_list(file), modules=modules).to_bytes())
 
 
 @pytest.mark.parametrize(("jobs", "order"), [(1, "abcdefgh"), (2, "abcdefgh"), (4, "fcabdegh"), (8, "fcehabdg")])

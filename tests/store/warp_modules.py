@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 import warp_tiles
 from warp_tiles._warp.plain import exact_hashes
+from warp_tiles.build.start_list import StartModule, read_start_list
 from warp_tiles.cli import commands
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.kinds import MODULES
@@ -104,3 +106,8 @@ def warm(*arguments: object, status: int = 0, **environment: object) -> str:
     found = CliRunner().invoke(commands, ["warm", *map(str, arguments)], env={"WARP_TILES_JOBS": "1", **given})
     assert found.exit_code == status, found.output
     return found.stdout
+
+
+def rewrite(file: Path, *modules: StartModule) -> None:
+    """Put other modules into a start list."""
+    file.write_bytes(dataclasses.replace(read_start_list(file), modules=modules).to_bytes())
