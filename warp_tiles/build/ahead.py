@@ -196,7 +196,6 @@ class ProgramStart:
     their start keys, so that their own launches generate nothing. A module whose source has changed is compiled, too.
 
     Args:
-        warp: Version of the installed Warp.
         in_warps_folder: True for a file below Warp's kernel cache that exists.
         generate: Generates one of some modules, given by name with a block size, on this thread. None if the given
             function returns false, or if no module can be generated now.

@@ -60,7 +60,6 @@ class Resources:
     """What contexts share: caches, toolchain stores, connections and compiler processes, created at the first use.
 
     Args:
-        warp_toolkit: CUDA version of Warp's linker, or None if unknown.
         executor_pool: Makes the pool of an executor that runs the compilers, from the toolchain and the setting
             ``jobs``; None without an executor.
     """
@@ -196,13 +195,6 @@ class BuildContext:
         if now.policy == "off" or now.modules == "tiles":
             return False
         return self.modules.had_entries or self.is_packaged(module)
-
-    def missed_in_packages(self, module: str, arch: int, block_dim: int) -> str:
-        """Why no installed kernel package has a module; empty if none names it."""
-        if self.settings.policy == "off" or (packages := self.packages) is None:
-            return ""
-        toolchain = self.toolchain_text(MODULE) if self.try_toolchain() is not None else ""
-        return packages.missed(module, arch, block_dim, toolchain)
 
     @property
     def remote(self) -> RemoteStore | None:

@@ -26,6 +26,7 @@ from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import InSourceProvider, OwnProvider, SolverProvider
 from warp_tiles.settings import OWN, Settings, current
 from warp_tiles.solver.variant import Variant
+from warp_tiles.store import MODULE
 from warp_tiles.util.threads import suppressed, wait_all
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, warn
@@ -158,8 +159,12 @@ class Engine:
 
     def note_missed(self, plan: ModulePlan) -> None:
         """Note why a module that was built did not come from a kernel package, if one names it."""
+        context = self.build_context(plan.settings)
+        if plan.settings.policy == "off" or (packages := context.packages) is None:
+            return
         assert plan.arch is not None
-        if reason := self.build_context(plan.settings).missed_in_packages(plan.name, plan.arch, plan.block_dim):
+        toolchain = context.toolchain_text(MODULE) if context.try_toolchain() is not None else ""
+        if reason := packages.missed(plan.name, plan.arch, plan.block_dim, toolchain):
             log.info("module %s did not come from a kernel package: %s", plan.name, reason)
             self.recorder.add_missed(plan, reason)
 

@@ -159,7 +159,6 @@ class Job:
     """A request for a worker.
 
     Attributes:
-        request: The request, without paths of the machine that sends it.
         expected: The parts of the sender's installation that decide the result.
         submission: Differs in each submission, because Dask gives equal calls one result, errors included.
         warp_toolkit: The CUDA version of the sender's Warp, which decides among the compilers of the worker.
@@ -182,7 +181,6 @@ class Answer:
     Attributes:
         worker: Name of the worker, for messages; empty with a result, because finding it takes time.
         found: The same parts of the worker's installation. If they differ, nothing was compiled.
-        compiled: The result; None if there is none.
     """
 
     worker: str

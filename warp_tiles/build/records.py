@@ -103,10 +103,7 @@ class Artifact:
         payload: LTO-IR; empty on the scalar path, and for a function in the module's source.
         provider: ``own``, ``cublasdx``, ``libmathdx`` or ``scalar``.
         key: Digest of its cache key; empty if it is not cached.
-        hit: True if it comes from the cache.
-        warnings: Warnings about it that were issued.
         lto_bytes: Size of the LTO-IR if the payload itself was released.
-        tile_config: Tile configuration of the provider ``own``; None with others.
         started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.build.records.now_s`.
         compiled: The part in which a compiler process worked; None if none did. In the rest the build waited for a
             compiler process or for another process that built the same function, or used files.
@@ -157,9 +154,7 @@ class ModuleRecord:
 
     Attributes:
         plan: The plan that was built: a new one if a function or the link failed.
-        artifacts: The artifacts that were built or found in the cache.
         linker: ``warp_tiles`` or ``warp``.
-        linker_reason: The reason why Warp linked; empty if warp_tiles did.
         seconds: Time from the end of code generation to the finished file.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache, in a kernel package or in the remote store.

@@ -46,7 +46,6 @@ class StartModule:
 
     Attributes:
         program: The name of its source in unmodified Warp, with the first digits of Warp's hash.
-        arch: Compute capability, e.g. ``90``.
         suffix: Warp's suffix of the architecture, e.g. ``a``.
         output: ``cubin`` or ``ptx``.
         switches: ``verify_fp``, ``fast_math``, ``fuse_fp`` and ``use_precompiled_headers``.

@@ -24,7 +24,6 @@ class CompileRequest:
 
     Attributes:
         flags: The flags of NVRTC that affect the code, without those for relocatable LTO-IR.
-        include_dirs: The folders of its includes, in the order in which they are searched.
         subject: Name of the compiled function or module, for messages.
         optimization_level: That of Warp's module, by which the flags were made.
     """
@@ -62,7 +61,6 @@ class LinkRequest:
     Attributes:
         inputs: LTO-IR of the module and of its GEMM variants.
         arch: Real or virtual architecture, e.g. ``sm_90``.
-        output: ``cubin`` or ``ptx``.
         max_registers: Largest number of registers per thread, or None for the hardware's limit.
     """
 

@@ -39,12 +39,9 @@ class Toolchain:
 
     Attributes:
         nvrtc: libnvrtc, which reads C++ and writes LTO-IR.
-        nvrtc_version: (major, minor).
         nvjitlink: libnvJitLink, or None if it is missing and Warp has to link.
-        nvjitlink_version: (major, minor), or None.
         include_dirs: Folders of cuBLASDx's and CUDA's headers, in the order in which they are searched.
         mathdx_version: Version of nvidia-mathdx, for display; keys use the headers' content.
-        archs: Compute capabilities that NVRTC compiles for.
         missing_headers: Message and remedy if headers are missing; ``include_dirs`` is empty then.
         passed_over: Compilers that were found and are not used, with the reasons.
     """

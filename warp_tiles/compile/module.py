@@ -61,9 +61,7 @@ class ModuleSource:
     """A module as Warp passes it to its compiler.
 
     Attributes:
-        arch: Compute capability, e.g. ``90``.
         output: ``cubin`` or ``ptx``.
-        native_dir: Folder of Warp's own headers.
         suffix: ``a`` if its code needs instructions of ``sm_90a`` alone, else empty.
     """
 
@@ -187,7 +185,6 @@ class WarpCompileRequest:
         name: File name of the source, which symbols of the binary contain.
         output: ``cubin`` or ``ptx``.
         switches: ``verify_fp``, ``fast_math``, ``fuse_fp`` and ``use_precompiled_headers``.
-        ltoirs: LTO-IR to link, e.g. of FFTs.
     """
 
     native_library: str

@@ -26,7 +26,6 @@ class DeviceSource:
 
     Attributes:
         folder: Folder of this package's sources. After a change in it, the includes are searched again.
-        include_dirs: Folders in the order in which they are searched.
     """
 
     path: Path

@@ -41,7 +41,6 @@ class FileFacts:
     If the folder is damaged or not writable, only time is lost.
 
     Args:
-        root: The cache's folder. It is first accessed when a fact is requested.
         shared: Accept a root that others can write. The facts themselves are for this user alone.
     """
 

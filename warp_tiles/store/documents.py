@@ -24,8 +24,6 @@ class Documents(Generic[T]):
     Args:
         decode: Reads a document from untrusted bytes and its name. Raises FutureSchemaError if a later release wrote
             it, and another ValueError if it is damaged.
-        encode: Writes what ``decode`` reads.
-        shared: Accept a root that others can write.
     """
 
     #: Of changes, by name below the folder.

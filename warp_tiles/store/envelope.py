@@ -58,7 +58,6 @@ class Wanted:
     """What a reader asks for.
 
     Attributes:
-        kind: One of the kinds in :mod:`warp_tiles.store`.
         toolchain: The toolchain of the reader, as text; None for any.
         unsigned: True to accept an object that nobody signed.
     """

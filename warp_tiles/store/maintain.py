@@ -30,11 +30,9 @@ class CacheInfo:
     """Sizes and counts of a cache.
 
     Attributes:
-        exists: True if the folder has been used as a cache.
         payloads: Number of stored payloads; keys with the same payload share one.
         size_bytes: Size of the functions, which count towards the bound.
         parts: The bytes of everything below the root, by the parts of :data:`KINDS`; empty for an inner cache.
-        total_bytes: Their sum.
     """
 
     root: Path
@@ -99,7 +97,6 @@ class GcReport:
     """The result of a collection. What lies beside the functions counts, too.
 
     Attributes:
-        leftovers: Number of removed temporary files.
         size_bytes: Size of the remaining functions.
         total_bytes: Size of everything that remains below the root.
     """

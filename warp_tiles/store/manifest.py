@@ -29,7 +29,6 @@ class Manifest:
     """Facts about a stored payload.
 
     Attributes:
-        key: The key, rebuilt from its stored transcript.
         payload_sha256: The payload's address, hex.
         payload_crc32: CRC-32 of the payload, checked on every read.
         payload_mtime_ns: Modification time of the payload's file when it was written. If the file has another one, a

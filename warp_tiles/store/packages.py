@@ -129,7 +129,6 @@ class KernelPackage:
 
     Attributes:
         place: Its folder of ``sys.path``.
-        folder: Its own folder, by name.
         warp: Version of the installed Warp and of its CUDA.
     """
 

@@ -81,7 +81,6 @@ class Client:
     """A connection to a store. It is safe for threads. A request that fails raises ``OSError``.
 
     Args:
-        url: See :func:`checked_url`.
         timeout_s: Seconds for one request, with its answer.
 
     Raises:
@@ -221,7 +220,6 @@ class RemoteStore:
     """A store of signed entries. It connects in the background as soon as it is made.
 
     Args:
-        trusted: The keys whose signatures count, by key id.
         wait_s: The longest time to wait for an answer.
         toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.
         signer: Signs entries that are written; None to write none.
