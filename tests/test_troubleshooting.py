@@ -70,8 +70,8 @@ def templates() -> tuple[tuple[re.Pattern[str], int], ...]:
 def composed() -> list[str]:
     """Messages that the code puts together from several texts."""
     problems = Problems()
-    problems.folder(Path("<folder>"), OSError(None, "<reason>"))
-    problems.damage(Path("<file>"), "<reason>")
+    problems.add("folder", Path("<folder>"), OSError(None, "<reason>"))
+    problems.add("damage", Path("<file>"), "<reason>")
     variant, lacks = variant_of(64, "float16", 128), ToolchainError("<missing part>", "<remedy>")
     missing = [variant_text(variant, lacks, title) for title in (IN_SOURCE_TITLE, LIBMATHDX_TITLE)]
     refused = variant_text(variant, BuildError("<reason>"), SCALAR_TITLE)

@@ -158,7 +158,7 @@ class Cache:
         size = len(entry.payload) + len(entry.manifest.encode())
         if size > self.max_bytes:
             reason = f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes"
-            self._problems.add("size", self.root, reason, "raise the bound: WARP_TILES_CACHE_MAX_BYTES")
+            self._problems.add("size", self.root, reason)
             return entry
         with self._usable(), self._folder.changing():
             entry = replace(entry, manifest=self._folder.store_entry(entry.manifest, entry.payload))
@@ -210,7 +210,7 @@ class Cache:
                     try:
                         stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
                     except unless_signalled(TimeoutError) as error:
-                        self._problems.lock(self.root, error)
+                        self._problems.add("lock", self.root, error)
                 found = self.get(key)
             if found is None and upstream is not None:
                 other = upstream()
@@ -240,7 +240,7 @@ class Cache:
             # one message for all caches of a root, unless the cause lies in this one
             root = self._folder.files.root
             inner = isinstance(error, PermissionError) and root / (error.filename or root) not in (root, *root.parents)
-            self._problems.folder(self.root if inner else root, error)
+            self._problems.add("folder", self.root if inner else root, error)
 
     # ---- commands of a user, for which an unusable folder is an error
 

@@ -160,19 +160,19 @@ class Documents(Generic[T]):
 
     def _damaged(self, name: str, error: ValueError, problem: OSError | None = None) -> None:
         """Report a damaged document that was put away, or why it could not be."""
-        self.problems.damage(self.path(name), str(error))
+        self.problems.add("damage", self.path(name), str(error))
 
     def _unusable(self, name: str, error: Exception) -> None:
         """Report a document that stays and is not used. Of a folder that cannot be used, the cache itself tells."""
         # in a shared cache, these folders belong to the first user
         if isinstance(error, RefusedFolderError) and not self.files.shared:
-            self.problems.folder(self.files.root, error)
+            self.problems.add("folder", self.files.root, error)
 
     def _unlocked(self, error: OSError) -> None:
         """Report that there are no locks. Raises the error of one that others hold."""
         if isinstance(error, TimeoutError):
             raise error
-        self.problems.lock(self.files.root, error)
+        self.problems.add("lock", self.files.root, error)
 
 
 def sealed_documents(root: Path, kind: Kind, *, shared: bool = False) -> Documents[Mapping[str, object]]:

@@ -64,7 +64,7 @@ class Folder(Documents[Manifest]):
 
     def _unlocked(self, error: OSError) -> None:
         """Report that a change is made without the lock, which at worst causes a later miss."""
-        self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
+        self.problems.add("lock", self.files.root if isinstance(error, NoLocksError) else self.root, error)
 
     def read_object(self, sha256: str) -> tuple[bytes, os.stat_result]:
         """Read a payload without verifying it. Raises DamagedError if it is larger than a payload can be."""
@@ -93,7 +93,7 @@ class Folder(Documents[Manifest]):
 
     def remove_damaged(self, name: str, reason: str) -> None:
         """Remove and report a damaged file."""
-        self.problems.damage(self.files.path(name), reason)
+        self.problems.add("damage", self.files.path(name), reason)
         with suppressed(OSError):
             self.files.remove(name)
 

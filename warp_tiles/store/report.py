@@ -11,6 +11,19 @@ from warp_tiles.util.warn import WarnedTexts, printable
 
 logger = logging.getLogger("warp_tiles.cache")
 
+#: The kinds of problems: what each says about a reason, and what to do.
+_TEXTS = {
+    "folder": (
+        "the cache folder cannot be used ({}), so nothing is cached there",
+        "free space, fix the permissions, or choose another cache folder",
+    ),
+    "lock": (
+        "builds are not coordinated between processes ({})",
+        "check whether another process hangs, or choose a cache folder on a local file system",
+    ),
+    "damage": ("damaged file removed: {}", "none needed, it is made again"),
+    "size": ("{}", "raise the bound: WARP_TILES_CACHE_MAX_BYTES"),
+}
 _logged = WarnedTexts()
 
 
@@ -39,9 +52,11 @@ class Problems:
         self._kept: dict[Problem, None] = {}
         self._lock = threading.Lock()
 
-    def add(self, kind: str, path: Path, reason: str, remedy: str) -> None:
+    def add(self, kind: str, path: Path, reason: str | OSError) -> None:
         """Keep a problem, and log a warning unless this process has already logged it."""
-        problem = Problem(kind, str(path), reason, remedy)
+        text, remedy = _TEXTS[kind]
+        reason = reason if isinstance(reason, str) else reason_of(reason)
+        problem = Problem(kind, str(path), text.format(reason), remedy)
         with self._lock:
             self._kept.setdefault(problem)
         if _logged.add(str(problem)):
@@ -51,25 +66,3 @@ class Problems:
         """The problems so far, oldest first."""
         with self._lock:
             return tuple(self._kept)
-
-    def folder(self, root: Path, error: OSError) -> None:
-        """Add the problem that the folder cannot be used."""
-        self.add(
-            "folder",
-            root,
-            f"the cache folder cannot be used ({reason_of(error)}), so nothing is cached there",
-            "free space, fix the permissions, or choose another cache folder",
-        )
-
-    def lock(self, root: Path, error: OSError) -> None:
-        """Add the problem that a lock could not be taken. The build continues without it."""
-        self.add(
-            "lock",
-            root,
-            f"builds are not coordinated between processes ({reason_of(error)})",
-            "check whether another process hangs, or choose a cache folder on a local file system",
-        )
-
-    def damage(self, path: Path, reason: str) -> None:
-        """Add the problem that a file was damaged and is removed."""
-        self.add("damage", path, f"damaged file removed: {reason}", "none needed, it is made again")
