@@ -30,7 +30,7 @@ from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import is_digest
 from warp_tiles.store.report import reason_of
-from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, read_bounded, seal, sealed_body
+from warp_tiles.store.sealed import DamagedError, read_bounded, seal, unseal
 from warp_tiles.util.files import open_output
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -91,9 +91,8 @@ class KernelIndex:
         return seal({"schema": SCHEMA, **vars(self)})
 
     @classmethod
-    def from_body(cls, data: bytes) -> KernelIndex:
-        """Parse the JSON of the file. Raises DamagedError for another version; parts are checked when asked for."""
-        body: dict[str, Any] = parse_object(data)
+    def from_body(cls, body: dict[str, Any]) -> KernelIndex:
+        """Read the JSON of the file. Raises DamagedError for another version; parts are checked when asked for."""
         if body.get("schema") != SCHEMA:
             raise DamagedError(f"its index has schema {shown(body.get('schema'), 40)}, and {SCHEMA} is read")
         if body.keys() != _FIELDS.keys() or any(type(body[name]) is not kind for name, kind in _FIELDS.items()):
@@ -142,22 +141,14 @@ class KernelPackage:
         return TrustedFolder(Path(self.place), f"{NAMESPACE}/{self.folder}", installed=True)
 
     @cached_property
-    def _body(self) -> tuple[bytes, str]:
-        """The JSON of the index, or why it cannot be used. Both are empty if there is none."""
-        try:
-            return sealed_body(read_bounded(self.files, INDEX, _MOST_INDEX_BYTES)[0]), ""
-        except FileNotFoundError:  # a folder that pip has left
-            return b"", ""
-        except unless_signalled(OSError, DamagedError) as error:
-            return b"", reason_of(error)
-
-    @cached_property
     def _loaded(self) -> tuple[KernelIndex | None, str]:
-        body, problem = self._body
+        """The index, or why it cannot be used. Neither if there is none."""
         try:
-            return (KernelIndex.from_body(body) if body else None), problem
-        except DamagedError as error:
-            return None, str(error)
+            return KernelIndex.from_body(unseal(read_bounded(self.files, INDEX, _MOST_INDEX_BYTES)[0])), ""
+        except FileNotFoundError:  # a folder that pip has left
+            return None, ""
+        except unless_signalled(OSError, DamagedError) as error:
+            return None, reason_of(error)
 
     @property
     def index(self) -> KernelIndex | None:
@@ -171,18 +162,15 @@ class KernelPackage:
             return self._loaded[1]
         return f"it was made for Warp {index.warp}, and this is Warp {self.warp}"
 
-    def _indexed(self, text: str) -> KernelIndex | None:
-        """The index, if it may have a name or a digest; None if not, or if it cannot be used, which is said once."""
-        body, _ = self._body
-        if body and dump_json(text) not in body:  # parsing takes ten times as long
-            return None
+    def _said_index(self) -> KernelIndex | None:
+        """The index; None if it cannot be used, which is said once."""
         if self.index is None and (problem := self._loaded[1]):
             self.say(problem)
         return self.index
 
     def names(self, module: str) -> bool:
         """True if it names a module, also if it is of another Warp."""
-        return (index := self._indexed(module)) is not None and module in index.modules
+        return (index := self._said_index()) is not None and module in index.modules
 
     @property
     def title(self) -> str:
@@ -199,7 +187,7 @@ class KernelPackage:
 
     def find(self, kind: str, key: CacheKey) -> Packaged | None:
         """What it has for a key; None if it lacks it."""
-        if (index := self._indexed(key.digest)) is None or self.reason_unusable:
+        if (index := self._said_index()) is None or self.reason_unusable:
             return None
         try:
             row = index.payload(kind, key.digest)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -46,21 +46,16 @@ def seal(body: Mapping[str, object]) -> bytes:
     return b"".join((_HEAD, hashlib.sha256(data).hexdigest().encode("ascii"), _MIDDLE, data, _TAIL))
 
 
-def unseal(data: bytes) -> dict[str, object]:
+def unseal(data: bytes) -> dict[str, Any]:
     """Verify and parse the output of :func:`seal`. Raises DamagedError if any byte differs."""
-    return parse_object(sealed_body(data))
-
-
-def sealed_body(data: bytes) -> bytes:
-    """Verify the output of :func:`seal`, and return its JSON. Raises DamagedError if any byte differs."""
     body = data[_BODY_AT : -len(_TAIL)]
     expected = b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode("ascii"), _MIDDLE))
     if data[:_BODY_AT] != expected or data[-len(_TAIL) :] != _TAIL:
         raise DamagedError(f"its {len(data)} bytes do not match the digest they carry")
-    return body
+    return parse_object(body)
 
 
-def parse_object(data: bytes) -> dict[str, object]:
+def parse_object(data: bytes) -> dict[str, Any]:
     """Parse a JSON object from untrusted bytes. Raises DamagedError if the bytes are not a JSON object."""
     try:
         value = json.loads(data, parse_constant=refuse_constant)
