@@ -27,7 +27,7 @@ from warp_tiles.providers.own import InSourceProvider, OwnProvider, SolverProvid
 from warp_tiles.settings import OWN, Settings, current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.store import MODULE
-from warp_tiles.util.threads import suppressed, wait_all
+from warp_tiles.util.threads import wait_all
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -190,9 +190,6 @@ class Engine:
         """
         resolved = resolved or current()
         context, chain = self.build_context(resolved), self.chain(resolved)
-        if context.store.digests.is_empty and (sources := self.device_sources(resolved)):
-            with suppressed(ToolchainError, OSError):  # reported when the digests are needed
-                context.store.take_digests(sources)  # side by side
         if self._code is None:  # it is taken once, because loaded modules do not change
             self._code = context.store.digests.digest_many(code_files())
         trust = self.foreign_trust(resolved) or OWN

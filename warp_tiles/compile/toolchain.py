@@ -14,8 +14,8 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from warp_tiles.store.documents import sealed_documents
 from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.paths import absolute, is_digest
 from warp_tiles.util.files import sha256_of as _hash_file
-from warp_tiles.util.threads import side_by_side, suppressed, unless_signalled
+from warp_tiles.util.threads import suppressed, unless_signalled
 
 T = TypeVar("T")
 #: A file that changed this recently may change again within one clock tick, so its digest is not stored.
@@ -188,16 +188,6 @@ class ToolchainStore:
             return self.toolchain()
         except ToolchainError:
             return None
-
-    def take_digests(self, sources: Iterable[DeviceSource]) -> None:
-        """Digest the compiler and the linker while the includes of device sources are searched; all is stored.
-
-        Hashing a library releases Python's lock, so at the first use on a machine the two overlap.
-        """
-        self.toolchain()
-        digests: list[Callable[[], str]] = [self.compiler_digest, self.linker_digest]
-        digests += [partial(self.source_digest, source) for source in sources]
-        side_by_side(lambda digest: digest(), digests, 3)
 
     def compiler_digest(self) -> str:
         """SHA-256 over the compiler's library files. Raises a ToolchainError if there is none."""
