@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from tests.build.test_module_build import Case
 from tests.codegen.modules import BIG, session
 from tests.integration.commands import PLAN_FIELDS
 from warp_tiles import settings
+from warp_tiles.build import records
 from warp_tiles.build.records import (
     COMPILE,
     LINK,
@@ -28,7 +27,6 @@ from warp_tiles.build.records import (
     now_s,
 )
 from warp_tiles.compile.compiler import Compiled
-from warp_tiles.errors import BuildError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import resolve
@@ -128,37 +126,11 @@ def test_a_block_is_a_phase_also_if_it_raises(stopped: list[float]) -> None:
 def test_the_work_of_a_process_counts_without_the_wait_for_it_and_phases_are_sorted_by_start(
     stopped: list[float],
 ) -> None:
-    phases, work = Phases(), Future[Compiled]()
-    followed = phases.of_process(LINK, work)
-    assert not followed.done()
+    phases, linked = Phases(), Compiled(b"cubin", 6.0, "", ended_at_s=records._ZERO + 15.0)
     with phases.measured(WAIT):
         stopped[0] = 15.0
-    work.set_result(Compiled(b"cubin", 6.0, ""))
-    assert followed.result(0).payload == b"cubin"
+    assert phases.of_process(LINK, linked) is linked
     assert phases.found == (Phase(LINK, 9.0, 6.0), Phase(WAIT, 10.0, 5.0))
-
-
-def test_a_phase_is_there_before_its_result() -> None:
-    for _ in range(200):
-        phases, work = Phases(), Future[Compiled]()
-        followed = phases.of_process(LINK, work)
-        threading.Thread(target=work.set_result, args=(Compiled(b"", 0.0, ""),)).start()
-        followed.result(10)
-        assert len(phases.found) == 1
-
-
-def test_a_failure_is_passed_on_and_is_no_phase() -> None:
-    phases, work = Phases(), Future[Compiled]()
-    followed = phases.of_process(COMPILE, work)
-    work.set_exception(BuildError("refused"))
-    with pytest.raises(BuildError, match="refused"):
-        followed.result(0)
-    cancelled = Future[Compiled]()
-    followed = phases.of_process(COMPILE, cancelled)
-    cancelled.cancel()
-    cancelled.set_running_or_notify_cancel()
-    assert followed.exception(0) is not None
-    assert phases.found == ()
 
 
 def test_a_build_of_the_engine_has_its_start_and_the_compilers_part(bench: Bench) -> None:

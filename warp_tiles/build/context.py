@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases, now_s
+from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases
 from warp_tiles.compile.find import Toolchain, Version, dotted, unlinkable_reason
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, WorkerError
@@ -398,7 +398,7 @@ class BuildContext:
                     f"the executor compiled with {compiled.compiler}, this process has {expected}",
                     "install the same packages where the executor runs",
                 )
-            self.compiled.append(Phase(COMPILE, now_s() - compiled.seconds, compiled.seconds))
+            self.compiled.append(Phase.of_process(COMPILE, compiled))
             return lease.keep(compiled.payload, info(compiled)).payload, False
 
     def _reproduction(self, request: CompileRequest) -> str:

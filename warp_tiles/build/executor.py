@@ -17,6 +17,7 @@ import os
 import platform
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
@@ -321,7 +322,7 @@ class ExecutorPool(CompilerPool):
                 raise answer.failure
             if answer.compiled is None or not answer.found:
                 raise WorkerError(f"a worker {answer.worker} sent no proof of its compiler", SAME_PACKAGES)
-            checked.set_result(answer.compiled)
+            checked.set_result(replace(answer.compiled, ended_at_s=time.perf_counter()))  # by the clock of this machine
         except WarpTilesError as failure:
             checked.set_exception(failure)
         except Exception as error:  # an answer of a foreign type

@@ -288,7 +288,7 @@ class ModuleBuild:
 
     def _compile(self, call: BuildCall) -> Future[Compiled]:
         request = request_of(self._context, call.module, call.source.read_text("utf-8"), self.plan.name)
-        return self._phases.of_process(records.COMPILE, self._context.submit(request))
+        return self._context.submit(request)
 
     def _link(
         self, plan: ModulePlan, call: BuildCall, early: Future[Compiled] | None, payloads: Sequence[bytes]
@@ -302,11 +302,11 @@ class ModuleBuild:
         """
 
         def link(compiled: Future[Compiled]) -> None:
-            module, inputs = call.module, (result_of(compiled).payload, *payloads)
+            module, own = call.module, self._phases.of_process(records.COMPILE, result_of(compiled))
             registers = plan.register_limit if module.output == "cubin" else None
-            request = LinkRequest(module.name, inputs, module.target, module.output, registers)
-            linked = self._phases.of_process(records.LINK, self._context.submit(request))
-            write_output(call.output, result_of(linked).payload)
+            request = LinkRequest(module.name, (own.payload, *payloads), module.target, module.output, registers)
+            linked = self._phases.of_process(records.LINK, result_of(self._context.submit(request)))
+            write_output(call.output, linked.payload)
 
         try:
             try:

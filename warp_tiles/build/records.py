@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +48,10 @@ class Phase:
     started_at_s: float
     seconds: float
 
+    @classmethod
+    def of_process(cls, name: str, compiled: Compiled) -> Phase:
+        return cls(name, compiled.ended_at_s - _ZERO - compiled.seconds, compiled.seconds)
+
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, **_times(self)}
 
@@ -76,22 +79,10 @@ class Phases:
     def add(self, name: str, started_at_s: float) -> None:
         self._phases.append(Phase(name, started_at_s, now_s() - started_at_s))
 
-    def of_process(self, name: str, work: Future[Compiled]) -> Future[Compiled]:
-        """A future of the same result. The work is a step, unless it fails, before a reader sees the result."""
-        followed: Future[Compiled] = Future()
-
-        def ended(done: Future[Compiled]) -> None:
-            end = now_s()
-            error = CancelledError() if done.cancelled() else done.exception()
-            if error is not None:
-                followed.set_exception(error)
-                return
-            compiled = done.result()
-            self._phases.append(Phase(name, end - compiled.seconds, compiled.seconds))
-            followed.set_result(compiled)
-
-        work.add_done_callback(ended)
-        return followed
+    def of_process(self, name: str, compiled: Compiled) -> Compiled:
+        """Add the work of a compiler process as a step, and return its result."""
+        self._phases.append(Phase.of_process(name, compiled))
+        return compiled
 
 
 @dataclass(frozen=True)

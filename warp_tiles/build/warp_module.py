@@ -211,10 +211,10 @@ class WarpModuleBuild:
     def _compile(self, request: WarpCompileRequest, call: BuildCall) -> bool:
         """Compile in a worker. If that fails, Warp compiles here, and reports errors of the source; then True."""
         try:
-            work = self._phases.of_process(COMPILE, self.context.submit(request))
+            work = self.context.submit(request)
             if (program_start := self._engine.program_start) is not None:
                 program_start.generate_while(lambda: not work.done())
-            write_output(call.output, result_of(work).payload)
+            write_output(call.output, self._phases.of_process(COMPILE, result_of(work)).payload)
             return False
         except LinkError as error:
             log.debug("module %s: %s", self.plan.name, error)

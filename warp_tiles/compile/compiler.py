@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warp_tiles.compile.find import dotted
 from warp_tiles.compile.libraries import NvJitLink, Nvrtc
@@ -73,11 +73,15 @@ class LinkRequest:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The result of a request. The compiler is a library and its version, e.g. ``NVRTC 12.9``."""
+    """The result of a request. The compiler is a library and its version, e.g. ``NVRTC 12.9``.
+
+    It ended at a time of ``time.perf_counter()``, a clock that the processes of a machine share.
+    """
 
     payload: bytes
     seconds: float
     compiler: str
+    ended_at_s: float = field(default_factory=time.perf_counter, compare=False)
 
 
 def compile_to_ltoir(request: CompileRequest, nvrtc: Nvrtc) -> Compiled:
