@@ -196,8 +196,8 @@ class KernelPackage:
             return None
         return None if row is None else Packaged(self, Manifest(key, *row, 0, 0, {PACKAGE: self.title}))
 
-    def reason_missed(self, module: str, arch: int, block_dim: int, toolchain: str) -> str:
-        """Why a module that it names did not come from it. The toolchain is as in the index."""
+    def reason_lacking(self, module: str, arch: int, block_dim: int, toolchain: str | None = None) -> str:
+        """Why it has nothing for a target of a module that it names; empty if it has. None for any toolchain."""
         if (index := self.index) is None or self.reason_unusable:
             return self.reason_unusable
         rows = index.targets(module)
@@ -206,9 +206,9 @@ class KernelPackage:
         blocks = {row.block_dim: row for row in rows if row.arch == arch}
         if (found := blocks.get(block_dim)) is None:
             return f"it has it with {', '.join(map(str, sorted(blocks)))} threads per block, and not with {block_dim}"
-        if found.linked and index.toolchain != toolchain:
+        if toolchain is not None and found.linked and index.toolchain != toolchain:
             return f"it was made with {index.toolchain or 'no toolchain'}, and this is {toolchain or 'without one'}"
-        return "it has it from another source, or with other options or constants"
+        return ""
 
     def say(self, reason: str) -> None:
         """Warn, once for each package, of what keeps it from serving."""
@@ -302,29 +302,22 @@ class KernelPackages:
 
     def planned(self, module: str, arch: int, block_dim: int) -> str:
         """What a plan says about a module; empty if no package names it."""
-        parts = []
-        for one in self.naming(module):
-            targets = one.index.targets(module) if one.index is not None else []
-            has = not one.reason_unusable and any((row.arch, row.block_dim) == (arch, block_dim) for row in targets)
-            reason = one.reason_missed(module, arch, block_dim, "")
-            parts.append(
-                f"kernel package {one.title} " + ("has this module" if has else f"lacks this module: {reason}")
-            )
-        return "; ".join(parts)
+        named = ((one.title, one.reason_lacking(module, arch, block_dim)) for one in self.naming(module))
+        return "; ".join(
+            f"kernel package {title} {f'lacks this module: {reason}' if reason else 'has this module'}"
+            for title, reason in named
+        )
 
     def missed(self, module: str, arch: int, block_dim: int, toolchain: str) -> str:
         """Why a module did not come from a package; empty if no package names it."""
-        reasons = (
-            f"{one.title}: {one.reason_missed(module, arch, block_dim, toolchain)}" for one in self.naming(module)
-        )
-        return "; ".join(reasons)
+        other = "it has it from another source, or with other options or constants"
+        named = ((one.title, one.reason_lacking(module, arch, block_dim, toolchain)) for one in self.naming(module))
+        return "; ".join(f"{title}: {reason or other}" for title, reason in named)
 
     def shared_modules(self) -> Iterator[tuple[KernelPackage, KernelPackage, int]]:
         """Pairs of packages with equal keys of modules, and the number of these. The first one of a pair serves."""
-        for first, other in combinations(self.found, 2):
-            here, there = (
-                set(one.index.keys.get(MODULE, ())) if one.index is not None else set() for one in (first, other)
-            )
+        held = [(one, set(one.index.keys.get(MODULE, ()))) for one in self.found if one.index is not None]
+        for (first, here), (other, there) in combinations(held, 2):
             if count := len(here & there):
                 yield first, other, count
 
