@@ -297,19 +297,16 @@ class Engine:
         pending: list[WarpTilesError] = []  # failures whose warning waits until the replacement is known
         warned: list[str] = []
         no_toolchain = False  # if the first provider has no toolchain, no other compiling provider has one
-        providers = chain.order(variant)
-        for provider in providers:
+        for number, (provider, offer) in enumerate(chain.offers(variant, context)):
             if no_toolchain and provider.compiles:
                 continue
-            match = chain.match(provider, variant, context)
-            if isinstance(match, ToolchainError):
-                chain.require_fallback(match)
-                no_toolchain = no_toolchain or provider is providers[0]
-                failures.append(match)
-                pending.append(match)
-            elif not isinstance(match, tuple):
-                reasons.append(match)
-            for recipe in match if isinstance(match, tuple) else ():
+            if isinstance(offer, ToolchainError):
+                no_toolchain = no_toolchain or number == 0
+                failures.append(offer)
+                pending.append(offer)
+            elif isinstance(offer, WarpTilesError):
+                reasons.append(offer)
+            for recipe in offer if isinstance(offer, tuple) else ():
                 warned += [self._warn_once(variant_text(variant, failure, recipe.title)) for failure in pending]
                 pending = []
                 try:
@@ -324,7 +321,7 @@ class Engine:
                     pending = [error]
                     if isinstance(error, ToolchainError):
                         chain.require_fallback(error)
-                        no_toolchain = no_toolchain or provider is providers[0]
+                        no_toolchain = no_toolchain or number == 0
                         break
             if failures and isinstance(failures[0], LockedError):
                 break

@@ -5,7 +5,7 @@ A module's hash contains the choices of its chain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,23 +54,27 @@ class Chain:
             return None
         return self.tuned.best(variant, [provider.name for provider in providers])
 
-    @staticmethod
-    def match(
-        provider: Provider[Any], variant: Variant, context: ProviderContext
-    ) -> tuple[Recipe, ...] | UnsupportedVariant | ToolchainError:
-        """The ways in which a provider builds a variant, best first.
+    def offers(
+        self, variant: Variant, context: ProviderContext
+    ) -> Iterator[tuple[Provider[Any], tuple[Recipe, ...] | UnsupportedVariant | ToolchainError]]:
+        """Each provider in order, with the ways in which it builds a variant, best first.
 
-        If it cannot, the reason: UnsupportedVariant, which is normal, or ToolchainError, which the user can remedy. A
-        WorkerError is raised, since the provider may still support the variant.
+        If there is none, with the reason: UnsupportedVariant, which is normal, or ToolchainError, which the user can
+        remedy and the settings allow. A WorkerError is raised, since the provider may still support the variant.
         """
-        try:
-            recipes = provider.recipes(variant)
-            provider.require(variant, context)
-        except WorkerError:
-            raise
-        except (UnsupportedVariant, ToolchainError) as error:
-            return error
-        return recipes
+        for provider in self.order(variant):
+            try:
+                recipes = provider.recipes(variant)
+                provider.require(variant, context)
+            except WorkerError:
+                raise
+            except UnsupportedVariant as error:
+                yield provider, error
+            except ToolchainError as error:
+                self.require_fallback(error)
+                yield provider, error
+            else:
+                yield provider, recipes
 
     def require_fallback(self, missing: ToolchainError) -> None:
         """Check that the settings allow another provider in place of one without its toolchain.
@@ -141,19 +145,16 @@ class Chain:
         variant = planned.variant
         assert variant is not None
         reasons: list[WarpTilesError] = []
-        for provider in self.order(variant):
-            match = self.match(provider, variant, context)
-            if isinstance(match, tuple):
-                recipe = match[0]
+        for provider, offer in self.offers(variant, context):
+            if isinstance(offer, tuple):
+                recipe = offer[0]
                 reason = "; ".join(filter(None, (planned.reason, self.reason(provider, variant, reasons))))
                 assigned = replace(
                     planned, reason=reason, provider=provider.name, symbol=recipe.symbol,
                     tile_config=recipe.tile_config, choice=self.choice(provider, variant), in_source=provider.in_source,
                 )  # fmt: skip
                 return with_function(assigned), provider.key_of(recipe)
-            if isinstance(match, ToolchainError):
-                self.require_fallback(match)
-            reasons.append(match)
+            reasons.append(offer)
         error = self.unsupported(variant, reasons)
         if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
             text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR

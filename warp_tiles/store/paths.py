@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
+from warp_tiles.store import LAYOUT
 from warp_tiles.store.kinds import STARTS
 from warp_tiles.util.threads import unless_signalled
 
-LAYOUT = "v1"
 #: The folders of manifests, payloads and locks below a cache, and the beginning of the locks of running compilers.
 KEYS, OBJECTS, LOCKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks"
 SLOT_PREFIX = "worker-"
