@@ -199,7 +199,7 @@ def test_the_state_of_the_search_depends_on_the_environment(monkeypatch: pytest.
 
 
 def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remembered, files_state = FileFacts.read, module._files_state
+    remembered, files_state = FileFacts.read, module.files_state
     first, just_found, search = iter([True]), threading.Event(), module.find_toolchain
 
     def late(facts: FileFacts, name: str, rebuild: Any) -> Any:
@@ -219,7 +219,7 @@ def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(module, "find_toolchain", long)
     monkeypatch.setattr(FileFacts, "read", late)
-    monkeypatch.setattr(module, "_files_state", slow)
+    monkeypatch.setattr(module, "files_state", slow)
     store = ToolchainStore(tmp_path)
     with ThreadPoolExecutor(2) as pool:
         found = [future.result() for future in [pool.submit(store.toolchain) for _ in range(2)]]

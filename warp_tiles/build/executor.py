@@ -22,8 +22,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
@@ -31,7 +30,7 @@ from warp_tiles.compile.find import Version, dotted, package_version
 from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.compile.sources import code_modules, kernels_folder
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainStore, files_state
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
@@ -229,7 +228,7 @@ class _Workshop:
         self._context = BuildContext(Resources(warp_toolkit), now)
         self._store = self._context.store
         self.installation = Installation(self._store)
-        self._libraries: list[tuple[int, ...]] = []
+        self._libraries: list[Any] = []
         self._lock = threading.Lock()
 
     def run(self, job: Job) -> Compiled:
@@ -237,9 +236,7 @@ class _Workshop:
 
     def _current(self) -> BuildContext:
         """The context. New compiler processes replace those that loaded a library which was replaced since."""
-        toolchain = self._store.toolchain()
-        files = [path for path in toolchain.paths if path.is_file()]
-        libraries = list(map(_library_state, files))
+        libraries = files_state(self._store.toolchain())
         with self._lock:
             if self._libraries not in ([], libraries):
                 self._context.resources.close()
@@ -247,11 +244,6 @@ class _Workshop:
                 self._context = BuildContext(resources, self._context.settings)
             self._libraries = libraries
             return self._context
-
-
-def _library_state(library: Path) -> tuple[int, ...]:
-    status = os.stat(library)
-    return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns
 
 
 _workshops: dict[tuple[int, Settings, Version | None], _Workshop] = {}

@@ -211,11 +211,6 @@ def _bytes_of(path: str, name: str) -> int:
     return {row[0]: int(row[1]) for row in rows}[name]
 
 
-def _default_jobs() -> int:
-    cores, free = available_cores(), free_memory_bytes()
-    return cores if free is None else max(1, min(cores, free // PROCESS_BYTES))
-
-
 class WorkerSlots:
     """Slots of running compilers that a pool has taken. All processes of a user on a host share one for each core.
 
@@ -277,7 +272,8 @@ class CompilerPool:
     """
 
     def __init__(self, jobs: int = 0, slots: WorkerSlots | None = None, libraries: Sequence[Path] = ()) -> None:
-        self.jobs = jobs or _default_jobs()
+        free, cores = free_memory_bytes(), available_cores()
+        self.jobs = jobs or (cores if free is None else max(1, min(cores, free // PROCESS_BYTES)))
         self._libraries = tuple(libraries)
         self._slots = slots
         self._running = Counter[bool]()  # by whether they were submitted ahead

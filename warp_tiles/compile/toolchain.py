@@ -144,7 +144,7 @@ def _stat(path: str) -> list[int] | None:
         return None
 
 
-def _files_state(toolchain: Toolchain) -> list[Any]:
+def files_state(toolchain: Toolchain) -> list[Any]:
     """The state of the compiler, the linker and the folders of headers, which changes when they are replaced."""
     return [_stat(os.fspath(path)) for path in (*toolchain.paths, *toolchain.include_dirs)]
 
@@ -177,7 +177,7 @@ class ToolchainStore:
                 toolchain = find_toolchain(self.warp_toolkit)
                 # a toolkit can add headers without changing the state, and a lack of memory hides the linker
                 if toolchain.missing_headers is None and toolchain.nvjitlink is not None:
-                    value = {"toolchain": toolchain.to_json(), "files": _files_state(toolchain)}
+                    value = {"toolchain": toolchain.to_json(), "files": files_state(toolchain)}
                     self.digests.write(name, value)
             self._toolchain = toolchain
         return self._toolchain
@@ -224,6 +224,6 @@ class ToolchainStore:
 def _current_toolchain(value: Any) -> Toolchain:
     """A stored toolchain. Raises a ValueError if it was replaced or removed in place, which changes no package."""
     toolchain = Toolchain.from_json(value["toolchain"])
-    if value["files"] != _files_state(toolchain):
+    if value["files"] != files_state(toolchain):
         raise ValueError("its files have changed")
     return toolchain

@@ -365,7 +365,8 @@ class RemoteStore:
         start = self._clock()
         answer = self.answer(lambda: (self._fetch(kind, key),))
         found = None if answer is None else answer[0]
-        self.count_wait(self._clock() - start, 0.0 if found is None else _build_seconds(found))
+        saved_s = 0.0 if found is None else found.manifest.info.get("build_seconds")
+        self.count_wait(self._clock() - start, saved_s if isinstance(saved_s, (int, float)) else 0.0)
         return found, answer is not None
 
     def _fetch(self, kind: str, key: str) -> Entry | None:
@@ -453,12 +454,6 @@ class RemoteStore:
         found, _ = self.ask(kind, key)
         pushes = found is None and self.signer is not None
         return Upstream(found, functools.partial(self.push, kind) if pushes else None)
-
-
-def _build_seconds(entry: Entry) -> float:
-    """The time of an entry's build, as its builder noted it."""
-    found = entry.manifest.info.get("build_seconds")
-    return float(found) if isinstance(found, (int, float)) else 0.0
 
 
 def open_store(settings: Settings, toolchain: Callable[[str], str], *, writes: bool | None = None) -> RemoteStore:
