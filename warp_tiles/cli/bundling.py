@@ -21,6 +21,7 @@ from rich.filesize import decimal
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
 from warp_tiles.cli import common
+from warp_tiles.cli.cache_commands import build_context
 from warp_tiles.cli.plan_commands import MOST_THREADS, Wanted, takes_targets
 from warp_tiles.errors import PlanError, ScriptError
 from warp_tiles.launch.script import Script, Target
@@ -225,9 +226,7 @@ def _made_with() -> tuple[str, str]:
     """Warp, and the toolchain, as an index has them."""
     import warp
 
-    from warp_tiles.build.context import BuildContext, Resources
-
-    context = BuildContext(Resources(warp.get_cuda_toolkit_version()), current())
+    context = build_context(warp.get_cuda_toolkit_version())
     return context.warp_version, context.toolchain_text(MODULE) if context.try_toolchain() is not None else ""
 
 

@@ -28,19 +28,21 @@ from warp_tiles.util.urls import without_password
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
+    from warp_tiles.compile.find import Version
     from warp_tiles.store.remote import RemoteStore
     from warp_tiles.store.transfer import Transfer
 
 
-def _context() -> BuildContext:
+def build_context(warp_toolkit: Version | None = None) -> BuildContext:
+    """The resources under the current settings, without an engine."""
     from warp_tiles.build.context import BuildContext, Resources
 
-    return BuildContext(Resources(), current())
+    return BuildContext(Resources(warp_toolkit), current())
 
 
 def _caches() -> tuple[Cache, Cache]:
     """The caches of functions and of linked modules."""
-    return (context := _context()).cache, context.modules
+    return (context := build_context()).cache, context.modules
 
 
 def _report(report: Any, as_json: bool) -> None:
@@ -69,14 +71,14 @@ def cache() -> None:
 @json_option
 def info(as_json: bool) -> None:
     """Print the folder, the number of functions, and the size of everything in it."""
-    _report(_context().cache.info(), as_json)
+    _report(build_context().cache.info(), as_json)
 
 
 @cache.command("list")
 @json_option
 def list_(as_json: bool) -> None:
     """List every entry, the most recently used first."""
-    entries = _context().cache.entries()
+    entries = build_context().cache.entries()
     data = [{"key": e.key, **e.manifest.as_json(), "used_at_ns": e.used_at_ns} for e in entries]
     rows = [
         (
@@ -95,7 +97,7 @@ def list_(as_json: bool) -> None:
 @json_option
 def verify(as_json: bool) -> None:
     """Verify every entry, and remove damaged ones. Exit with 1 if there are any."""
-    report = _context().cache.verify(remove=True)
+    report = build_context().cache.verify(remove=True)
     _report(report, as_json)
     sys.exit(0 if report.ok else 1)
 
@@ -134,7 +136,7 @@ def explain(key: str, as_json: bool) -> None:
 @json_option
 def gc(max_size: str | None, as_json: bool) -> None:
     """Remove the least recently used entries above a size, and leftovers of killed processes."""
-    _report(_context().cache.gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
+    _report(build_context().cache.gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
 
 
 @cache.command()
@@ -145,7 +147,7 @@ def clear(everything: bool, as_json: bool) -> None:
 
     Tuning records stay, which `tune clear` removes.
     """
-    _report(_context().cache.clear(everything=everything), as_json)
+    _report(build_context().cache.clear(everything=everything), as_json)
 
 
 @cache.command()
@@ -187,7 +189,7 @@ def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
     """The build context and the remote store of the settings, to which own entries may be signed and written."""
     from warp_tiles.store.remote import open_store
 
-    context = _context()
+    context = build_context()
     if writes and context.settings.cache_shared:
         raise RemoteError(
             "other users can write this cache, so that its entries are not signed",
@@ -269,7 +271,7 @@ def pull(as_json: bool) -> None:
 @json_option
 def status(as_json: bool) -> None:
     """Print the state of the remote store, and the trusted keys."""
-    now, context, state = current(), _context(), "there is none"
+    now, context, state = current(), build_context(), "there is none"
     if now.remote:
         try:
             with _opened(writes=False):

@@ -11,6 +11,7 @@ from dataclasses import asdict, astuple, dataclass
 import click
 from rich.filesize import decimal
 
+from warp_tiles.cli.cache_commands import build_context
 from warp_tiles.cli.common import bundle_option, json_option, print_rows, script_output_to_stderr, warp_remedy
 from warp_tiles.compile.find import Toolchain, dotted, find_headers, find_toolchain
 from warp_tiles.errors import ToolchainError, WarpTilesError
@@ -172,9 +173,7 @@ def _packages() -> Finding | None:
     """The installed kernel packages: what they have, and why one cannot serve. None without one."""
     import warp
 
-    from warp_tiles.build.context import BuildContext, Resources
-
-    packages = BuildContext(Resources(warp.get_cuda_toolkit_version()), current()).packages
+    packages = build_context(warp.get_cuda_toolkit_version()).packages
     if packages is None:
         return None
     parts, state = [], "ok"
@@ -194,9 +193,7 @@ def _packages() -> Finding | None:
 
 
 def _cache() -> Finding:
-    from warp_tiles.build.context import BuildContext, Resources
-
-    cache = BuildContext(Resources(), current()).cache
+    cache = build_context().cache
     info = cache.info()
     report = cache.verify()
     used, bound, total = map(decimal, (info.size_bytes, cache.max_bytes, info.total_bytes))
