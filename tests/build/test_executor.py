@@ -29,7 +29,6 @@ from warp_tiles.build.executor import (
     Fact,
     Installation,
     Job,
-    describe_worker,
     differences,
     run_job,
 )
@@ -315,9 +314,10 @@ def test_a_worker_does_not_compile_what_another_installation_asks_for(monkeypatc
 
 @pytest.mark.usefixtures("worker")
 def test_a_worker_describes_itself_and_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert dict(describe_worker((CODE,)).found)[CODE].digest
+    job = Job(None, ((CODE, Fact("")),))
+    assert dict(run_job(job).found)[CODE].digest
     monkeypatch.setenv("WARP_TILES_PROVIDER", "bogus")
-    failed = describe_worker((CODE,))
+    failed = run_job(job)
     assert isinstance(failed.failure, SettingError)
     assert isinstance(pickle.loads(pickle.dumps(failed)).failure, errors.SettingError)
 

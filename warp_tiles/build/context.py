@@ -156,12 +156,11 @@ class BuildContext:
         root, most, shared = self.root, self.settings.cache_max_bytes, self.settings.cache_shared
         wait_s = self.settings.build_wait_s or -1.0  # no limit
 
-        def packaged(key: CacheKey) -> Packaged | None:
-            packages = self.packages  # of the search path as it is then
-            return None if packages is None else packages.find(kind.object, key)
-
         def make() -> Cache:
             return Cache(root, kind, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, packaged=packaged)
+
+        def packaged(key: CacheKey) -> Packaged | None:  # with the search path as it is then
+            return None if (packages := self.packages) is None else packages.find(kind.object, key)
 
         chosen = self.settings.kernel_packages, self.settings.bundle
         return self.resources.once(make, "cache", root, kind, most, shared, wait_s, chosen)

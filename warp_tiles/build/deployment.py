@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from warp_tiles.store.bundle import Bundle
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import trusted_by
 from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.sealed import DamagedError, parse_object
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import shown
 
@@ -48,12 +50,10 @@ def facts_entry(settings: Settings, store: ToolchainStore, sources: Iterable[Dev
 
 def _facts_of(bundle: Bundle) -> dict[str, Any]:
     """The facts in a bundle. Raises a BundleError if there are none that a trusted key signed."""
-    payload = bundle.read(TOOLCHAIN, _FACTS_KEY.digest).payload
-    try:
-        facts = json.loads(payload)
-    except ValueError:
-        facts = None
-    return facts if isinstance(facts, dict) else {}
+    facts = bundle.read(TOOLCHAIN, _FACTS_KEY.digest).payload
+    with suppress(DamagedError):
+        return parse_object(facts)
+    return {}
 
 
 def _versions() -> dict[str, str]:

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -156,7 +156,7 @@ class Installation:
 
 @dataclass(frozen=True)
 class Job:
-    """A request for a worker.
+    """A request for a worker; None asks for its installation alone.
 
     Attributes:
         expected: The parts of the sender's installation that decide the result.
@@ -164,7 +164,7 @@ class Job:
         warp_toolkit: The CUDA version of the sender's Warp, which decides among the compilers of the worker.
     """
 
-    request: CompileRequest | LinkRequest
+    request: CompileRequest | LinkRequest | None
     expected: Facts
     submission: str = ""
     warp_toolkit: Version | None = None
@@ -201,24 +201,16 @@ def worker_name() -> str:
 
 
 def run_job(job: Job) -> Answer:
-    """Compile or link with this worker's own installation, if it is like the sender's."""
+    """Compile or link with this worker's installation if it is like the sender's, or without a request look at it."""
     facts: Facts = ()
     try:
         workshop = _workshop(job.warp_toolkit)
         facts = workshop.installation.facts([name for name, _ in job.expected])
-        if facts != job.expected:
+        if job.request is None or facts != job.expected:
             return Answer(worker_name(), facts)
-        return Answer("", facts, workshop.run(job))
+        return Answer("", facts, workshop.run(job.request))
     except WarpTilesError as error:
         return Answer(worker_name(), facts, failure=error)
-
-
-def describe_worker(names: Sequence[str], warp_toolkit: Version | None = None) -> Answer:
-    """The parts of this worker's installation, without a result."""
-    try:
-        return Answer(worker_name(), _workshop(warp_toolkit).installation.facts(names))
-    except WarpTilesError as error:
-        return Answer(worker_name(), (), failure=error)
 
 
 class _Workshop:
@@ -231,8 +223,8 @@ class _Workshop:
         self._libraries: list[Any] = []
         self._lock = threading.Lock()
 
-    def run(self, job: Job) -> Compiled:
-        return result_of(self._current().submit(self.installation.localized(job.request)))
+    def run(self, request: CompileRequest | LinkRequest) -> Compiled:
+        return result_of(self._current().submit(self.installation.localized(request)))
 
     def _current(self) -> BuildContext:
         """The context. New compiler processes replace those that loaded a library which was replaced since."""

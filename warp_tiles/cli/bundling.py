@@ -160,9 +160,7 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
     outside = common.script_output_to_stderr(as_json)  # Warp says which devices it finds
     with outside, common.interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
         rows = [row for script in scripts for row in _warmed(script, wanted, Path(scratch))]
-        for row in rows:
-            if row["reason"]:
-                common.note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
+        common.note_reasons(rows)
         kept = {row["key"]: row for row in rows if row["key"]}
         if not kept:
             raise ScriptError(

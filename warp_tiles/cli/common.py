@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -117,6 +117,13 @@ def note(text: str) -> None:
     context = click.get_current_context(silent=True)
     if context is None or not context.meta.get(_QUIET):
         click.echo(printable(text, lines=True), err=True)
+
+
+def note_reasons(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print why modules are not as they were asked for."""
+    for row in rows:
+        if row["reason"]:
+            note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
 
 
 _QUIET = "warp_tiles.quiet"

@@ -371,16 +371,16 @@ def require_same_installation(client: Any, store: ToolchainStore) -> None:
         SAME_PACKAGES,
         Answer,
         Installation,
-        describe_worker,
+        Job,
         differences,
         executor_error,
+        run_job,
     )
 
     expected = tuple((name, fact) for name, fact in Installation(store).facts(ALL) if fact.digest)
-    names = [name for name, _ in expected]
-    refused = []
+    job, refused = Job(None, expected, warp_toolkit=store.warp_toolkit), []
     try:
-        answers = client.run(describe_worker, names, store.warp_toolkit, on_error="return", wait=True)
+        answers = client.run(run_job, job, on_error="return", wait=True)
     except Exception as error:
         raise executor_error(error) from error
     for worker, answer in answers.items():

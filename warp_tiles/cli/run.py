@@ -165,9 +165,7 @@ def warm(
             assert record is not None
             rows = _of_list(record, archs)
     counts = Counter(row["state"] for row in rows)
-    for row in rows:
-        if row["reason"]:
-            common.note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
+    common.note_reasons(rows)
     pushed: dict[str, Transfer] = {}
     try:
         if push:
