@@ -13,6 +13,7 @@ from tests.store.cache_workers import get_or_build
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
+from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 SECOND = """
@@ -81,12 +82,12 @@ def test_gc_removes_old_leftovers_and_idle_locks_in_its_own_folders_alone(tmp_pa
     """The root may be a folder with other content."""
     root = tmp_path / "cache"
     cache = Cache(root)
-    cache.put(CacheKey.of({"name": "a"}), b"a", {})
+    entry = cache.put(CacheKey.of({"name": "a"}), b"a", {})
     folders = ("asked", "starts", "tuning/gemm", "failed", "v1/objects/ab")
     old = [root / folder / ".tmp-deadbeef-1-00" for folder in folders]
     kept = [path.with_name(".tmp-deadbeef-2-00") for path in old]
     locks = root / "tuning" / ".locks"
-    old.append(locks / f"{'a' * 64}.lock")
+    old += [locks / f"{'a' * 64}.lock", root / LOCKS / f"{SLOT_PREFIX}0123abcd-0-0.lock"]
     kept.append(locks / f"{'b' * 64}.lock")
     others, held = root / "projects" / ".tmp-00000000-1-00", locks / f"{'c' * 64}.lock"
     for path in (*old, *kept, others):
@@ -98,6 +99,8 @@ def test_gc_removes_old_leftovers_and_idle_locks_in_its_own_folders_alone(tmp_pa
     with TrustedFolder(root).lock(f"tuning/.locks/{held.name}", 0.0):
         for path in (*old, others, held):
             os.utime(path, (0, 0))
+        assert cache.verify().unfinished == 2, "of functions"
         assert cache.gc().leftovers == len(folders)
     assert [path for path in old if path.exists()] == []
     assert all(path.exists() for path in (*kept, others, held))
+    assert cache.get(entry.key) == entry

@@ -22,7 +22,6 @@ from warp_tiles.store.explain import explain_among
 from warp_tiles.store.folder import Folder
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.kinds import MODULES
-from warp_tiles.store.paths import SLOT_PREFIX
 
 
 def test_import_and_constructor_create_no_files(root: Path) -> None:
@@ -166,21 +165,6 @@ def test_gc_keeps_payloads_when_a_manifest_cannot_be_read(
     assert (len(report.removed), report.payloads, files(root)) == (1, 1, [])
     fill(cache, "a")
     assert cache.get(key("a")) is not None
-
-
-def test_gc_removes_old_leftovers_only(cache: Cache, root: Path) -> None:
-    (entry,) = fill(cache, "a")
-    old, young = (object_of(cache, entry).with_name(name) for name in (".tmp-old", ".tmp-young"))
-    lock = root / "v1" / "locks" / f"{entry.key}.lock"
-    slot = lock.with_name(f"{SLOT_PREFIX}0123abcd-0-0.lock")
-    for path in (old, young, lock, slot):
-        path.write_bytes(b"x")
-    for path in (old, lock, slot):
-        os.utime(path, (time.time() - 90_000,) * 2)
-    assert cache.verify().unfinished == 2
-    assert cache.gc().leftovers == 1
-    assert [path.exists() for path in (old, young, lock, slot)] == [False, True, False, False]
-    assert cache.get(key("a")) == entry
 
 
 def test_totals_are_those_of_all_files(cache: Cache, root: Path) -> None:
