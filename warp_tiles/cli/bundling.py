@@ -144,6 +144,8 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
 
     Each word of the command line is a script with its arguments, or a start list.
     """
+    import warp
+
     if (match := _NAME.fullmatch(named)) is None:
         raise PlanError(f"--wheel is {named!r}, which names no distribution", "give NAME or NAME==VERSION")
     if find_spec("_lzma") is None:
@@ -176,7 +178,9 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
         modules: dict[str, list[tuple[int, int, bool]]] = {}
         for key, row in kept.items():
             modules.setdefault(row["module"], []).append((row["arch"], row["block_dim"], key in linked))
-        files = kernel_files(distribution, *_made_with(), modules, entries)
+        context = build_context(warp.get_cuda_toolkit_version())
+        toolchain = context.toolchain_text(MODULE) if context.try_toolchain() is not None else ""
+        files = kernel_files(distribution, context.warp_version, toolchain, modules, entries)
         with common.output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             path = write_wheel(folder, distribution, files)
@@ -218,14 +222,6 @@ def _entries(root: Path, kept: Mapping[str, Row]) -> Iterator[tuple[str, Entry]]
             content = str(item.manifest.info.get("content_key", item.key))
             if (kind is FUNCTIONS or content in kept) and (entry := cache.read_verified(item.key)) is not None:
                 yield kind.object, entry
-
-
-def _made_with() -> tuple[str, str]:
-    """Warp, and the toolchain, as an index has them."""
-    import warp
-
-    context = build_context(warp.get_cuda_toolkit_version())
-    return context.warp_version, context.toolchain_text(MODULE) if context.try_toolchain() is not None else ""
 
 
 # ---- what the wheel says about itself
