@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import logging
-import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import warp
 
 from warp_tiles.errors import UnsupportedWarpError
 from warp_tiles.solver.variant import SOLVERS
-from warp_tiles.util.threads import suppressed, unless_signalled
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 GEMM_OPTION, SOLVER_OPTION = MATHDX_OPTIONS = ("enable_mathdx_gemm", "enable_mathdx_solver")  # Warp's module options
@@ -86,9 +81,6 @@ TRACED = {
     "types.is_reference": "",
 }
 
-CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers
-
-log = logging.getLogger("warp_tiles")
 _getter = cache(attrgetter)  # thousands of calls while a module is generated
 
 
@@ -173,7 +165,7 @@ def mathdx_enabled() -> bool:
     return bool(runtime().core.wp_is_mathdx_enabled())
 
 
-# ---- what searches use: the active tape, precompiled headers, scalar types
+# ---- what searches use: the active tape, scalar types
 
 
 @contextmanager
@@ -185,41 +177,6 @@ def without_tape() -> Iterator[None]:
         yield
     finally:
         recording.tape = tape
-
-
-class _Shared(threading.local):
-    """The names of the precompiled headers that this thread already got from other threads."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-
-_shared = _Shared()
-
-
-def share_precompiled_headers() -> None:
-    """Links the precompiled CPU headers of other threads into this thread's folder. Each saves 1.6 s of compilation.
-
-    Each thread has its own folder. Every file is complete, because Warp gives it its name last. Of several with one
-    name, the newest is linked. A thread gets each file only once: if Clang rejects it, Warp precompiles the header
-    again. If this Warp stores the headers elsewhere, each thread precompiles its own.
-    """
-    try:
-        shared = runtime("_get_or_create_pch_dir", "_pch_dirs")
-        folder = Path(shared._get_or_create_pch_dir())
-    except unless_signalled(UnsupportedWarpError, OSError) as error:
-        log.info("tuning: each thread precompiles its own headers: %s", error)
-        return
-    dated: list[tuple[int, Path]] = []
-    for of_thread in list(shared._pch_dirs.values()):
-        for header in Path(of_thread.name).glob(CPU_HEADERS):
-            with suppressed(OSError):  # Warp removes files that Clang rejects
-                dated.append((header.stat().st_mtime_ns, header))
-    for name, newest in {header.name: header for _, header in sorted(dated)}.items():
-        if name not in _shared.names and not (folder / name).exists():
-            with suppressed(OSError):  # a file system without links
-                os.link(newest, folder / name)
-        _shared.names.add(name)
 
 
 def scalar_and_shape(dtype: Any) -> tuple[Any, tuple[int, ...]]:

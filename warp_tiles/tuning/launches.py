@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import warp as wp
 
-from warp_tiles._warp.internals import scalar_and_shape, share_precompiled_headers, without_tape
+from warp_tiles._warp.internals import scalar_and_shape, without_tape
 from warp_tiles._warp.launch import check_arguments, own_gradient, pack_launch
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
@@ -380,8 +380,6 @@ class KernelCandidate(Candidate):
         kernel, block_dim, values = self.launch.kernel, self.launch.block_dim, self.workspace.values
         if 0 in dim:
             raise TuningError(f"{dict(self.launch.config)} launches nothing, dim is {dim}")
-        if device.is_cpu:
-            share_precompiled_headers()
         with held(_lock_of(self.launch, device)):
             try:
                 self._packed = pack_launch(
