@@ -31,7 +31,6 @@ from warp_tiles.gemm.tile_config import (
     computes_in_double,
     fits,
     instructions,
-    line_bytes,
     registers,
     require_supported,
     result_vectors,
@@ -134,7 +133,7 @@ def with_swizzle(view: GemmProblem, config: TileConfig) -> TileConfig:
 
 def _operand_swizzle(side: Side, k: int, vector: int) -> int:
     """The swizzle of A or B."""
-    operand, line = side.operand, line_bytes(side.operand)
+    operand, line = side.operand, side.operand.line_bytes
     if side.k_major:  # pairs of rows conflict; a swizzle exchanges two blocks of K
         return 2 if line % BANK_LINE_BYTES == 0 and k % (8 * vector) == 0 else 1
     if vector * line % BANK_LINE_BYTES:
@@ -148,7 +147,7 @@ def _operand_swizzle(side: Side, k: int, vector: int) -> int:
 
 def _result_swizzle(operand: Operand, tile_n: int) -> int:
     """The swizzle of a row-major C."""
-    line, size = line_bytes(operand), DTYPE_BYTES[operand.dtype]
+    line, size = operand.line_bytes, DTYPE_BYTES[operand.dtype]
     if line % BANK_LINE_BYTES and BANK_LINE_BYTES % line:  # rows start in different banks
         return 1
     vectors = result_vectors(operand, tile_n)
@@ -190,7 +189,7 @@ def fma_candidates(view: GemmProblem) -> Iterator[TileConfig]:
             is_large = rows * cols > paired_registers(view.arch) // 2
             most = _UNROLLED_FMAS_OF_LARGE_TILES if is_large else _UNROLLED_FMAS
             unroll = min(steps, max(1, most // (rows * cols * vector)))
-            conflict = both_k_major and lanes_k == 1 and line_bytes(view.b) % BANK_LINE_BYTES == 0
+            conflict = both_k_major and lanes_k == 1 and view.b.line_bytes % BANK_LINE_BYTES == 0
             swizzle = _power_of_two_in(view.k // vector, min(4, lanes_n)) if conflict else 1
             yield TileConfig(
                 "fma",
@@ -323,7 +322,7 @@ def _placement_of(side: Side, vector: int, wide: bool) -> _Placement:
 
 def _operand_access(side: Side, k: int, vector: int, placement: _Placement) -> Access:
     """The reads of A or B for all of K. A row-major A and a column-major B are K-major."""
-    size, line, ways = DTYPE_BYTES[side.operand.dtype], line_bytes(side.operand), side.swizzle
+    size, line, ways = DTYPE_BYTES[side.operand.dtype], side.operand.line_bytes, side.swizzle
     lanes = [divmod(lane, 4) for lane in range(LANES)]
     if side.k_major:
         width = min(vector, max(1, side.operand.alignment // size))
@@ -345,7 +344,7 @@ def _operand_access(side: Side, k: int, vector: int, placement: _Placement) -> A
 
 def _result_access(operand: Operand, rows: _Placement, columns: _Placement, config: TileConfig, n: int) -> Access:
     """One pass over a row-major C, its reads or its writes."""
-    size, line = DTYPE_BYTES[operand.dtype], line_bytes(operand)
+    size, line = DTYPE_BYTES[operand.dtype], operand.line_bytes
     paired = columns not in ("single", "spread")
     elements = 4 if paired else 2
     vectors = config.tile_n // (4 * elements)
@@ -472,7 +471,7 @@ def fma_reads(view: GemmProblem, config: TileConfig) -> tuple[Reads, Reads]:
     lanes = [_lane(view, config, number) for number in range(LANES)]
     found = []
     for index, (side, count) in enumerate(zip(sides(view, config), shares)):
-        size, line = DTYPE_BYTES[side.operand.dtype], line_bytes(side.operand)
+        size, line = DTYPE_BYTES[side.operand.dtype], side.operand.line_bytes
         most = max(1, min(16, side.operand.alignment) // size)
         wide = min(config.k_vector if side.k_major else count & -count, most)
         addresses = []

@@ -5,8 +5,7 @@ All functions are pure. They need no Warp, no toolchain and no GPU.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from warp_tiles.gemm.hardware import TENSOR_CORES_ARCH
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision, Role
@@ -132,8 +131,8 @@ BFLOAT16_ADJOINT_ERROR = (
 
 def operand_of(tile: Tile, arrangement: Arrangement, ld: int) -> Operand:
     """The operand of a tile, with the known alignment of its base and of every row or column."""
-    size = DTYPE_BYTES[tile.dtype]
-    return Operand(tile.dtype, arrangement, ld, math.gcd(ld * size, 16) if tile.aligned_base else size)
+    found = Operand(tile.dtype, arrangement, ld, DTYPE_BYTES[tile.dtype])
+    return replace(found, alignment=found.line_alignment) if tile.aligned_base else found
 
 
 def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Target) -> Products:
@@ -203,7 +202,8 @@ def faster_scalar_path(product: GemmProblem, *, held: bool, differentiated: bool
         held: True if a loop keeps its accumulators in registers, and loads ahead or would add a new tile to C.
         differentiated: True if its adjoints are called.
     """
-    if "float32" not in (product.a.dtype, product.b.dtype) or {"bfloat16", "float64"} & set(_dtypes(product)):
+    dtypes = {operand.dtype for operand in product.operands}
+    if "float32" not in (product.a.dtype, product.b.dtype) or {"bfloat16", "float64"} & dtypes:
         return None
     view = transposed(product) if product.c.arrangement == "col_major" else product
     is_faster = held or _is_faster_alone(view)
@@ -215,17 +215,8 @@ def faster_scalar_path(product: GemmProblem, *, held: bool, differentiated: bool
 def _is_faster_alone(view: GemmProblem) -> bool:
     """True if own templates compute a product with float32 operands and a row-major C faster than Warp, in no loop."""
     along_rows = [operand for operand in view.operands if operand.arrangement == "row_major"]
-    if view.threads > _MOST_THREADS or any(operand.alignment < _line_alignment(operand) for operand in along_rows):
+    if view.threads > _MOST_THREADS or any(operand.alignment < operand.line_alignment for operand in along_rows):
         return False
     if view.a.arrangement == "col_major":
         return view.b.arrangement == "row_major" and (view.n == 1 or max(view.m, view.n) <= 8)
     return view.k % 8 == 0 if view.b.arrangement == "col_major" else view.k >= max(view.m, view.n)
-
-
-def _line_alignment(operand: Operand) -> int:
-    """The alignment in bytes of the rows or columns of a tile whose base is aligned."""
-    return math.gcd(operand.leading_dimension * DTYPE_BYTES[operand.dtype], 16)
-
-
-def _dtypes(product: GemmProblem) -> tuple[DType, ...]:
-    return tuple(operand.dtype for operand in product.operands)

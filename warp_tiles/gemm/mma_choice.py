@@ -6,16 +6,11 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
-from warp_tiles.gemm.hardware import (
-    ASYNC_COPIES_ARCH,
-    LANES,
-    WIDE_DOUBLES_ARCH,
-    accumulator_registers,
-    has_wgmma,
-)
-from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, LoopInstruction, MmaPlan, PipelineOverrides
+from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, accumulator_registers, has_wgmma
+from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, MmaPlan, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulator_of
 from warp_tiles.gemm.rejected import refuse, rejectable
+from warp_tiles.gemm.tile_config import instructions
 
 WARPGROUP = 4 * LANES  # threads
 WGMMA_ROWS = 64  # of an instruction of wgmma: rows of C, or of its transpose
@@ -71,13 +66,8 @@ def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list
     found = list(_warpgroup_products(variant)) if "wgmma" in families else []
     if found or "mma" not in families:
         return found
-    return [MmaPlan(_mma(variant), *grid, accumulators_of(variant)) for grid in _warp_grids(variant)]
-
-
-def _mma(variant: GemmProblem) -> LoopInstruction:
-    if DTYPE_BYTES[variant.a.dtype] == 2:
-        return "mma_m16n8k16"
-    return "mma_m8n8k4" if variant.a.dtype == "float64" and variant.arch < WIDE_DOUBLES_ARCH else "mma_m16n8k8"
+    mma = instructions(variant)[0]
+    return [MmaPlan(mma, *grid, accumulators_of(variant)) for grid in _warp_grids(variant)]
 
 
 def accumulators_of(variant: GemmProblem) -> int:

@@ -83,6 +83,16 @@ class Operand:
     leading_dimension: int
     alignment: int
 
+    @property
+    def line_bytes(self) -> int:
+        """Bytes between the starts of two rows (row-major) or two columns (column-major)."""
+        return self.leading_dimension * DTYPE_BYTES[self.dtype]
+
+    @property
+    def line_alignment(self) -> int:
+        """The alignment of its rows or columns if the base is aligned, in bytes, at most 16."""
+        return math.gcd(self.line_bytes, 16)
+
     def transposed(self) -> Operand:
         """The operand whose matrix is the transpose, in the same memory."""
         flipped: Arrangement = "col_major" if self.arrangement == "row_major" else "row_major"
@@ -91,9 +101,8 @@ class Operand:
 
 def dense_operand(dtype: DType, rows: int, columns: int, *, transposed: bool = False) -> Operand:
     """A matrix without padding whose base is aligned. Its columns are contiguous if it is transposed, else its rows."""
-    line = rows if transposed else columns
-    arrangement: Arrangement = "col_major" if transposed else "row_major"
-    return Operand(dtype, arrangement, line, math.gcd(line * DTYPE_BYTES[dtype], 16))
+    packed = Operand(dtype, "col_major" if transposed else "row_major", rows if transposed else columns, 16)
+    return replace(packed, alignment=packed.line_alignment)
 
 
 @dataclass(frozen=True)

@@ -195,11 +195,6 @@ def require_supported(variant: GemmProblem) -> None:
         raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to {most} threads in whole warps")
 
 
-def line_bytes(operand: Operand) -> int:
-    """Bytes between the starts of two rows (row-major) or two columns (column-major)."""
-    return operand.leading_dimension * DTYPE_BYTES[operand.dtype]
-
-
 def registers(variant: GemmProblem, config: TileConfig) -> int:
     """Estimated registers per thread: accumulators, fragments, C and addresses."""
     word = 2 if computes_in_double(variant) else 1
