@@ -159,8 +159,8 @@ class Hooks:
             for name, builtin in context.builtin_functions.items():
                 if any(overload.lto_dispatch_func for overload in (builtin, *getattr(builtin, "overloads", ()))):
                     self._linking.add(name)
-            dispatchers = {MATMUL: functools.partial(call_sites.dispatch_matmul, self.sites)}
-            dispatchers |= {name: functools.partial(call_sites.dispatch_solver, self.sites, name) for name in SOLVERS}
+            dispatchers: dict[str, Callable[..., Any]] = {MATMUL: self.sites.matmul}
+            dispatchers |= {name: functools.partial(self.sites.solver, name) for name in SOLVERS}
             for name, dispatcher in dispatchers.items():
                 builtin = context.builtin_functions[name]
                 for overload in dict.fromkeys((builtin, *builtin.overloads)):
@@ -170,7 +170,7 @@ class Hooks:
                 names = ", ".join(sorted(unknown))
                 warn(f"libmathdx and the adjoint of tile_cholesky are left to Warp: build_lto_dot() takes {names}")
             else:
-                self._wrap(build, "build_lto_dot", functools.partial(call_sites.dispatch_lto_dot, self.sites))
+                self._wrap(build, "build_lto_dot", self.sites.lto_dot)
             self._wrap(build, "build_cuda", self._build_cuda)
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
             self._wrap(codegen, "codegen_func_reverse", self._codegen_func_reverse)

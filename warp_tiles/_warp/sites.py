@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 WARP_LAYOUTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "col_major"}
 _libmathdx_lock = threading.Lock()
+Dispatch = Callable[..., tuple[Any, ...]]  # Warp's function that generates a call of a builtin
 
 
 class CallSites:
@@ -103,6 +104,122 @@ class CallSites:
         declare_prelude(builder)
         var = find("codegen.Var")
         return tuple(var(site.placeholder(role), str, False, True, False) for role in roles)
+
+    def _unsupported(self, builder: Any, resolved: Settings, call: str, reason: Rejected | None) -> UnsupportedVariant:
+        return UnsupportedVariant(
+            f"In '{self.function(builder)}': {resolved.provider} cannot serve {call}, {reason}",
+            remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
+        )
+
+    # ---- calls
+
+    def matmul(self, original: Dispatch, *call: Any, options: Mapping[str, Any], builder: Any) -> tuple[Any, ...]:
+        """Replaces Warp's ``tile_matmul_lto_dispatch_func``, with the same checks of arguments."""
+        _, _, return_values, arg_values = call
+        resolved = self.settings_of(options, builder)
+        if resolved.policy == "off":
+            return original(*call, options, builder)
+        a, b, alpha = arg_values["a"], arg_values["b"], arg_values["alpha"]
+        # a new result is not read; an accumulator is, unless beta is zero
+        out, beta = (return_values[0], 0.0) if return_values else (arg_values["out"], arg_values["beta"])
+        if not warp.types.is_tile(out.type):
+            raise TypeError(f"tile_matmul() 'out' argument must be a tile, got {out!r}")
+        # Warp 1.19 added ``precision``; older versions always compute in the operands' own
+        requested = find("codegen.get_arg_value")(arg_values["precision"]) if "precision" in arg_values else "default"
+        precision = precision_of(requested)
+        target = _target(options, resolved, precision)
+        product = products(tile_of(a), tile_of(b), tile_of(out), precision=precision, target=target)
+        for operand in (a, b, out):
+            put_in_shared_memory(operand)
+        names: tuple[Any, ...] = (0, 0, 0)
+        if builder is not None:
+            if product.is_unsupported and resolved.provider not in ("auto", "scalar"):
+                raise self._unsupported(builder, resolved, "the product", product.scalar_reason)
+            is_expected = resolved.own_products and product.is_unsupported  # Warp warns of no product that opts out
+            if getattr(builder, "target", "cuda") is not None and not is_expected:
+                for warning in product.warnings:
+                    find("logger.log_warning")(warning)
+            names = self.add(builder, MATMUL, product.variants, (a, b), scalar_reason=product.scalar_reason)
+            if (recorder := this_thread.recorder) is not None:
+                site = len(self.state(builder).session.sites) - 1
+                tiles, result = ((a, b), out) if return_values else ((a, b, out), None)
+                recorder.resolve_product(site, (alpha, beta), tiles, result)
+        return ((*names, a, b, out, alpha, beta), (), [], 0)
+
+    def lto_dot(self, original: Callable[..., tuple[str, bytes]], *args: Any, **kwargs: Any) -> tuple[str, bytes]:
+        """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other variants.
+
+        It does not opt out of MathDx, so if the module's products do, Warp builds it.
+        """
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        bound.apply_defaults()
+        builder = bound.arguments["builder"]
+        resolved = self.settings_of(builder.options, builder) if hasattr(builder, "module") else None
+        if resolved is None or resolved.policy == "off" or resolved.provider == "scalar" or resolved.own_products:
+            return original(*args, **kwargs)
+        variant = variant_of_call(bound.arguments)
+        (name,) = self.add(builder, CHOLESKY, {Role.ADJOINT_A: variant}, roles=(Role.ADJOINT_A,))
+        return str(name.label), b""
+
+    def solver(
+        self, name: str, original: Dispatch, *call: Any, options: Mapping[str, Any], builder: Any
+    ) -> tuple[Any, ...]:
+        """Replaces the ``lto_dispatch_func`` of a solver builtin.
+
+        Warp's function for its native path checks the arguments, puts tiles into shared memory, and returns a zero for
+        each function that a call may name. Placeholders take the place of the zeros.
+
+        Raises:
+            LockedError: The policy is ``locked``, and only libmathdx can serve the call.
+            UnsupportedVariant: The settings name the provider ``own``, and no leading dimension expresses a tile.
+        """
+        if builder is None or options["output_arch"] is None:
+            return original(*call, options, builder)
+        resolved = self.settings_of(options, builder)
+        if resolved.policy == "off":
+            return original(*call, options, builder)
+        values, template, payloads, shared = original(*call, {**options, SOLVER_OPTION: False}, builder)
+        return_values = call[2]
+        functions = sum(isinstance(value, int) for value in values)
+        roles = (Role.FORWARD, Role.ADJOINT)[:functions]  # a third function, which Warp has for cholesky, stays 0
+        function, operands = SOLVERS[name], values[functions:]
+        tiles = [tile_of(tile) for tile in operands]
+        own = solvers(
+            function,
+            [*(tiles[:1] if function == "cholesky" else tiles[:2]), tiles[-1]],
+            Target(int(options["output_arch"]), int(options["block_dim"])),
+            upper=bool(template and template[0]),
+            in_place=not return_values,
+        )
+        allowed = bool(options.get(SOLVER_OPTION, True))
+        provider, reason = "scalar", _without_functions(options, resolved, SOLVER_OPTION, "solver")
+        if not reason:
+            provider, reason = _provider(own, resolved, allowed)
+        if provider == "own" and isinstance(own, Rejected):
+            raise self._unsupported(builder, resolved, name, own)
+        variants = {} if provider != "own" or isinstance(own, Rejected) else own
+        lost = _lost_gradient(roles, variants, reason, resolved)
+        if provider == "libmathdx":
+            if not resolved.rules.builds:
+                raise LockedError(
+                    f"{resolved.named('policy')} is 'locked', and {name} in '{self.function(builder)}' needs "
+                    f"libmathdx, whose builds are not cached: {reason}",
+                    remedy=f"set the module option {SOLVER_OPTION}=False for Warp's scalar path",
+                )
+            self.add(builder, name, {}, roles=roles, scalar_reason=reason, provider="libmathdx", no_gradient=lost)
+            return original(*call, options, builder)
+        is_own = len(roles) == 1 and not lost
+        roles = (Role.FORWARD, Role.ADJOINT) if is_own else roles
+        names = self.add(
+            builder, name, variants, roles=roles, scalar_reason=reason, no_gradient=lost, own_adjoint=is_own
+        )
+        if (recorder := this_thread.recorder) is not None:
+            recorder.resolve_solver(len(self.state(builder).session.sites) - 1)
+        if is_own:
+            names, adjoint = names[:1], names[1]
+            called = f"{name}<{str(template[0]).lower()}>" if template else name
+            this_thread.adjoint.add_reverse(_adjoint(called, adjoint, operands, has_result=bool(return_values)))
+        return ((*names, *values[len(names) :]), template, payloads, shared)
 
 
 # ---- Warp's objects
@@ -177,73 +294,6 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
     return GemmProblem(m, n, k, a, b, c, precision, int(arguments["num_threads"]), int(arguments["arch"]))
 
 
-# ---- products
-
-
-def dispatch_matmul(
-    sites: CallSites,
-    original: Callable[..., tuple[Any, ...]],
-    arg_types: Mapping[str, Any],
-    return_type: Any,
-    return_values: list[Any],
-    arg_values: Mapping[str, Any],
-    options: Mapping[str, Any],
-    builder: Any,
-) -> tuple[Any, ...]:
-    """Replaces Warp's ``tile_matmul_lto_dispatch_func``, with the same checks of arguments."""
-    resolved = sites.settings_of(options, builder)
-    if resolved.policy == "off":
-        return original(arg_types, return_type, return_values, arg_values, options, builder)
-    a, b, alpha = arg_values["a"], arg_values["b"], arg_values["alpha"]
-    # a new result is not read; an accumulator is, unless beta is zero
-    out, beta = (return_values[0], 0.0) if return_values else (arg_values["out"], arg_values["beta"])
-    if not warp.types.is_tile(out.type):
-        raise TypeError(f"tile_matmul() 'out' argument must be a tile, got {out!r}")
-    # Warp 1.19 added ``precision``; older versions always compute in the operands' own
-    requested = find("codegen.get_arg_value")(arg_values["precision"]) if "precision" in arg_values else "default"
-    precision = precision_of(requested)
-    target = _target(options, resolved, precision)
-    product = products(tile_of(a), tile_of(b), tile_of(out), precision=precision, target=target)
-    for operand in (a, b, out):
-        put_in_shared_memory(operand)
-    names: tuple[Any, ...] = (0, 0, 0)
-    if builder is not None:
-        if product.is_unsupported and resolved.provider not in ("auto", "scalar"):
-            raise UnsupportedVariant(
-                f"In '{sites.function(builder)}': {resolved.provider} cannot serve the product, "
-                f"{product.scalar_reason}",
-                remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
-            )
-        is_expected = resolved.own_products and product.is_unsupported  # Warp warns of no product that opts out
-        if getattr(builder, "target", "cuda") is not None and not is_expected:
-            for warning in product.warnings:
-                find("logger.log_warning")(warning)
-        names = sites.add(builder, MATMUL, product.variants, (a, b), scalar_reason=product.scalar_reason)
-        if (recorder := this_thread.recorder) is not None:
-            site = len(sites.state(builder).session.sites) - 1
-            tiles, result = ((a, b), out) if return_values else ((a, b, out), None)
-            recorder.resolve_product(site, (alpha, beta), tiles, result)
-    return ((*names, a, b, out, alpha, beta), (), [], 0)
-
-
-def dispatch_lto_dot(
-    sites: CallSites, original: Callable[..., tuple[str, bytes]], *args: Any, **kwargs: Any
-) -> tuple[str, bytes]:
-    """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other variants.
-
-    It does not opt out of MathDx, so if the module's products do, Warp builds it.
-    """
-    bound = inspect.signature(original).bind(*args, **kwargs)
-    bound.apply_defaults()
-    builder = bound.arguments["builder"]
-    resolved = sites.settings_of(builder.options, builder) if hasattr(builder, "module") else None
-    if resolved is None or resolved.policy == "off" or resolved.provider == "scalar" or resolved.own_products:
-        return original(*args, **kwargs)
-    variant = variant_of_call(bound.arguments)
-    (name,) = sites.add(builder, CHOLESKY, {Role.ADJOINT_A: variant}, roles=(Role.ADJOINT_A,))
-    return str(name.label), b""
-
-
 def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmProblem) -> tuple[str, bytes]:
     """Builds a variant with libmathdx inside warp.so, as Warp does."""
     builder = SimpleNamespace(ltoirs={}, ltoirs_decl={})  # what build_lto_dot() uses of a ModuleBuilder
@@ -288,79 +338,6 @@ def _target(options: Mapping[str, Any], resolved: Settings, precision: Precision
             if not reason and getattr(resolved, name) == "scalar":
                 reason = resolved.against(name, "auto")
     return Target(options["output_arch"], int(options["block_dim"]), reason)
-
-
-# ---- solvers: Cholesky factors and triangular solves
-
-
-def dispatch_solver(
-    sites: CallSites,
-    name: str,
-    original: Callable[..., tuple[Any, ...]],
-    arg_types: Mapping[str, Any],
-    return_type: Any,
-    return_values: list[Any],
-    arg_values: Mapping[str, Any],
-    options: Mapping[str, Any],
-    builder: Any,
-) -> tuple[Any, ...]:
-    """Replaces the ``lto_dispatch_func`` of a solver builtin.
-
-    Warp's function for its native path checks the arguments, puts tiles into shared memory, and returns a zero for
-    each function that a call may name. Placeholders take the place of the zeros.
-
-    Raises:
-        LockedError: The policy is ``locked``, and only libmathdx can serve the call.
-        UnsupportedVariant: The settings name the provider ``own``, and no leading dimension expresses a tile.
-    """
-    arguments = (arg_types, return_type, return_values, arg_values)
-    if builder is None or options["output_arch"] is None:
-        return original(*arguments, options, builder)
-    resolved = sites.settings_of(options, builder)
-    if resolved.policy == "off":
-        return original(*arguments, options, builder)
-    values, template, payloads, shared = original(*arguments, {**options, SOLVER_OPTION: False}, builder)
-    functions = sum(isinstance(value, int) for value in values)
-    roles = (Role.FORWARD, Role.ADJOINT)[:functions]  # a third function, which Warp has for cholesky, stays 0
-    function, operands = SOLVERS[name], values[functions:]
-    tiles = [tile_of(tile) for tile in operands]
-    own = solvers(
-        function,
-        [*(tiles[:1] if function == "cholesky" else tiles[:2]), tiles[-1]],
-        Target(int(options["output_arch"]), int(options["block_dim"])),
-        upper=bool(template and template[0]),
-        in_place=not return_values,
-    )
-    allowed = bool(options.get(SOLVER_OPTION, True))
-    provider, reason = "scalar", _without_functions(options, resolved, SOLVER_OPTION, "solver")
-    if not reason:
-        provider, reason = _provider(own, resolved, allowed)
-    if provider == "own" and isinstance(own, Rejected):
-        raise UnsupportedVariant(
-            f"In '{sites.function(builder)}': own cannot serve {name}, {own}",
-            remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
-        )
-    variants = {} if provider != "own" or isinstance(own, Rejected) else own
-    lost = _lost_gradient(roles, variants, reason, resolved)
-    if provider == "libmathdx":
-        if not resolved.rules.builds:
-            raise LockedError(
-                f"{resolved.named('policy')} is 'locked', and {name} in '{sites.function(builder)}' needs "
-                f"libmathdx, whose builds are not cached: {reason}",
-                remedy=f"set the module option {SOLVER_OPTION}=False for Warp's scalar path",
-            )
-        sites.add(builder, name, {}, roles=roles, scalar_reason=reason, provider="libmathdx", no_gradient=lost)
-        return original(*arguments, options, builder)
-    is_own = len(roles) == 1 and not lost
-    roles = (Role.FORWARD, Role.ADJOINT) if is_own else roles
-    names = sites.add(builder, name, variants, roles=roles, scalar_reason=reason, no_gradient=lost, own_adjoint=is_own)
-    if (recorder := this_thread.recorder) is not None:
-        recorder.resolve_solver(len(sites.state(builder).session.sites) - 1)
-    if is_own:
-        names, adjoint = names[:1], names[1]
-        called = f"{name}<{str(template[0]).lower()}>" if template else name
-        this_thread.adjoint.add_reverse(_adjoint(called, adjoint, operands, has_result=bool(return_values)))
-    return ((*names, *values[len(names) :]), template, payloads, shared)
 
 
 def _adjoint(call: str, function: Any, tiles: Sequence[Any], *, has_result: bool) -> str:
