@@ -397,7 +397,7 @@ class Hooks:
         ltoirs, fatbins = original(builder)
         state = self.sites.existing_state(builder)
         if state is None or state.build is None or not (state.build.plan.needed or state.build.plan.has_own_code):
-            build = self._plain.build(builder, this_thread.start)
+            build = self._plain.build(builder.module, builder.options, this_thread.start, builder.build_meta)
             return ltoirs if build is None else _LinkInputs(ltoirs, build), fatbins
         state.build.start()
         return _LinkInputs(ltoirs, state.build), fatbins
@@ -406,10 +406,11 @@ class Hooks:
         self, original: Callable[..., Any], module: Any, options: dict[str, Any], is_cpu: bool
     ) -> tuple[str, str, dict[str, Any], list[bytes], list[bytes]]:
         start = None if is_cpu else self._plain.look_up(module, options)
-        if start is not None and start.found is not None:
+        if start is not None and (found := start.found) is not None:
             check_prefetch(module, int(options["block_dim"]))
-            if (build := self._plain.found_build(module, options, start)) is not None:
-                return start.found.source.decode("utf-8"), "cu", dict(start.found.meta), _LinkInputs([], build), []
+            if (build := self._plain.build(module, options, start, lambda: found.meta)) is not None:
+                return found.source.decode("utf-8"), "cu", dict(found.meta), _LinkInputs([], build), []
+            start = None  # another thread has changed the module
         with this_thread(start=start):
             return original(module, options, is_cpu)  # type: ignore[no-any-return]
 

@@ -112,35 +112,26 @@ class PlainModules:
             "warp": digests.digest(warp_library()),
         })  # fmt: skip
 
-    def build(self, builder: Any, start: Start | None) -> WarpModuleBuild | None:
-        """The build of a module that was generated just now, after its lookup. None if it is left to Warp."""
-        module, options = builder.module, builder.options
-        resolved = self.settings(module, options)
-        if resolved is None:
+    def build(
+        self, module: Any, options: Mapping[str, Any], start: Start | None, meta: Callable[[], Mapping[str, Any]]
+    ) -> WarpModuleBuild | None:
+        """The build of a module after its lookup. None if it is left to Warp, or has changed since.
+
+        Args:
+            meta: Returns the metadata of a module that was generated just now, or of the one that its start key found.
+        """
+        threads = int(options["block_dim"])
+        resolved, hasher = self.settings(module, options), module.hashers.get(threads)
+        if resolved is None or hasher is None:
             return None
         context = self._engine.build_context(resolved)
-        if start is not None and self.start_key(module, options, context) != start.key:
+        if start is not None and start.found is None and self.start_key(module, options, context) != start.key:
             start = None  # a constant has changed since
-        return self._build(module, options, resolved, builder.build_meta(), start)
-
-    def found_build(self, module: Any, options: Mapping[str, Any], start: Start) -> WarpModuleBuild | None:
-        """The build of a module that is not generated, because its start key has found it. None if it has changed."""
-        assert start.found is not None
-        resolved = self._reloads.settings_of(options, module)
-        return self._build(module, options, resolved, start.found.meta, start)
-
-    def _build(
-        self, module: Any, options: Mapping[str, Any], resolved: Settings, meta: Mapping[str, Any], start: Start | None
-    ) -> WarpModuleBuild | None:
         from warp_tiles.build.warp_module import WarpModuleBuild
 
-        threads = int(options["block_dim"])
-        hasher = module.hashers.get(threads)
-        if hasher is None:
-            return None
         kernels = tuple(names_of(hasher.get_unique_kernels()).values())
         plan = ModulePlan(str(module.name), int(options["output_arch"]), threads, kernels, (), resolved)
-        return WarpModuleBuild(self._engine, plan, program_name(module, hasher), meta, start)
+        return WarpModuleBuild(self._engine, plan, program_name(module, hasher), meta(), start)
 
 
 def program_name(module: Any, hasher: Any) -> str:

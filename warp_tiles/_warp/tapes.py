@@ -55,9 +55,7 @@ class Tapes:
         self._plan = plan
         self._mentions = mentions
         self._gradients = gradients
-        self._warned: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels for which the log has a reason
-        self._unordered: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels already checked for tile_load
-        self._examined: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels whose solvers were looked for
+        self._seen: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # what a kernel was seen for
         self._plans: weakref.WeakKeyDictionary[Any, dict[Key, _Planned]] = weakref.WeakKeyDictionary()
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
@@ -105,19 +103,15 @@ class Tapes:
         arguments = [_argument(argument.type, value) for argument, value in zip(kernel.adj.args, values)]
         backward = self._gradients(whole, values, arguments, blocks[:2], least)
         if isinstance(backward, Rejected):
-            if kernel not in self._warned:
-                self._warned.add(kernel)
+            if self._is_first(kernel, "a reason"):
                 log.info("kernel %s: its adjoint kernel computes the gradients: %s", name, backward)
             return None
         return backward
 
     def warn_of_lost_gradients(self, kernel: Any, values: Sequence[Any], device: Any, block_dim: int) -> None:
         """Warns once of a kernel with arrays that require gradients and with solvers that have none."""
-        if kernel in self._examined or not has_adjoint(kernel):
+        if not (_has_gradients(kernel, values) and self._is_first(kernel, "solvers")):
             return
-        if not any(isinstance(value, warp.array) and value.requires_grad for value in values):
-            return
-        self._examined.add(kernel)
         builtins = find("context.builtin_functions")
         if not self._mentions(kernel, {name for name in SOLVERS if not builtins[name].is_differentiable}):
             return
@@ -131,17 +125,21 @@ class Tapes:
 
     def warn_of_order(self, kernel: Any, inputs: Sequence[Any]) -> None:
         """Warns once of a deterministic kernel whose adjoint adds to gradients of input arrays atomically."""
-        if kernel in self._unordered or not has_adjoint(kernel):
+        if not (_has_gradients(kernel, inputs) and self._is_first(kernel, "loads")):
             return
-        if any(isinstance(value, warp.array) and value.requires_grad for value in inputs):
-            self._unordered.add(kernel)
-            if self._mentions(kernel, {LOAD, f"{LOAD}_indexed"}):
-                warn(
-                    f"a tape records kernel {name_of(kernel)}, whose module is deterministic, but the adjoint of "
-                    f"{LOAD} adds atomically: if several blocks load an element, the order of the additions to its "
-                    "gradient varies. Multiply whole arrays with warp_tiles.matmul, or load each element in one block "
-                    "only"
-                )
+        if self._mentions(kernel, {LOAD, f"{LOAD}_indexed"}):
+            warn(
+                f"a tape records kernel {name_of(kernel)}, whose module is deterministic, but the adjoint of {LOAD} "
+                "adds atomically: if several blocks load an element, the order of the additions to its gradient "
+                "varies. Multiply whole arrays with warp_tiles.matmul, or load each element in one block only"
+            )
+
+    def _is_first(self, kernel: Any, what: str) -> bool:
+        """True once for each kernel."""
+        seen = self._seen.setdefault(kernel, set())
+        is_first = what not in seen
+        seen.add(what)
+        return is_first
 
     def _planned(self, kernel: Any, arch: int, block_dim: int) -> tuple[ModulePlan | None, str]:
         """The plan of a kernel's module, which is made once, or None, and the kernel's name in it."""
@@ -157,6 +155,10 @@ class Tapes:
             known[key] = plan, hashed_names(module, block_dim)
         plan, named = known[key]
         return plan, named.get(kernel.hash, name_of(kernel))
+
+
+def _has_gradients(kernel: Any, values: Sequence[Any]) -> bool:
+    return has_adjoint(kernel) and any(isinstance(value, warp.array) and value.requires_grad for value in values)
 
 
 def _argument(kind: Any, value: Any) -> Argument | None:
