@@ -283,7 +283,7 @@ class Prefetches:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
+        self._lock = threading.Lock()
         self.pending: dict[int, tuple[Any, Future[None]]] = {}
 
     def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
@@ -297,23 +297,10 @@ class Prefetches:
         with self._lock:
             fresh = {key: target for key, target in targets.items() if key not in self.pending}
             for key, target in fresh.items():
-                future = self._engine.build_context(current()).queue.submit(self._run, *target, order=PREFETCH)
-                if not future.done():  # the thread needs the lock to remove it
-                    self.pending[key] = (target[0], future)
+                future = self._engine.build_context(current()).queue.submit(_prefetch, *target, order=PREFETCH)
+                self.pending[key] = (target[0], future)
+                future.add_done_callback(lambda _, key=key: self.pending.pop(key, None))  # type: ignore[misc]
         return len(fresh)
-
-    def _run(self, module: Any, device: Any, block_dim: int) -> None:
-        try:
-            with ahead_of_launches(PREFETCH):
-                _compile_ahead(module, device, block_dim)
-        except unless_signalled(Exception) as error:  # the launch meets the same error, and reports it
-            log.debug("module %s was not compiled ahead: %r", module.name, error)
-        finally:
-            self._forget(module)
-
-    def _forget(self, module: Any) -> None:
-        with self._lock:
-            self.pending.pop(id(module), None)
 
     def join(self, module: Any) -> None:
         """Waits for the running compilation of a module. The caller compiles what has not begun.
@@ -321,24 +308,28 @@ class Prefetches:
         A caller that holds the lock of Warp's code generator does not wait, because the thread may need that lock.
         """
         _, future = self.pending.get(id(module), (None, None))
-        if future is None:
-            return
-        if future.cancel():
-            self._forget(module)
-        elif not find("codegen._codegen_lock")._is_owned():
+        if future is not None and not future.cancel() and not find("codegen._codegen_lock")._is_owned():
             wait_all([future])
 
     def stop(self) -> None:
         """Cancels what has not begun, and waits for the rest, because a compiler must not run while a process ends."""
         with self._lock:
-            running = [future for _, future in self.pending.values() if not future.cancel()]
+            running = [future for _, future in tuple(self.pending.values()) if not future.cancel()]
         wait_all(running)
         self.pending.clear()
 
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self.pending.clear()
+
+
+def _prefetch(module: Any, device: Any, block_dim: int) -> None:
+    try:
+        with ahead_of_launches(PREFETCH):
+            _compile_ahead(module, device, block_dim)
+    except unless_signalled(Exception) as error:  # the launch meets the same error, and reports it
+        log.debug("module %s was not compiled ahead: %r", module.name, error)
 
 
 def _compile_ahead(module: Any, device: Any, block_dim: int) -> None:
