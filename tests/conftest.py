@@ -101,7 +101,6 @@ LONGEST_FIRST = (
     "tests/integration/test_kernel_memory.py",
     "tests/array_products/test_emulated.py",
     "tests/array_products/test_loops.py",
-    "tests/array_products/test_shared_memory.py",
     "tests/array_products/test_gradients.py",
     "tests/integration/test_whole_products.py",
     "tests/cluster/test_command.py",
