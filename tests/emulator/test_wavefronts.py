@@ -160,4 +160,4 @@ def test_rows_of_eight_byte_multiples_are_read_two_floats_at_a_time(emulator: Em
     config = TileConfig("fma", 8, 8, 4, 8, k_vector=2, k_unroll=3)
     cases = [Case(aligned, config), Case(aligned.without_alignment(), config)]
     wide, narrow = (answer.counts["A reads"].instructions for answer in run(emulator, cases))
-    assert narrow == 2 * wide == 2 * fma_reads(aligned, config)[0].loads
+    assert narrow == 2 * wide == 2 * fma_reads(aligned, config)[0].per_lane

@@ -256,17 +256,19 @@ class Access(NamedTuple):
 
     Attributes:
         ideal: The wavefronts of the same bytes without bank conflicts, at 128 bytes each.
+        per_lane: The accesses of a lane.
     """
 
     wavefronts: float
     ideal: float
+    per_lane: float
 
     @staticmethod
     def of(elements: int, width: int, size: int, addresses: list[int]) -> Access:
         """The accesses to some elements of ``size`` bytes, ``width`` of them at each of the lanes' addresses."""
         count = elements / (LANES * width)
         wavefronts = count * wavefronts_of(tuple(addresses), width * size)
-        return Access(wavefronts, count * width * size * LANES / BANK_LINE_BYTES)
+        return Access(wavefronts, count * width * size * LANES / BANK_LINE_BYTES, count)
 
 
 @lru_cache(maxsize=4096)
@@ -457,14 +459,7 @@ def _lane(view: GemmProblem, config: TileConfig, number: int) -> tuple[int, int,
     return rest // config.lanes_n, rest % config.lanes_n, k
 
 
-class Reads(NamedTuple):
-    """The reads of A or B by a warp for one warp tile."""
-
-    loads: int
-    wavefronts: int
-
-
-def fma_reads(view: GemmProblem, config: TileConfig) -> tuple[Reads, Reads]:
+def fma_reads(view: GemmProblem, config: TileConfig) -> tuple[Access, Access]:
     """The reads of A and of B without tensor cores, for a row-major C. Tiles at the edges count as full tiles."""
     steps = -(-view.k // (config.k_vector * config.lanes_k))
     shares = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
@@ -478,8 +473,7 @@ def fma_reads(view: GemmProblem, config: TileConfig) -> tuple[Reads, Reads]:
         for lane in lanes:
             k = (lane[2] + (lane[1] & (config.swizzle_b - 1))) * config.k_vector
             addresses.append(lane[index] * line + k * size if side.k_major else k * line + lane[index] * wide * size)
-        loads = steps * count * config.k_vector // wide
-        found.append(Reads(loads, loads * wavefronts_of(tuple(addresses), wide * size)))
+        found.append(Access.of(steps * count * config.k_vector // wide * wide * LANES, wide, size, addresses))
     return found[0], found[1]
 
 
@@ -493,5 +487,5 @@ def _fma_estimate(view: GemmProblem, config: TileConfig) -> tuple[float, float, 
     shuffles = rows * cols * 4 * word * (config.lanes_k.bit_length() - 1)
     wide_c = max(1, min(cols & -cols, 16 // DTYPE_BYTES[view.c.dtype]))
     accesses = 2 * rows * cols // wide_c
-    busy = products + shuffles + 2 * ((a.loads + b.loads) / config.warps_k + accesses) + 2 * rows * cols
+    busy = products + shuffles + 2 * ((a.per_lane + b.per_lane) / config.warps_k + accesses) + 2 * rows * cols
     return (a.wavefronts + b.wavefronts) / config.warps_k + accesses * wide_c * word, 0.0, busy
