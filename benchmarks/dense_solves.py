@@ -6,15 +6,18 @@ torch calls cuSOLVER or MAGMA. `torch` is its own choice, and `cusolver` a prefe
 routines it then calls for a batch. The faster of the two counts. All sides have the same arrays, row by row. Calls
 alternate and are timed as in benchmarks/matmul.py. A call that waits for the GPU, as MAGMA's do, contains the host.
 Rows `factor` call torch.linalg.cholesky_ex, and rows `solve`, with one right-hand side, torch.cholesky_solve after it.
+Rows of at most 16 rows and many matrices have a side `block`, a block for each matrix in place of a thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
@@ -24,6 +27,7 @@ from benchmarks.matmul import Sides, beside_torch
 ALLOWED = {"float32": 1e-4, "float64": 1e-12}  # differences of correct results, relative to the largest element
 LIBRARIES = {"torch": "default", "cusolver": "cusolver"}  # torch's preferred libraries
 SMALL = (4, 8, 16, 32, 64, 128)
+SMALLEST, BATCHES = (4, 8, 12, 16), (16_384, 262_144)
 LARGE = ((256, 1), (256, 32), (512, 1), (512, 32), (1024, 1), (1024, 32), (2048, 1), (4096, 1))
 
 
@@ -43,6 +47,13 @@ class Row:
 
 ROWS = (
     *(Row(kind, dtype, n, 1024) for n in SMALL for dtype in ALLOWED for kind in ("factor", "solve")),
+    *(
+        Row(kind, dtype, n, batch)
+        for batch in BATCHES
+        for n in SMALLEST
+        for dtype in ALLOWED
+        for kind in ("factor", "solve")
+    ),
     *(Row("factor", dtype, n, batch) for n, batch in LARGE for dtype in ALLOWED),
     *(Row("solve", dtype, n, batch) for n, batch in LARGE[:6] for dtype in ALLOWED),
 )
@@ -76,9 +87,26 @@ def measure(row: Row, options: argparse.Namespace) -> runner.Row:
         expected = torch.cholesky_solve(b.double(), expected) if solves else expected
         return runner.difference(out.double(), expected)
 
-    runs = {"tiles": run, **{name: partial(peer, library) for name, library in LIBRARIES.items()}}
+    runs: dict[str, Callable[[], object]] = {"tiles": run}
+    runs |= {name: partial(peer, library) for name, library in LIBRARIES.items()}
+    if row.batch in BATCHES:
+        runs["block"] = in_blocks(x, y, z, info, solves)
     found = asdict(row) | beside_torch(Sides(runs, check), ALLOWED[row.dtype])
-    return found | {"to_torch": min(found["to_torch"].values())}
+    to_block = {"to_block": found["to_torch"].pop("block")} if row.batch in BATCHES else {}
+    return found | {"to_torch": min(found["to_torch"].values())} | to_block
+
+
+def in_blocks(a: Any, b: Any, out: Any, info: Any, solves: bool) -> Callable[[], object]:
+    """The call with a block for each matrix."""
+    from warp_tiles.array_products.call import lower_view, right_sides
+    from warp_tiles.array_products.prepared_solves import SolveCall, prepare_solve
+
+    matrix = lower_view(a, upper=False)
+    if solves:
+        call = SolveCall(matrix, b=right_sides(b, a), x=right_sides(out, a), has_info=True)
+        return partial(prepare_solve(call, a.device, in_threads=False).run, a, None, b, out, info)
+    call = SolveCall(matrix, lower_view(out, upper=False), has_info=True)
+    return partial(prepare_solve(call, a.device, in_threads=False).run, a, out, None, None, info)
 
 
 def summary(rows: list[runner.Row]) -> runner.Row:
@@ -86,7 +114,8 @@ def summary(rows: list[runner.Row]) -> runner.Row:
     groups: dict[str, list[float]] = {}
     for row in rows:
         if "to_torch" in row:
-            group = f"{row['kind']}, {'small' if row['n'] <= SMALL[-1] else 'large'}"
+            size = "many" if row["batch"] in BATCHES else "small" if row["n"] <= SMALL[-1] else "large"
+            group = f"{row['kind']}, {size}"
             groups.setdefault(group, []).append(row["to_torch"])
     return {"summary": {group: runner.summary(ratios) for group, ratios in groups.items()}}
 

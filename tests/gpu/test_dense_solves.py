@@ -9,7 +9,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.array_products.cases import on, values_of
+from tests.array_products.cases import LAYOUTS, on, values_of
 from tests.array_products.solve_cases import (
     cholesky_gradient,
     factor_of,
@@ -19,6 +19,7 @@ from tests.array_products.solve_cases import (
     read_triangle,
     spoiled,
 )
+from warp_tiles.array_products.thread_kernels import LEAST_BATCH
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 TYPES = {"float32": wp.float32, "float64": wp.float64}
@@ -50,6 +51,31 @@ def test_values(n: int, dtype: str, upper: bool, gpu: str) -> None:
         np.testing.assert_allclose(values_of(x), np.linalg.solve(a, b), rtol=0, atol=TOLERANCES[dtype])
         x = warp_tiles.solve(found, right, upper=upper, factored=True)
         np.testing.assert_allclose(values_of(x), np.linalg.solve(a, b), rtol=0, atol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("n", [1, 4, 13, 16])
+def test_many_small_matrices(n: int, dtype: str, upper: bool, gpu: str) -> None:
+    batch = LEAST_BATCH + 17  # the last block has fewer
+    a, b = matrices(n, n, batch), np.random.default_rng(n).normal(size=(batch, n, 3))
+    info = wp.full(batch, 7, dtype=int, device=gpu)
+    for first, second in zip(LAYOUTS.values(), reversed(LAYOUTS.values())):
+        given, right = first(read_triangle(a, upper), TYPES[dtype], gpu), second(b, TYPES[dtype], gpu)
+        found = warp_tiles.cholesky(given, second(np.full(a.shape, np.nan), TYPES[dtype], gpu), upper=upper, info=info)
+        np.testing.assert_allclose(values_of(found), factor_of(a, upper), rtol=0, atol=TOLERANCES[dtype])
+        assert not info.numpy().any()
+        x = warp_tiles.solve(given, right, upper=upper)
+        np.testing.assert_allclose(values_of(x), np.linalg.solve(a, b), rtol=0, atol=TOLERANCES[dtype])
+        x = warp_tiles.solve(found, right, right, upper=upper, factored=True)
+        np.testing.assert_allclose(values_of(x), np.linalg.solve(a, b), rtol=0, atol=TOLERANCES[dtype])
+        assert warp_tiles.cholesky(given, given, upper=upper, info=info) is given
+        np.testing.assert_allclose(values_of(given), factor_of(a, upper), rtol=0, atol=TOLERANCES[dtype])
+    orders = [(7 * matrix) % (n + 1) for matrix in range(batch)]
+    for upper_of_bad in (False, True):
+        bad = on(read_triangle(spoiled(a, orders), upper_of_bad), TYPES[dtype], gpu)
+        warp_tiles.cholesky(bad, upper=upper_of_bad, info=info)
+        assert info.numpy().tolist() == orders
 
 
 @pytest.mark.parametrize(("n", "dtype", "upper"), CASES[1:-1])

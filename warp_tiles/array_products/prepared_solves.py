@@ -20,6 +20,7 @@ from warp_tiles.array_products.solve_kernels import (
     substitution_kernel,
     triangle_kernel,
 )
+from warp_tiles.array_products.thread_kernels import ThreadKernel, fits_registers, thread_kernel, threads_of_block
 from warp_tiles.array_products.workspace import temporary
 from warp_tiles.gemm.hardware import shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES
@@ -152,11 +153,19 @@ def prepared_solve(call: SolveCall, device: Any) -> PreparedSolve:
     Raises:
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
-    return kept((call, device.alias), lambda: _prepare(call, device))
+    return kept((call, device.alias), lambda: prepare_solve(call, device))
 
 
-def _prepare(call: SolveCall, device: Any) -> PreparedSolve:
+def prepare_solve(call: SolveCall, device: Any, *, in_threads: bool = True) -> PreparedSolve:
+    """Packs the launches of a call.
+
+    Args:
+        in_threads: False to compute no matrix in one thread, so that both ways can be compared.
+    """
     columns = 0 if call.x is None else call.x.shape[2]
+    threads = threads_of_block(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], call.a.shape[0])
+    if in_threads and threads:
+        return PreparedSolve((_in_threads(call, columns, threads, device),), device, 0)
     arch = device.arch if device.is_cuda else PLANNED_GPU.arch if is_planning() else None
     config = choose(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], arch)
     if config.in_block:
@@ -193,6 +202,22 @@ def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
     arrays = [None if view is None else layout(view) for view, _ in stored] + [_info(call)]
     where = [None if view is None else (at, 0) for view, at in stored] + [(INFO, 0) if call.has_info else None]
     return _Launch(_tiled(kernel, [n], arrays, [batch], (device, config)), tuple(where))
+
+
+def _in_threads(call: SolveCall, columns: int, threads: int, device: Any) -> _Launch:
+    """One thread for each matrix."""
+    batch, n, _ = call.a.shape
+    in_registers, factors, stores = (
+        fits_registers(n, DTYPE_BYTES[call.a.dtype]),
+        not call.is_factored,
+        call.factor is not None,
+    )
+    key = ThreadKernel(call.a.dtype, n, columns, threads, in_registers, factors, stores, call.forward, call.has_info)
+    places = ((call.a, A), (call.factor, FACTOR), (call.x, X) if call.b is None else (call.b, B), (call.x, X))
+    arrays = [None if view is None else layout(view) for view, _ in places] + [_info(call)]
+    where = [None if view is None else (at, 0) for view, at in places] + [(INFO, 0) if call.has_info else None]
+    dim = -(-batch // threads) * threads if device.is_cuda else batch
+    return _Launch(packed(thread_kernel(key), [batch], arrays, [dim], device, block_dim=threads), tuple(where))
 
 
 def _info(call: SolveCall) -> Layout | None:
