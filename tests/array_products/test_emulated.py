@@ -12,7 +12,7 @@ import warp as wp
 from tests.array_products.cases import integers
 from tests.array_products.solve_cases import factor_of, matrices, read_triangle, spoiled
 from tests.emulator.conftest import compiler, machine  # noqa: F401  fixtures
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import EmulatedKernels, Generated, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION
 from tests.nightly import some
@@ -24,6 +24,7 @@ from warp_tiles.array_products.solve_kernels import (
     panel_kernel,
     substitution_kernel,
 )
+from warp_tiles.array_products.thread_kernels import ThreadKernel, thread_kernel
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 TILE, THREADS = (64, 64, 32), 128
@@ -231,3 +232,25 @@ def test_panels_and_substitutions(machine: Machine, tmp_path: Path, dtype: str, 
             (1, 2), SIZE, 0, SIZE, array, x
         )["X"]
     np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=0, atol=DTYPES[dtype])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "in_registers"), [("float32", True), ("float64", False)])
+def test_one_thread_for_a_matrix(machine: Machine, tmp_path: Path, dtype: str, in_registers: bool) -> None:  # noqa: F811
+    n, batch, threads = 6, 70, 32  # the last block has fewer matrices
+    orders = [matrix % (n + 1) for matrix in range(batch)]
+    a, b = spoiled(matrices(1, n, batch), orders), np.random.default_rng(2).normal(size=(batch, n, 2))
+    kernel = thread_kernel(ThreadKernel(dtype, n, 2, threads, in_registers, True, True, True, True))
+    none = np.full(a.shape, np.nan)
+    given = [values.astype(dtype) for values in (read_triangle(a, False), none, b, np.full(b.shape, np.nan))]
+    wp.set_module_options({"block_dim": threads}, module=kernel.module)
+    wp.compile_aot_module(kernel.module, arch=75, module_dir=tmp_path)  # without copies that the emulator lacks
+    (source,) = tmp_path.glob("*.cu")  # a module without tile functions has no plan
+    sizes = {f"{kernel.get_mangled_name()}_cuda_kernel_forward": 0}
+    text = source.read_text().replace('asm volatile("" ::: "memory");', ";")  # which only the compiler sees
+    kernels = EmulatedKernels(machine, Generated(text, (), sizes, 75, threads))
+    found = kernels.run(kernel, (3 * threads,), [batch, *given, np.full(batch, 7, dtype=np.int32)], tiled=False)
+    assert found["Info"].tolist() == orders
+    good = np.array(orders) == 0
+    np.testing.assert_allclose(found["L"][good], factor_of(a[good], False), rtol=0, atol=DTYPES[dtype])
+    np.testing.assert_allclose(found["X"][good], np.linalg.solve(a[good], b[good]), rtol=0, atol=DTYPES[dtype])

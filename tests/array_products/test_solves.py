@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from benchmarks.speed.cubin import stack_bytes
 from tests.array_products.cases import LAYOUTS, Values, on, values_of, zeros
 from tests.array_products.solve_cases import (
     cholesky_gradient,
@@ -23,8 +25,11 @@ from tests.array_products.solve_cases import (
     symmetric,
 )
 from tests.nightly import some
+from warp_tiles.array_products import thread_kernels
 from warp_tiles.array_products.prepared_solves import choose
+from warp_tiles.array_products.thread_kernels import ThreadKernel, fits_registers, thread_kernel, threads_of_block
 from warp_tiles.gemm.hardware import shared_limit
+from warp_tiles.gemm.problem import DTYPE_BYTES
 
 F64, F32 = wp.float64, wp.float32
 LARGE = 150  # strips of panels
@@ -133,6 +138,89 @@ def test_a_repeated_call() -> None:
         warp_tiles.solve(out, b, b, factored=True)
         expected = np.linalg.solve(4.0 * matrices(1, 5), scale * np.ones(5))
         np.testing.assert_allclose(values_of(b), expected, rtol=0, atol=1e-13)
+
+
+# ---- one thread for each matrix
+
+MANY = 7  # matrices, as many as no other test has
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_kernels, "LEAST_BATCH", MANY)
+    assert threads_of_block(16, 4, 4, MANY)
+    assert not threads_of_block(16, 4, 4, MANY - 1)
+
+
+@pytest.mark.usefixtures("in_threads")
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("n", some([5, 16, *(n for n in range(1, 16) if n != 5)], 2, "slow"))
+def test_small_matrices(n: int, dtype: Any) -> None:
+    tolerance = {"rtol": 0, "atol": 1e-5 if dtype is F32 else 1e-12}
+    a, info = matrices(n, n, MANY), wp.full(MANY, 7, dtype=int, device="cpu")
+    for upper, (first, second) in itertools.product((False, True), itertools.product(LAYOUTS.values(), repeat=2)):
+        given, factor = first(read_triangle(a, upper), dtype), second(np.full(a.shape, np.nan), dtype)
+        warp_tiles.cholesky(given, factor, upper=upper, info=info)
+        np.testing.assert_allclose(values_of(factor), factor_of(a, upper), **tolerance)
+        assert not info.numpy().any()
+        for columns in (0, 3):
+            b = np.random.default_rng(columns).normal(size=(MANY, n, max(1, columns)))
+            expected = np.linalg.solve(a, b) if columns else np.linalg.solve(a, b)[..., 0]
+            right = second(b, dtype) if columns else on(b[..., 0], dtype)
+            found = warp_tiles.solve(given, right, upper=upper, info=info)
+            np.testing.assert_allclose(values_of(found), expected, **tolerance)
+            assert warp_tiles.solve(factor, right, right, upper=upper, factored=True) is right
+            np.testing.assert_allclose(values_of(right), expected, **tolerance)
+        warp_tiles.cholesky(given, given, upper=upper, info=info)
+        np.testing.assert_allclose(values_of(given), factor_of(a, upper), **tolerance)
+
+
+@pytest.mark.usefixtures("in_threads")
+@pytest.mark.parametrize("n", some([5, 16, *(n for n in range(1, 16) if n != 5)], 2, "slow"))
+def test_info_of_small_matrices(n: int) -> None:
+    orders = [0, 1, n, (n + 1) // 2, 0, 1, 0]
+    a = spoiled(matrices(n, n, MANY), orders)
+    a[6, n - 1, n - 1], a[5, 0, 0] = np.nan, 0.0
+    for upper in (False, True):
+        info = wp.full(MANY, 7, dtype=int, device="cpu")
+        found = warp_tiles.cholesky(on(a, F64), upper=upper, info=info)
+        assert info.numpy().tolist() == [*orders[:6], n]
+        np.testing.assert_allclose(values_of(found)[[0, 4]], factor_of(a[[0, 4]], upper), rtol=0, atol=1e-12)
+        info.fill_(7)
+        warp_tiles.solve(on(a, F64), on(np.ones((MANY, n, 0)), F64), upper=upper, info=info)  # no right-hand sides
+        assert info.numpy().tolist() == [*orders[:6], n]
+    small = on(np.full((MANY, 1, 1), 1e-310), F64)  # subnormal
+    warp_tiles.cholesky(small, info=info)
+    assert info.numpy().tolist() == [1] * MANY
+
+
+@pytest.mark.usefixtures("in_threads")
+@pytest.mark.parametrize("upper", [False, True])
+def test_gradients_of_small_matrices(upper: bool) -> None:
+    a, b = matrices(1, 3, MANY), np.random.default_rng(2).normal(size=(MANY, 3, 2))
+    seed, lower = np.random.default_rng(1).normal(size=a.shape), factor_of(a, False)
+    given = on(read_triangle(a, upper), F64, requires_grad=True), on(b, F64, requires_grad=True)
+    (found,) = taped(lambda x: warp_tiles.cholesky(x, upper=upper), seed, given[0])
+    expected = cholesky_gradient(lower, seed.swapaxes(1, 2) if upper else seed)
+    np.testing.assert_allclose(found, expected.swapaxes(1, 2) if upper else expected, rtol=0, atol=1e-11)
+    of_a, of_b = taped(lambda x, y: warp_tiles.solve(x, y, upper=upper), seed[..., :2], *given)
+    np.testing.assert_allclose(of_b, np.linalg.solve(a, seed[..., :2]), rtol=0, atol=1e-12)
+    outer = -of_b @ np.linalg.solve(a, b).swapaxes(1, 2)
+    np.testing.assert_allclose(of_a, folded(outer, upper), rtol=0, atol=1e-11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [0, 1])
+@pytest.mark.parametrize(("dtype", "n"), [("float32", 16), ("float64", 8), ("float64", 12), ("float64", 16)])
+def test_registers_of_small_matrices(dtype: str, n: int, columns: int, tmp_path: Path) -> None:
+    size_bytes = DTYPE_BYTES[dtype]
+    threads = threads_of_block(n, columns, size_bytes, thread_kernels.LEAST_BATCH)
+    key = ThreadKernel(dtype, n, columns, threads, fits_registers(n, size_bytes), True, columns == 0, columns > 0, True)
+    module = thread_kernel(key).module
+    wp.set_module_options({"block_dim": threads}, module=module)
+    wp.compile_aot_module(module, arch=90, module_dir=tmp_path, use_ptx=False)
+    (cubin,) = tmp_path.glob("*.cubin")
+    assert set(stack_bytes(cubin.read_bytes()).values()) == {0}  # nothing is spilled
 
 
 def test_nothing_to_do() -> None:
@@ -327,6 +415,16 @@ def test_gradients_that_share_memory_are_refused_before_anything_is_written() ->
 
 
 # ---- the choice
+
+
+@pytest.mark.parametrize("size_bytes", [4, 8])
+def test_threads_fit_a_block(size_bytes: int) -> None:
+    for n, columns in itertools.product(range(1, 40), (0, 1, 3, 4, 5)):
+        threads = threads_of_block(n, columns, size_bytes, thread_kernels.LEAST_BATCH)
+        assert threads in (0, 32, 64, 128)
+        assert (n * (n + 1) // 2 + n * columns) * threads * size_bytes <= 48 << 10  # of static shared memory
+        assert not threads or (n <= 16 and columns <= 4)
+        assert not threads_of_block(n, columns, size_bytes, thread_kernels.LEAST_BATCH - 1)
 
 
 @pytest.mark.parametrize("arch", [75, 86, 90])

@@ -121,8 +121,7 @@ _SOLVE = """
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
         // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
         const unsigned place = __cvta_generic_to_shared(&to);
-        const size_t address = __cvta_generic_to_global(&from);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(address), "n"(sizeof(T)) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(&from), "n"(sizeof(T)) : "memory");
 #else
         to = from;
 #endif
