@@ -27,7 +27,7 @@ from benchmarks.matmul import Sides, beside_torch
 ALLOWED = {"float32": 1e-4, "float64": 1e-12}  # differences of correct results, relative to the largest element
 LIBRARIES = {"torch": "default", "cusolver": "cusolver"}  # torch's preferred libraries
 SMALL = (4, 8, 16, 32, 64, 128)
-SMALLEST, BATCHES = (4, 8, 12, 16), (16_384, 262_144)
+MANY = ((4, 16_384), (8, 16_384), *((n, 262_144) for n in (4, 8, 12, 16)))  # a thread for each matrix
 LARGE = ((256, 1), (256, 32), (512, 1), (512, 32), (1024, 1), (1024, 32), (2048, 1), (4096, 1))
 
 
@@ -47,13 +47,7 @@ class Row:
 
 ROWS = (
     *(Row(kind, dtype, n, 1024) for n in SMALL for dtype in ALLOWED for kind in ("factor", "solve")),
-    *(
-        Row(kind, dtype, n, batch)
-        for batch in BATCHES
-        for n in SMALLEST
-        for dtype in ALLOWED
-        for kind in ("factor", "solve")
-    ),
+    *(Row(kind, dtype, *sizes) for sizes in MANY for dtype in ALLOWED for kind in ("factor", "solve")),
     *(Row("factor", dtype, n, batch) for n, batch in LARGE for dtype in ALLOWED),
     *(Row("solve", dtype, n, batch) for n, batch in LARGE[:6] for dtype in ALLOWED),
 )
@@ -89,10 +83,11 @@ def measure(row: Row, options: argparse.Namespace) -> runner.Row:
 
     runs: dict[str, Callable[[], object]] = {"tiles": run}
     runs |= {name: partial(peer, library) for name, library in LIBRARIES.items()}
-    if row.batch in BATCHES:
+    is_many = (row.n, row.batch) in MANY
+    if is_many:
         runs["block"] = in_blocks(x, y, z, info, solves)
     found = asdict(row) | beside_torch(Sides(runs, check), ALLOWED[row.dtype])
-    to_block = {"to_block": found["to_torch"].pop("block")} if row.batch in BATCHES else {}
+    to_block = {"to_block": found["to_torch"].pop("block")} if is_many else {}
     return found | {"to_torch": min(found["to_torch"].values())} | to_block
 
 
@@ -114,7 +109,7 @@ def summary(rows: list[runner.Row]) -> runner.Row:
     groups: dict[str, list[float]] = {}
     for row in rows:
         if "to_torch" in row:
-            size = "many" if row["batch"] in BATCHES else "small" if row["n"] <= SMALL[-1] else "large"
+            size = "many" if (row["n"], row["batch"]) in MANY else "small" if row["n"] <= SMALL[-1] else "large"
             group = f"{row['kind']}, {size}"
             groups.setdefault(group, []).append(row["to_torch"])
     return {"summary": {group: runner.summary(ratios) for group, ratios in groups.items()}}

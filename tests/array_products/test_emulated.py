@@ -235,12 +235,12 @@ def test_panels_and_substitutions(machine: Machine, tmp_path: Path, dtype: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "in_registers"), [("float32", True), ("float64", False)])
-def test_one_thread_for_a_matrix(machine: Machine, tmp_path: Path, dtype: str, in_registers: bool) -> None:  # noqa: F811
+@pytest.mark.parametrize(("dtype", "dense"), [("float32", True), ("float64", False)])
+def test_one_thread_for_a_matrix(machine: Machine, tmp_path: Path, dtype: str, dense: bool) -> None:  # noqa: F811
     n, batch, threads = 6, 70, 32  # the last block has fewer matrices
     orders = [matrix % (n + 1) for matrix in range(batch)]
     a, b = spoiled(matrices(1, n, batch), orders), np.random.default_rng(2).normal(size=(batch, n, 2))
-    kernel = thread_kernel(ThreadKernel(dtype, n, 2, threads, in_registers, True, True, True, True))
+    kernel = thread_kernel(ThreadKernel(dtype, n, 2, threads, dense, dense, True, True, True, True))
     none = np.full(a.shape, np.nan)
     given = [values.astype(dtype) for values in (read_triangle(a, False), none, b, np.full(b.shape, np.nan))]
     wp.set_module_options({"block_dim": threads}, module=kernel.module)

@@ -26,7 +26,8 @@ from tests.array_products.solve_cases import (
 )
 from tests.nightly import some
 from warp_tiles.array_products import thread_kernels
-from warp_tiles.array_products.prepared_solves import choose
+from warp_tiles.array_products.call import view_of
+from warp_tiles.array_products.prepared_solves import _is_dense, choose
 from warp_tiles.array_products.thread_kernels import ThreadKernel, fits_registers, thread_kernel, threads_of_block
 from warp_tiles.gemm.hardware import shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES
@@ -147,9 +148,8 @@ MANY = 7  # matrices, as many as no other test has
 
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_kernels, "LEAST_BATCH", MANY)
-    assert threads_of_block(16, 4, 4, MANY)
-    assert not threads_of_block(16, 4, 4, MANY - 1)
+    monkeypatch.setattr(thread_kernels, "LEAST_BATCHES", {16: MANY})
+    assert threads_of_block(16, 4, 4, MANY, dense=True)
 
 
 @pytest.mark.usefixtures("in_threads")
@@ -214,8 +214,8 @@ def test_gradients_of_small_matrices(upper: bool) -> None:
 @pytest.mark.parametrize(("dtype", "n"), [("float32", 16), ("float64", 8), ("float64", 12), ("float64", 16)])
 def test_registers_of_small_matrices(dtype: str, n: int, columns: int, tmp_path: Path) -> None:
     size_bytes = DTYPE_BYTES[dtype]
-    threads = threads_of_block(n, columns, size_bytes, thread_kernels.LEAST_BATCH)
-    key = ThreadKernel(dtype, n, columns, threads, fits_registers(n, size_bytes), True, columns == 0, columns > 0, True)
+    threads, solves = threads_of_block(n, columns, size_bytes, 1 << 20, dense=True), columns > 0
+    key = ThreadKernel(dtype, n, columns, threads, True, fits_registers(n, size_bytes), True, not solves, solves, True)
     module = thread_kernel(key).module
     wp.set_module_options({"block_dim": threads}, module=module)
     wp.compile_aot_module(module, arch=90, module_dir=tmp_path, use_ptx=False)
@@ -419,12 +419,25 @@ def test_gradients_that_share_memory_are_refused_before_anything_is_written() ->
 
 @pytest.mark.parametrize("size_bytes", [4, 8])
 def test_threads_fit_a_block(size_bytes: int) -> None:
-    for n, columns in itertools.product(range(1, 40), (0, 1, 3, 4, 5)):
-        threads = threads_of_block(n, columns, size_bytes, thread_kernels.LEAST_BATCH)
+    for n, columns, dense in itertools.product(range(1, 40), (0, 1, 3, 4, 5), (False, True)):
+        threads = threads_of_block(n, columns, size_bytes, 1 << 20, dense)
         assert threads in (0, 32, 64, 128)
         assert (n * (n + 1) // 2 + n * columns) * threads * size_bytes <= 48 << 10  # of static shared memory
-        assert not threads or (n <= 16 and columns <= 4)
-        assert not threads_of_block(n, columns, size_bytes, thread_kernels.LEAST_BATCH - 1)
+        assert not threads or (n <= (16 if dense else 12) and columns <= 4)
+
+
+@pytest.mark.parametrize(("n", "batch"), [(1, 4096), (4, 4096), (5, 16384), (8, 16384), (12, 32768), (13, 65536)])
+def test_the_smallest_batch_depends_on_the_rows(n: int, batch: int) -> None:
+    assert threads_of_block(n, 1, 8, batch, dense=True)
+    assert not threads_of_block(n, 1, 8, batch - 1, dense=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_dense_arrays(layout: str) -> None:
+    for shape in ((3, 4, 4), (3, 4, 1), (3, 1, 1), (3, 1, 4)):
+        array = LAYOUTS[layout](np.zeros(shape))
+        assert _is_dense(view_of(array)) == (layout in ("rows", "columns"))
+        assert not _is_dense(view_of(array[::2]))
 
 
 @pytest.mark.parametrize("arch", [75, 86, 90])

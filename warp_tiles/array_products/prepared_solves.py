@@ -163,9 +163,10 @@ def prepare_solve(call: SolveCall, device: Any, *, in_threads: bool = True) -> P
         in_threads: False to compute no matrix in one thread, so that both ways can be compared.
     """
     columns = 0 if call.x is None else call.x.shape[2]
-    threads = threads_of_block(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], call.a.shape[0])
+    dense = all(view is None or _is_dense(view) for view in (call.a, call.factor, call.b, call.x))
+    threads = threads_of_block(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], call.a.shape[0], dense)
     if in_threads and threads:
-        return PreparedSolve((_in_threads(call, columns, threads, device),), device, 0)
+        return PreparedSolve((_in_threads(call, columns, threads, dense, device),), device, 0)
     arch = device.arch if device.is_cuda else PLANNED_GPU.arch if is_planning() else None
     config = choose(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], arch)
     if config.in_block:
@@ -204,15 +205,28 @@ def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
     return _Launch(_tiled(kernel, [n], arrays, [batch], (device, config)), tuple(where))
 
 
-def _in_threads(call: SolveCall, columns: int, threads: int, device: Any) -> _Launch:
+def _is_dense(view: View) -> bool:
+    """True if the elements of all matrices follow one another in memory, row by row or column by column."""
+    dense = contiguous(view.dtype, view.stored.shape)
+    places = zip(dense.shape, view.stored.strides, dense.strides)
+    return all(size == 1 or stride == wanted for size, stride, wanted in places)
+
+
+def _in_threads(call: SolveCall, columns: int, threads: int, dense: bool, device: Any) -> _Launch:
     """One thread for each matrix."""
     batch, n, _ = call.a.shape
-    in_registers, factors, stores = (
-        fits_registers(n, DTYPE_BYTES[call.a.dtype]),
-        not call.is_factored,
-        call.factor is not None,
+    key = ThreadKernel(
+        call.a.dtype,
+        n,
+        columns,
+        threads,
+        dense,
+        in_registers=fits_registers(n, DTYPE_BYTES[call.a.dtype]),
+        factors=not call.is_factored,
+        stores=call.factor is not None,
+        forward=call.forward,
+        has_info=call.has_info,
     )
-    key = ThreadKernel(call.a.dtype, n, columns, threads, in_registers, factors, stores, call.forward, call.has_info)
     places = ((call.a, A), (call.factor, FACTOR), (call.x, X) if call.b is None else (call.b, B), (call.x, X))
     arrays = [None if view is None else layout(view) for view, _ in places] + [_info(call)]
     where = [None if view is None else (at, 0) for view, at in places] + [(INFO, 0) if call.has_info else None]

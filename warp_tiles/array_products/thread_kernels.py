@@ -16,8 +16,9 @@ import warp as wp
 from warp_tiles.array_products.kernels import forward_kernel, types
 from warp_tiles.gemm.problem import DType
 
-LEAST_BATCH = 4096  # matrices; fewer do not fill a GPU with threads
-_MOST_ROWS, _MOST_COLUMNS = 16, 4
+# For matrices of at most so many rows: from how many on a thread for each is not slower than a block (docs/solves.md).
+LEAST_BATCHES = {4: 4_096, 8: 16_384, 12: 32_768, 16: 65_536}
+_STRIDED_ROWS, _MOST_COLUMNS = 12, 4
 _MOST_REGISTERS = 160  # 32-bit ones of a thread for the triangle
 _FEW_BYTES, _MOST_BYTES = 24 << 10, 48 << 10  # of shared memory, for a block of more than a warp, and of one
 
@@ -30,6 +31,7 @@ class ThreadKernel:
         n: Rows of a matrix.
         columns: Right-hand sides; 0 if the kernel solves nothing.
         threads: Threads of a block, and so its matrices.
+        dense: True if the elements of each array follow one another, so that few instructions compute an address.
         in_registers: True if a thread keeps the triangle in registers, else in shared memory.
         factors: True to factor A; else A is a factor.
         stores: True to store the factor in L.
@@ -41,6 +43,7 @@ class ThreadKernel:
     n: int
     columns: int
     threads: int
+    dense: bool
     in_registers: bool
     factors: bool
     stores: bool
@@ -60,15 +63,17 @@ def _pitch(n: int, columns: int) -> int:
     return n * (n + 1) // 2 + n * columns | 1
 
 
-def threads_of_block(n: int, columns: int, size_bytes: int, batch: int) -> int:
+def threads_of_block(n: int, columns: int, size_bytes: int, batch: int, dense: bool) -> int:
     """Threads of a block that computes a matrix in each; 0 if blocks or panels are used.
 
     Args:
         columns: Right-hand sides; 0 for none.
         size_bytes: Bytes of an element.
         batch: Number of matrices.
+        dense: True if the elements of each array follow one another.
     """
-    if n > _MOST_ROWS or columns > _MOST_COLUMNS or batch < LEAST_BATCH:
+    least = next((least for rows, least in LEAST_BATCHES.items() if n <= rows), None)
+    if least is None or batch < least or columns > _MOST_COLUMNS or (n > _STRIDED_ROWS and not dense):
         return 0
     matrix_bytes = _pitch(n, columns) * size_bytes
     fitting = [threads for threads in (128, 64) if threads * matrix_bytes <= _FEW_BYTES]
@@ -112,9 +117,13 @@ _SOLVE = """
         for (int e = own; e < matrices * elements; e += MATRICES) {
             const int matrix = e / elements, place = e % elements;
             const int i = by_rows ? place / columns : place % N, j = by_rows ? place % columns : place / N;
-            char* const from = reinterpret_cast<char*>(array.data) + (first + matrix) * array.strides[0];
-            const long long down = array.strides[1], along = array.strides[2];
-            act(*reinterpret_cast<T*>(from + i * down + j * along), matrix, i, j);
+            T* at = reinterpret_cast<T*>(array.data) + (first * elements + e);
+            if constexpr (!DENSE) {
+                const long long far = array.strides[0], down = array.strides[1], along = array.strides[2];
+                char* const start = reinterpret_cast<char*>(array.data);
+                at = reinterpret_cast<T*>(start + (first + matrix) * far + i * down + j * along);
+            }
+            act(*at, matrix, i, j);
         }
     };
     const auto copy = [](T& to, const T& from) {
