@@ -26,8 +26,8 @@ from tests.array_products.solve_cases import (
 )
 from tests.nightly import some
 from warp_tiles.array_products import thread_kernels
-from warp_tiles.array_products.call import view_of
-from warp_tiles.array_products.prepared_solves import _is_dense, choose
+from warp_tiles.array_products.call import lower_view, view_of
+from warp_tiles.array_products.prepared_solves import SolveCall, _is_dense, choose, prepare_solve
 from warp_tiles.array_products.thread_kernels import ThreadKernel, fits_registers, thread_kernel, threads_of_block
 from warp_tiles.gemm.hardware import shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES
@@ -192,6 +192,18 @@ def test_info_of_small_matrices(n: int) -> None:
     small = on(np.full((MANY, 1, 1), 1e-310), F64)  # subnormal
     warp_tiles.cholesky(small, info=info)
     assert info.numpy().tolist() == [1] * MANY
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_threads_and_blocks_compute_the_same() -> None:
+    a, out = on(matrices(1, 5, MANY), F64), [on(np.full((MANY, 5, 5), np.nan), F64) for _ in range(2)]
+    for in_threads, factor in zip((True, False), out):
+        call = SolveCall(lower_view(a, upper=False), lower_view(factor, upper=False))
+        prepared = prepare_solve(call, a.device, in_threads=in_threads)
+        (kernel,) = (step.launch.launch.kernel for step in prepared.steps)
+        assert kernel.key.endswith("solve_in_thread") == in_threads
+        prepared.run(a, factor, None, None, None)
+    np.testing.assert_allclose(values_of(out[0]), values_of(out[1]), rtol=0, atol=1e-14)
 
 
 @pytest.mark.usefixtures("in_threads")
