@@ -6,10 +6,13 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import warp as wp
 
-from benchmarks import client_speed, counters, gemm, runner
+from benchmarks import attention, client_speed, counters, gemm, runner
 from benchmarks.result_values import at
+from benchmarks.speed.builds import import_kernels
 from benchmarks.speed.cells import BYTES, ENTRIES, PARTS, Entry
 from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
 from warp_tiles.gemm import main_loop
@@ -27,6 +30,23 @@ def test_cells_have_unique_names_and_fit_shared_memory(part: gemm.Part) -> None:
         sizes = (cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c)
         used = sum(elements * BYTES[dtype] for elements, dtype in sizes) * (2 if cell.backward else 1)
         assert used <= SHARED_MEMORY_BYTES, entry.name
+
+
+# ---- attention
+
+
+@pytest.mark.parametrize("form", attention.FORMS)
+def test_attention_computes_what_the_benchmark_expects(form: str, tmp_path: Path) -> None:
+    cell = attention.Cell(form, 32, 16, 32, 64)
+    path = tmp_path / f"attention_{form.replace(' ', '_')}.py"
+    path.write_text(cell.text("warp"))
+    operands = [np.random.default_rng(seed).standard_normal((2, 64, 32)).astype(np.float16) for seed in range(3)]
+    out = wp.zeros((2, 64, 32), dtype=wp.float16, device="cpu")
+    inputs = [*(wp.array(values, device="cpu") for values in operands), 0.2, out]
+    kernel = import_kernels(path, path.stem).attention
+    wp.launch_tiled(kernel, dim=[2, 4], inputs=inputs, block_dim=cell.threads, device="cpu")
+    expected = attention.expected(cell, [values.astype(np.float64) for values in operands], 0.2)
+    assert runner.difference(out.numpy().astype(np.float64), expected) < attention.LARGEST_DIFFERENCE
 
 
 # ---- products that opt out of MathDx
