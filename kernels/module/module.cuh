@@ -10,4 +10,5 @@
 #include "module/adjoint_stores.cuh"
 #include "module/launch.cuh"
 #include "module/pipeline.cuh"
+#include "module/reductions.cuh"
 #include "module/stores.cuh"

@@ -13,10 +13,12 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests import reductions
 from tests.blocked_solves import BLOCKS, MOST, text
 from tests.computed_kernels import BODIES, REVERSED, SIZES, TYPES, Case, Values
 from tests.emulator import test_computed_stores as computed
 from tests.emulator import test_loop_forms as loops
+from tests.emulator import test_reductions as row_reductions
 from tests.emulator import test_store_adjoints as adjoints
 from tests.emulator.test_kernels import check_blocked
 from tests.emulator.test_nested_loops import KERNELS, check_nested
@@ -105,6 +107,17 @@ def _rounded(form: str, size: str, gpu: str, *, hooked: bool) -> list[Values]:
         arrays[2].grad = wp.array(np.ones_like(before), device=gpu)
         tape.backward()
         return [stored, arrays[0].grad.numpy(), arrays[1].grad.numpy()]
+
+
+# ---- reductions of rows: equal to Warp's in all bits
+
+
+@pytest.mark.parametrize("threads", [64, 128])
+@pytest.mark.parametrize("size", reductions.SIZES, ids=str)
+def test_row_reductions(size: tuple[int, int], threads: int, gpu: str) -> None:
+    text = reductions.text(*size)
+    ours, warps = DeviceKernels(text, gpu, threads), DeviceKernels(text, gpu, threads, async_copies=False)
+    row_reductions.check(ours, warps, size)
 
 
 # ---- blocked factorizations, solves and inverses as clients write them, compared with float64

@@ -20,6 +20,7 @@ from warp_tiles._warp.trace_builder import (
     is_array,
     is_reference,
     is_tile,
+    name_of,
 )
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import (
@@ -31,8 +32,10 @@ from warp_tiles.codegen.operations import (
     MAP,
     MATMUL,
     OPERATORS,
+    REDUCE,
     SHAPE,
     STORE,
+    SUM,
     TRANSPOSE,
     ZEROS,
     Effect,
@@ -51,11 +54,6 @@ _REVERSED = {*ELEMENTWISE, ASSIGN, LOAD, MATMUL, STORE, TRANSPOSE}
 # loads may be in flight during these: a view of a tile, and a copy that may turn out to be unread
 _WAITLESS = (ASSIGN, TRANSPOSE)
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
-
-
-def _name_of(function: Any) -> str:
-    """The key of a builtin. A user's function has parentheses, because it may have a builtin's name."""
-    return str(function.key) if function.is_builtin() else f"{function.key}()"
 
 
 class Recorder:
@@ -94,7 +92,7 @@ class Recorder:
             if not call.results:
                 call.results = tuple(flatten([output[0] if named.get("return_resolved") else output]))
             self._scalars.follow(call)
-            call.name, call.line, call.effect = _name_of(call.function), self.line, self._effect(call)
+            call.name, call.line, call.effect = name_of(call.function), self.line, self._effect(call)
             self._add(call)
         return output
 
@@ -116,7 +114,7 @@ class Recorder:
         if not isinstance(frame, RecordedOperation) or frame.function is None:
             original(statement, replay, skip_replay)
             return
-        name = _name_of(frame.function)
+        name = name_of(frame.function)
         effect, is_hooked = self._effect(frame), self._is_hooked(frame, name)
         if effect is not Effect.NONE:
             frame.wait = self._mark_wait() if frame.wait is None else frame.wait
@@ -271,11 +269,11 @@ class Recorder:
         if call is None or call.function is None or call.hook is None or call.reverses:
             return statement
         is_deterministic = getattr(getattr(self.adjoint, "deterministic", None), "enabled", False)
-        if _name_of(call.function) not in _REVERSED or is_deterministic:  # which has arguments of its own
+        if name_of(call.function) not in _REVERSED or is_deterministic:  # which has arguments of its own
             return statement
         call.reverses = True
         hooked = Hook.ADJOINT.around(call.hook, statement)
-        if _name_of(call.function) in ELEMENTWISE:
+        if name_of(call.function) in ELEMENTWISE:
             hooked = f"{Hook.RECOMPUTE.around(call.hook, call.statement)} {hooked}"
         return hooked
 
@@ -285,6 +283,8 @@ class Recorder:
             return all(map(is_tile, call.operands))  # vectors, and elements of tiles, have these too
         if name in OPERATORS:
             return any(map(is_tile, call.operands))
+        if name in (REDUCE, SUM):
+            return not is_tile(call.operands[-1])  # along an axis
         return name in (LOAD, STORE, ASTYPE, MAP, ZEROS, TRANSPOSE) or (name == MATMUL and call.site is not None)
 
     def _bare_statement(self, frame: Statement) -> None:

@@ -129,6 +129,11 @@ def is_reference(value: Any) -> bool:
     return bool(find("types.is_reference")(getattr(value, "type", None)))
 
 
+def name_of(function: Any) -> str:
+    """The key of a builtin. A user's function has parentheses, because it may have a builtin's name."""
+    return str(function.key) if function.is_builtin() else f"{function.key}()"
+
+
 def changed_operands(function: Any, bound: Mapping[str, Any]) -> frozenset[str]:
     """The C++ names of the variables that a call may change in place, apart from tiles, arrays and its results.
 
@@ -271,7 +276,7 @@ class TraceBuilder:
         return Product(site, factor, self._scalars.constant(beta))
 
     def _value(self, var: Any, constants: Mapping[int, Any], memory: frozenset[str] = frozenset()) -> Value:
-        name = var.emit() if hasattr(var, "emit") else str(getattr(var, "key", var))
+        name = var.emit() if hasattr(var, "emit") else name_of(var) if hasattr(var, "is_builtin") else str(var)
         if is_tile(var):
             return self._tile(var, name, memory)
         parameter = bool(getattr(var, "is_parameter", False)) or self._is_argument(var)

@@ -1,6 +1,7 @@
-"""Writes the stores that compute their tile, and their adjoints, as C++: the bodies of macros.
+"""Writes stores that compute their tile, their adjoints, and reductions of rows, as C++: the bodies of macros.
 
-The macros call the device functions of ``stores.cuh``, ``accumulator_stores.cuh`` and ``adjoint_chains.cuh``.
+The macros call the device functions of ``stores.cuh``, ``accumulator_stores.cuh``, ``adjoint_chains.cuh`` and
+``reductions.cuh``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from warp_tiles.codegen.emit_loops import staged_name
 from warp_tiles.codegen.macros import STATEMENT, Hook, Macros, local_function
-from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore
+from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore, RowReduction
 from warp_tiles.codegen.operations import Tile
 
 
@@ -58,6 +59,15 @@ def _emit(macros: Macros, found: ComputedStore, sources: Iterable[Tile], call: s
     texts[found.store.own_hook] = end
     for position, (hook, text) in enumerate(sorted(texts.items())):
         macros.replace(Hook.AT, hook, text if position else "{ " + text)
+
+
+def emit_reductions(macros: Macros, reductions: Iterable[RowReduction]) -> None:
+    """Writes reductions of rows."""
+    for found in reductions:
+        tile, result = found.operation.tiles
+        function = f"[](auto x, auto y) {{ return wp::{found.builtin}(x, y); }}"
+        text = f"{result.name} = wt_module::reduce_rows({function}, {tile.name});"
+        macros.replace(Hook.AT, found.operation.own_hook, text)
 
 
 # ---- adjoints

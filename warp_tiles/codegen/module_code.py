@@ -424,6 +424,21 @@ class ReversedStore:
     overlap: bool
 
 
+# ---- reductions
+
+
+@dataclass(frozen=True)
+class RowReduction:
+    """A reduction of a tile's rows whose rows threads reduce alone.
+
+    Attributes:
+        builtin: The builtin function that it applies.
+    """
+
+    operation: Operation
+    builtin: str
+
+
 # ---- the module
 
 
@@ -453,6 +468,7 @@ class ModuleCode:
         moves: True if loads and stores are written again, by the functions of ``kernels/module``.
         loads, replayed: The loads of the program, and those of its repetition in the reverse pass.
         stores: The stores of computed tiles, without those of ``loops``.
+        reductions: The reductions of rows that threads compute alone.
         skipped: Hooks of the products that the reverse pass does not repeat.
         unread: Hooks of the assignments that nobody reads.
     """
@@ -467,5 +483,6 @@ class ModuleCode:
     replayed: Loads = field(default_factory=Loads)
     stores: tuple[ComputedStore, ...] = ()
     reversed_stores: tuple[ReversedStore, ...] = ()
+    reductions: tuple[RowReduction, ...] = ()
     skipped: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()

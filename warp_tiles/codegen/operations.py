@@ -39,6 +39,7 @@ class Effect(Enum):
 
 LOAD, STORE, MATMUL = "tile_load", "tile_store", "tile_matmul"
 ASTYPE, MAP = "tile_astype", "tile_map"  # these compute a tile in registers
+REDUCE, SUM = "tile_reduce", "tile_sum"  # of a tile, or along an axis, which is the last operand
 SHAPE = "shape"  # of an array
 TUPLE = "tuple"  # of numbers, such as an offset
 CONDITION = "condition"  # a comparison, or conditions joined by "and" or "or"

@@ -10,7 +10,12 @@ from __future__ import annotations
 import itertools
 
 from warp_tiles.codegen.emit_loops import SYNC, emit_loads, emit_loops, emit_reverse, reversed_types, staged_types
-from warp_tiles.codegen.emit_stores import emit_accumulator_store, emit_computed_stores, emit_store_adjoint
+from warp_tiles.codegen.emit_stores import (
+    emit_accumulator_store,
+    emit_computed_stores,
+    emit_reductions,
+    emit_store_adjoint,
+)
 from warp_tiles.codegen.macros import Hook, Macros
 from warp_tiles.codegen.module_code import AccumulatorStore, LoopAccumulators, ModuleCode
 from warp_tiles.compile import sources
@@ -85,6 +90,7 @@ def _macros(code: ModuleCode) -> Macros:
             emit_accumulator_store(macros, loop.accumulator_store)
     emit_loads(macros, code.loads, code.replayed)
     emit_computed_stores(macros, code.stores)
+    emit_reductions(macros, code.reductions)
     for store in code.reversed_stores:
         emit_store_adjoint(macros, store)
     for number in code.skipped:  # by a barrier, because the next statement may read their tiles

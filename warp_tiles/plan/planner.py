@@ -23,6 +23,7 @@ from warp_tiles.codegen.module_code import (
     aligned,
 )
 from warp_tiles.codegen.operations import UNREAD_ASSIGN
+from warp_tiles.codegen.reductions import row_reductions
 from warp_tiles.codegen.session import FunctionUse, Session, Site
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
@@ -333,6 +334,7 @@ class _Planner:
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse_ring}, replayed=True),
             stores=tuple(store for store in stores if store.store not in stored),
             reversed_stores=tuple(reverse),
+            reductions=tuple(one for function in moving for one in row_reductions(function, self.session.block_dim)),
             skipped=self._skipped(calls) if self.settings.register_accumulators else (),
             unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )
