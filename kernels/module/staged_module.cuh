@@ -3,6 +3,7 @@
 // The device functions of a module with a loop that loads into stages.
 #pragma once
 
+#include "module/chains.cuh"
 #include "module/fma_product.cuh"
 #include "module/module.cuh"
 #include "module/product.cuh"

@@ -15,7 +15,18 @@ from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS
 from tests.loop_texts import LOAD_A, LOAD_B, START, STORE, Form, kernel
 from warp_tiles._warp.internals import find
-from warp_tiles.codegen.operations import ASSIGN, ELEMENTWISE, OPERATORS, UNREAD_ASSIGN, Operation, Tile
+from warp_tiles.codegen.operations import (
+    ASSIGN,
+    COPY,
+    ELEMENTWISE,
+    OPERATORS,
+    REDUCE,
+    SUM,
+    TILE_ASSIGN,
+    UNREAD_ASSIGN,
+    Operation,
+    Tile,
+)
 from warp_tiles.codegen.trace import Branch, Loop
 from warp_tiles.plan.planner import GeneratedModule
 
@@ -36,10 +47,19 @@ def check_hooks(generated: GeneratedModule) -> None:
         numbers += [number for number in (*waits, function.end_wait) if number is not None]
         for node in nodes:
             if isinstance(node, Operation):
-                hooked = ("tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros", "tile_transpose")
-                is_operator = node.name in OPERATORS | {"add_inplace", "sub_inplace"} and any(
+                hooked = (
+                    "tile_load",
+                    "tile_store",
+                    "tile_astype",
+                    "tile_map",
+                    "tile_zeros",
+                    "tile_transpose",
+                    TILE_ASSIGN,
+                )
+                is_operator = node.name in OPERATORS | {"add_inplace", "sub_inplace", COPY} and any(
                     isinstance(value, Tile) for value in node.operands
                 )
+                is_operator |= node.name in (REDUCE, SUM) and not isinstance(node.operands[-1], Tile)
                 is_copy = node.name == UNREAD_ASSIGN or (node.name == ASSIGN and len(node.tiles) == 2)
                 is_hooked = node.name in hooked or is_operator or is_copy or node.product is not None
                 assert (node.hook is not None) == is_hooked

@@ -13,9 +13,11 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests import reductions
+from tests import chain_forms, reductions
 from tests.blocked_solves import BLOCKS, MOST, text
+from tests.chain_forms import FORMS as CHAINS
 from tests.computed_kernels import BODIES, REVERSED, SIZES, TYPES, Case, Values
+from tests.emulator import test_chains as chains
 from tests.emulator import test_computed_stores as computed
 from tests.emulator import test_loop_forms as loops
 from tests.emulator import test_reductions as row_reductions
@@ -118,6 +120,16 @@ def test_row_reductions(size: tuple[int, int], threads: int, gpu: str) -> None:
     text = reductions.text(*size)
     ours, warps = DeviceKernels(text, gpu, threads), DeviceKernels(text, gpu, threads, async_copies=False)
     row_reductions.check(ours, warps, size)
+
+
+# ---- loops whose tiles stay in registers between their products: sums of rows are Warp's in all bits
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains(name: str, gpu: str) -> None:
+    text, threads = CHAINS[name].text, chain_forms.THREADS
+    ours, warps = DeviceKernels(text, gpu, threads), DeviceKernels(text, gpu, threads, async_copies=False)
+    chains.check(ours, warps, CHAINS[name])
 
 
 # ---- blocked factorizations, solves and inverses as clients write them, compared with float64

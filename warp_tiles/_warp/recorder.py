@@ -27,6 +27,7 @@ from warp_tiles.codegen.operations import (
     ASSIGN,
     ASTYPE,
     CONDITION,
+    COPY,
     ELEMENTWISE,
     LOAD,
     MAP,
@@ -36,6 +37,7 @@ from warp_tiles.codegen.operations import (
     SHAPE,
     STORE,
     SUM,
+    TILE_ASSIGN,
     TRANSPOSE,
     ZEROS,
     Effect,
@@ -149,7 +151,7 @@ class Recorder:
         self._begin_loop("range")
         variable = self._unrecorded(original, *args, **named)
         block = self._blocks[-1]
-        block.variable = variable.emit()
+        block.variable, block.iterator = variable.emit(), args[0].emit() if args else ""
         constant = args[1] if len(args) > 1 else named.get("constant_range")
         start, stop, step = (getattr(constant, name, None) for name in ("start", "stop", "step"))
         if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
@@ -281,11 +283,13 @@ class Recorder:
         builtin = ELEMENTWISE.get(name)
         if name == ASSIGN or (builtin is not None and builtin.updates is not None):
             return all(map(is_tile, call.operands))  # vectors, and elements of tiles, have these too
-        if name in OPERATORS:
+        if name in OPERATORS or name == COPY:
             return any(map(is_tile, call.operands))
         if name in (REDUCE, SUM):
             return not is_tile(call.operands[-1])  # along an axis
-        return name in (LOAD, STORE, ASTYPE, MAP, ZEROS, TRANSPOSE) or (name == MATMUL and call.site is not None)
+        return name in (LOAD, STORE, ASTYPE, MAP, ZEROS, TRANSPOSE, TILE_ASSIGN) or (
+            name == MATMUL and call.site is not None
+        )
 
     def _bare_statement(self, frame: Statement) -> None:
         jump = _LOOP_JUMPS.get(frame.node)

@@ -84,6 +84,7 @@ class RecordedBlock:
     line: int
     hook: int = -1
     variable: str = ""
+    iterator: str = ""
     nodes: list[RecordedOperation | RecordedBlock] = field(default_factory=list)
     wait: int | None = None
     end_wait: int | None = None
@@ -256,7 +257,18 @@ class TraceBuilder:
                 return Branch(inside, node.wait, node.end_wait, condition)
             kind = cast("Literal['range', 'while', 'unrolled']", node.kind)
             waits = node.wait, node.end_wait
-            return Loop(kind, node.line, node.hook, inside, node.variable, *waits, node.steps, node.reverses, condition)
+            return Loop(
+                kind,
+                node.line,
+                node.hook,
+                inside,
+                node.variable,
+                *waits,
+                node.steps,
+                node.reverses,
+                condition,
+                node.iterator,
+            )
         operands = tuple(self._value(value, node.constants) for value in node.operands)
         memory = frozenset().union(*(value.memory for value in operands if isinstance(value, Tile)))
         results = tuple(self._value(value, {}, memory) for value in node.results)

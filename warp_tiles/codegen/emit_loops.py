@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
+from warp_tiles.codegen.emit_chains import emit_chain
 from warp_tiles.codegen.macros import STATEMENT, Hook, Macros
 from warp_tiles.codegen.module_code import (
     Accumulation,
@@ -67,7 +68,8 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
     for decision in decisions:
         if decision.ring is not None:
             _emit_ring(macros, decision, decision.ring)
-    without_stages = [decision for decision in decisions if decision.ring is None]
+        emit_chain(macros, decision)
+    without_stages = [decision for decision in decisions if decision.ring is None and decision.chain is None]
     arrays = {product.array: product for decision in without_stages for product in decision.accumulations}
     for product in arrays.values():
         name, count, ctype = _accumulators(product), product.accumulators.count, product.accumulators.ctype

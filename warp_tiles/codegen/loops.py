@@ -18,11 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import plan_reverse
+from warp_tiles.codegen.chains import is_chain, plan_chain
 from warp_tiles.codegen.module_code import (
     Accumulation,
     AccumulatorStore,
     Addition,
     Buffer,
+    Chain,
     LoopAccumulators,
     LoopDecision,
     ReverseRing,
@@ -78,6 +80,21 @@ class _Decider:
         buffers: tuple[Buffer, ...] = ()
         arrival: int | None = None
         store: AccumulatorStore | Rejected | None = None
+        chain = plan_chain(self.context, loop, products, target) if is_chain(loop, products) else None
+        if isinstance(chain, Chain):
+            loads = tuple(load.load for load in chain.loads)
+            is_reversed = function.label in self.context.module.reversed
+            reverse = Rejected("several_products", (len(products),)) if is_reversed else None
+            return LoopDecision(
+                function.label,
+                function.file,
+                loop.line,
+                loop.hook,
+                len(products),
+                loads=loads,
+                reverse=reverse,
+                chain=chain,
+            )
         staged = self._staged(loop, around, products)
         if isinstance(staged, Ring) and target.forbidden:
             instruction = staged.loop.instruction
@@ -103,6 +120,8 @@ class _Decider:
             has_functions = all(product.site in target.variants for product in products)
             if loop.kind != "unrolled" and staged and (loads or (has_functions and staged not in reasons)):
                 reasons.append(staged.after(f"{'not more' if loads else 'no'} stages: "))
+        if isinstance(chain, Rejected) and not (accumulations or loads):
+            reasons.append(chain.after("no chain: "))
         found = LoopDecision(
             function.label,
             function.file,

@@ -121,6 +121,11 @@ class Accumulation:
 # ---- loops
 
 
+def aligned(size_bytes: int) -> int:
+    """Bytes of shared memory for so many bytes of elements: a multiple of 16, as Warp allocates tiles."""
+    return -(-size_bytes // 16) * 16
+
+
 @dataclass(frozen=True)
 class StageBuffer:
     """The place of a loaded tile in a stage.
@@ -187,11 +192,6 @@ class Ring:
         return next(buffer for root, buffer in self.buffers.items() if root in tile.memory)
 
 
-def aligned(size_bytes: int) -> int:
-    """Bytes of shared memory for so many bytes of elements: a multiple of 16, as Warp allocates tiles."""
-    return -(-size_bytes // 16) * 16
-
-
 @dataclass(frozen=True)
 class Buffer:
     """The second buffer of a tile that a loop loads.
@@ -256,6 +256,68 @@ class ReverseRing:
 
 
 @dataclass(frozen=True)
+class ChainLoad:
+    """A tile that an iteration of a chain loads.
+
+    Attributes:
+        array: The array, which is the same in each iteration.
+        offsets: The numbers in its place that change with the loop's variable, and by how much for each increment.
+    """
+
+    load: Operation
+    array: Array
+    offsets: tuple[tuple[str, int], ...]
+
+    @property
+    def tile(self) -> Tile:
+        """The loaded tile."""
+        (tile,) = self.load.tiles
+        return tile
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A loop that keeps the tiles between its products in registers (:mod:`warp_tiles.codegen.chains`).
+
+    Attributes:
+        rows: Rows of each matrix that a warp has.
+        idle: The tile in whose memory the second stage lies.
+        operations: The operations on tiles that registers hold, in the order of the program.
+        carried: The tiles that live over the iterations, in shared memory before and after the loop.
+        made: The tiles that an iteration makes.
+        fixed: The left operands that do not change in the loop.
+        roots: The tile of a view, by the view's name.
+        transposed: The loaded tile of a transposed view, by the view's name.
+        accumulators: Registers of a thread that hold the Cs.
+        registers: Registers of a thread, by estimate.
+        more: C++ that is true in an iteration if another one follows.
+        increment: C++ of what the next iteration adds to the loop's variable.
+    """
+
+    more: str
+    increment: str
+    rows: int
+    loads: tuple[ChainLoad, ...]
+    idle: Tile
+    operations: tuple[Operation, ...]
+    carried: tuple[Tile, ...]
+    made: tuple[Tile, ...]
+    fixed: tuple[Tile, ...]
+    roots: Mapping[str, Tile]
+    transposed: Mapping[str, Tile]
+    products: Mapping[Operation, GemmProblem]
+    accumulators: int
+    registers: int
+
+    instruction = "mma_m16n8k16"
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage."""
+        return sum(aligned(load.tile.size_bytes) for load in self.loads)
+
+
+@dataclass(frozen=True)
 class LoopDecision:
     """The decision about one loop.
 
@@ -277,6 +339,7 @@ class LoopDecision:
         accumulator_store: The store that takes the accumulators from registers, or the reason why C is written; None
             without stages.
         cost: What a setting that forbids stages costs the loop; None if none does.
+        chain: How the tiles between its products stay in registers; None if they do not.
     """
 
     function: str
@@ -293,6 +356,7 @@ class LoopDecision:
     arrival: int | None = None
     accumulator_store: AccumulatorStore | Rejected | None = None
     cost: Rejected | None = None
+    chain: Chain | None = None
 
     @property
     def state(self) -> str:
@@ -312,12 +376,16 @@ class LoopDecision:
     @property
     def registers(self) -> int:
         """Registers of a thread that products from stages take, by estimate, in both directions; 0 without any."""
+        if self.chain is not None:
+            return self.chain.registers
         reverse = self.reverse_ring
         return max(self.ring.loop.registers if self.ring else 0, reverse.answer.registers if reverse else 0)
 
     @property
     def accumulators(self) -> int:
         """Registers of a thread that hold accumulators of products from stages, at most."""
+        if self.chain is not None:
+            return self.chain.accumulators
         reverse = self.reverse_ring
         arrays = {one.accumulation.array: one.plan.accumulators for one in self.ring.products} if self.ring else {}
         return max(sum(arrays.values()), reverse.answer.accumulators if reverse else 0)

@@ -49,6 +49,8 @@ TRANSPOSE = "tile_transpose"  # a view of the whole tile
 VIEW = "tile_view"  # of a part of a tile
 RESHAPES = frozenset({"tile_reshape", "tile_squeeze"})  # views of all elements of a tile, in another shape
 ASSIGN = "assign"  # to a variable, to an element, or of a whole tile
+TILE_ASSIGN = "tile_assign"  # the builtin, which copies a tile into another one
+COPY = "copy"  # of a value to a new variable
 UNREAD_ASSIGN = "unread_assign"  # of a tile that nobody reads (warp_tiles.codegen.trace)
 # operators on numbers, and on the elements of tiles
 OPERATORS = frozenset({"add", "sub", "mul", "div", "neg", "bit_and", "bit_or", "bit_xor"})
@@ -60,6 +62,7 @@ RANDOM = frozenset(
         *("sample_unit_sphere", "sample_unit_sphere_surface", "sample_unit_square"),
     }
 )
+_COMMUTATIVE = frozenset({"add", "max", "min", "mul"})
 # Warp unrolls these, so that a thread holds index, address and value of all its elements at once
 INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add_indexed"})
 # these make a view of an operand's memory: they read and write no element, and do not wait
@@ -384,6 +387,14 @@ class Operation:
     def elementwise(self) -> Elementwise | None:
         """What is known of an elementwise builtin; None for other operations."""
         return ELEMENTWISE.get(self.name)
+
+    @property
+    def reduction(self) -> str:
+        """The commutative builtin that a reduction of a tile applies; empty for other operations."""
+        if self.name == SUM:
+            return "add"
+        name = self.operands[0].name if self.name == REDUCE else ""
+        return name if name in _COMMUTATIVE else ""
 
     @property
     def assigned_tile(self) -> Tile | None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warp_tiles.codegen.module_code import RowReduction
-from warp_tiles.codegen.operations import REDUCE, SUM, Operation, Scalar, Tile
+from warp_tiles.codegen.operations import Scalar, Tile
 from warp_tiles.codegen.trace import FunctionTrace
 from warp_tiles.gemm.hardware import LANES
 
-_COMMUTATIVE = frozenset({"add", "max", "min", "mul"})
 _PART = LANES  # elements that a warp of Warp's reduces together
 _LONGEST_ROW = 256  # Warp's block reduces longer rows together, in another order
 _FEW_ROWS = 8  # with fewer rows, most threads would have none
@@ -24,24 +23,17 @@ def row_reductions(function: FunctionTrace, threads: int) -> Iterator[RowReducti
     if threads % LANES:  # then a part has other elements
         return
     for operation in function.operations():
-        builtin, tile = _function_of(operation), next(iter(operation.tiles), None)
-        if operation.hook is None or builtin not in _COMMUTATIVE or tile is None or not _is_reduced(tile):
+        builtin, tile = operation.reduction, next(iter(operation.tiles), None)
+        if operation.hook is None or not builtin or tile is None or not tile.owner or not tile.dense:
             continue
         axis = operation.operands[-1]
-        if isinstance(axis, Scalar) and axis.constant == 1:
+        if isinstance(axis, Scalar) and axis.constant == 1 and has_whole_parts(tile):
             yield RowReduction(operation, builtin)
 
 
-def _function_of(operation: Operation) -> str:
-    """The builtin that a reduction applies; empty for other operations."""
-    if operation.name == SUM:
-        return "add"
-    return operation.operands[0].name if operation.name == REDUCE else ""
-
-
-def _is_reduced(tile: Tile) -> bool:
-    """True for a tile of whole parts that begins at a vector."""
-    if not tile.owner or not tile.dense or tile.dtype != "float32" or len(tile.shape) != 2:
+def has_whole_parts(tile: Tile) -> bool:
+    """True for a tile of rows that Warp reduces in whole parts."""
+    if tile.dtype != "float32" or len(tile.shape) != 2:
         return False
     rows, columns = tile.shape
     return rows >= _FEW_ROWS and columns % _PART == 0 and _PART < columns <= _LONGEST_ROW

@@ -30,6 +30,7 @@ class Loop:
         steps: Start, end and step of a range of constants, if Warp's code generator knows them, else None.
         reverses: True if the reversed loop has hooks before and after it.
         condition: C++ name of the variable that decides about a ``while`` loop; empty if it is unknown.
+        iterator: C++ name of the state of a ``range`` loop; if ``steps`` are known, that of the variable's next value.
     """
 
     kind: Literal["range", "while", "unrolled"]
@@ -42,6 +43,7 @@ class Loop:
     steps: tuple[int, int, int] | None = None
     reverses: bool = False
     condition: str = ""
+    iterator: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,6 +143,19 @@ REASONS = {
     "load_after_product": "it loads tiles after a product: load them before the first one",
     "jump_before_product": "a branch, loop or jump lies between its loads and its products: move it away",
     "operand_not_loaded_whole": "an operand of line {} is not a whole tile that the loop loads: load it as one",
+    # ---- chains of products
+    "no_chain": "an operand is both multiplied and changed: use two tiles",
+    "chain_with_branches": "branches or loops lie in it: move them out of the loop",
+    "not_in_chain": "{} is no operation of a chain: move it out of the loop",
+    "chain_tile": "a tile of shape {} and {} does not fit a chain: use one that docs/loops.md describes",
+    "chain_rows": "{} rows are no multiple of {} warps with {} rows each: use fewer threads or more rows",
+    "used_outside": "line {} uses a tile that the loop makes: copy it to another tile in the loop",
+    "chain_registers": (
+        "its tiles need {} registers of a thread, which has room for {}: use more threads or smaller tiles"
+    ),
+    "chain_memory": (
+        "a second stage of {} bytes needs the memory of a tile in registers, and the largest has {}: use more rows"
+    ),
     # ---- stores of accumulators
     "several_cs": "the loop has several Cs: give each a loop of its own",
     "several_factors": "its products have different factors or sizes: use one alpha and one size",

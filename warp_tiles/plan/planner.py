@@ -239,6 +239,7 @@ class _Planner:
     def _calls(self, loops: tuple[LoopDecision, ...]) -> _Calls:
         """The roles of each product site that functions compute: those that no loop with stages computes."""
         staged = {product.operation.site for loop in loops if loop.ring for product in loop.accumulations}
+        staged |= {product.site for loop in loops if loop.chain for product in loop.chain.products}
         reverse = {loop.reverse_ring.product.site for loop in loops if loop.reverse_ring}
         repeated = self.generated.called - sites_without_replay(self.trace) - reverse  # forward, by the reverse pass
 
@@ -312,13 +313,15 @@ class _Planner:
         called = any(call.variant is not None for call in named)
         variants = (*(call.variant for call in named), *(product for product, _ in summed.values()))
         used = (self.function_of(variant) for variant in variants if variant is not None)
-        has_stages = any(loop.ring or loop.reverse_ring for loop in loops)
+        has_stages = any(loop.ring or loop.reverse_ring or loop.chain for loop in loops)
         moves = self.settings.async_copies and bool(called or summed or has_stages)
         moving = traces if moves else ()
         kept = (loop.accumulator_store for loop in loops)
         stored = {store.computed.store for store in kept if isinstance(store, AccumulatorStore)}
         stores = (store for function in moving for store in computed_stores(function))
         reverse = (store for function in moving for store in reversed_stores(Context(self.trace, function)))
+        chained = {operation for loop in loops if loop.chain for operation in loop.chain.operations}
+        reductions = (one for function in moving for one in row_reductions(function, self.session.block_dim))
         return ModuleCode(
             hooks=tuple(hook for function in traces for hook in function.hooks()),
             calls=named,
@@ -334,7 +337,7 @@ class _Planner:
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse_ring}, replayed=True),
             stores=tuple(store for store in stores if store.store not in stored),
             reversed_stores=tuple(reverse),
-            reductions=tuple(one for function in moving for one in row_reductions(function, self.session.block_dim)),
+            reductions=tuple(one for one in reductions if one.operation not in chained),
             skipped=self._skipped(calls) if self.settings.register_accumulators else (),
             unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )

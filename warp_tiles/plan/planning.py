@@ -207,6 +207,7 @@ class PlannedLoop:
             decision.state,
             2 if decision.loads else 1,
             "; ".join(dict.fromkeys(map(str, reasons))),
+            instruction=decision.chain.instruction if decision.chain else "",
             accumulators=decision.accumulators,
             codes=tuple(dict.fromkeys(reason.code for reason in reasons if isinstance(reason, Rejected))),
             gradients=gradients,
@@ -392,7 +393,13 @@ def _where(extra_bytes: int) -> str:
 
 def _reasons(decision: LoopDecision) -> Iterator[Rejected | str]:
     """How a loop is computed, and why not otherwise."""
-    ring = decision.ring
+    ring, chain = decision.ring, decision.chain
+    if chain is not None:
+        yield (
+            f"{chain.instruction} multiplies 2 stages of {chain.stage_bytes} bytes, in idle tiles; the tiles between "
+            "its products stay in registers"
+        )
+        return
     if ring is None:
         extra = extra_bytes(decision.buffers)
         if in_c := sum(buffer.size_bytes for buffer in decision.buffers) - extra:

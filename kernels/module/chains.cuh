@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Chains of products: the C of a product goes through elementwise operations and reductions of rows to the A of the next one, in
+// registers. Each warp has ROWS rows of all matrices and columns of a chain. With g = lane / 4 and q = lane % 4, a lane has of them
+//
+//   a matrix   at[(i * COLUMNS / 8 + j) * 4 + e]: row 16 * i + 8 * (e / 2) + g, column 8 * j + 2 * q + e % 2, as an instruction has D
+//   a column   at[2 * i + half]: row 16 * i + 8 * half + g, which four lanes have
+//
+// Elementwise operations are those of stores.cuh, for all elements of a lane at once. The B of a product lies in a stage buffer.
+#pragma once
+
+#include "module/fragments.cuh"
+#include "module/pipeline.cuh"
+#include "module/reductions.cuh"
+#include "module/stores.cuh"
+
+namespace wt_module {
+
+// The two stage buffers of a tile: its own memory, and memory elsewhere.
+struct ChainBuffer {
+    unsigned current;  // that is multiplied in this iteration
+    unsigned sum;      // of both addresses
+
+    inline __device__ void start(unsigned own, unsigned second)
+    {
+        current = own;
+        sum = own + second;
+    }
+    inline __device__ unsigned next() const { return sum - current; }
+    inline __device__ void swap() { current = next(); }
+};
+
+template <int ROWS> inline __device__ int chain_row(int i, int half)
+{
+    return static_cast<int>(threadIdx.x) / 32 * ROWS + 16 * i + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4;
+}
+
+// Calls act(index, row, column) for each pair of neighbouring elements of a lane: the index of the first one, and its place.
+template <int ROWS, int COLUMNS, class Act> inline __device__ void for_each_pair(const Act& act)
+{
+    const int q = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int i = 0; i < ROWS / 16; ++i)
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                act((i * COLUMNS / 8 + j) * 4 + 2 * half, chain_row<ROWS>(i, half), 8 * j + 2 * q);
+}
+
+// Reads a lane's elements of a dense shared tile: a column, or a matrix.
+template <int ROWS, typename T, int COUNT, typename Layout, bool Owner>
+inline __device__ void read_fragment(Elements<T, COUNT>& to, const wp::tile_shared_t<T, Layout, Owner>& tile)
+{
+    if constexpr (COUNT == ROWS / 8) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            to.at[i] = tile.data.ptr[chain_row<ROWS>(i / 2, i % 2)];
+    } else {
+        constexpr int COLUMNS = Layout::Shape::dim(1);
+        for_each_pair<ROWS, COLUMNS>([&](int index, int row, int column) {
+            const auto pair = wt::arch::load<2>(tile.data.ptr + row * COLUMNS + column);
+            to.at[index] = pair.at[0], to.at[index + 1] = pair.at[1];
+        });
+    }
+}
+
+// Writes them.
+template <int ROWS, typename T, int COUNT, typename Layout, bool Owner>
+inline __device__ void write_fragment(const Elements<T, COUNT>& from, wp::tile_shared_t<T, Layout, Owner>& tile)
+{
+    if constexpr (COUNT == ROWS / 8) {
+        if (threadIdx.x % 4 == 0) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i)
+                tile.data.ptr[chain_row<ROWS>(i / 2, i % 2)] = from.at[i];
+        }
+    } else {
+        constexpr int COLUMNS = Layout::Shape::dim(1);
+        for_each_pair<ROWS, COLUMNS>([&](int index, int row, int column) {
+            wt::arch::store(tile.data.ptr + row * COLUMNS + column, wt::Vector<T, 2> {from.at[index], from.at[index + 1]});
+        });
+    }
+}
+
+// The same for a column in registers, as Warp's tiles in registers have it. It passes through shared memory that nothing else uses.
+template <int ROWS, typename T, int COUNT, typename Layout>
+inline __device__ void read_column(Elements<T, COUNT>& to, const wp::tile_register_t<T, Layout>& tile, void* memory)
+{
+    T* const column = static_cast<T*>(memory);
+    WP_TILE_SYNC();
+#pragma unroll
+    for (int i = 0; i < Layout::NumRegs; ++i)
+        if (const int row = Layout::linear_from_register(i); Layout::valid(row))
+            column[row] = tile.data[i];
+    WP_TILE_SYNC();
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+        to.at[i] = column[chain_row<ROWS>(i / 2, i % 2)];
+}
+
+template <int ROWS, typename T, int COUNT, typename Layout>
+inline __device__ void write_column(const Elements<T, COUNT>& from, wp::tile_register_t<T, Layout>& tile, void* memory)
+{
+    T* const column = static_cast<T*>(memory);
+    if (threadIdx.x % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            column[chain_row<ROWS>(i / 2, i % 2)] = from.at[i];
+    }
+    WP_TILE_SYNC();
+#pragma unroll
+    for (int i = 0; i < Layout::NumRegs; ++i)
+        if (const int row = Layout::linear_from_register(i); Layout::valid(row))
+            tile.data[i] = column[row];
+    WP_TILE_SYNC();
+}
+
+// Returns a matrix whose columns all are the given one.
+template <int COUNT, typename T, int HALVES> inline __device__ Elements<T, COUNT> spread_column(const Elements<T, HALVES>& column)
+{
+    constexpr int PER_BLOCK = COUNT / (HALVES / 2);  // elements of 16 rows
+    Elements<T, COUNT> matrix;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+        matrix.at[i] = column.at[i / PER_BLOCK * 2 + i % 4 / 2];
+    return matrix;
+}
+
+// Reduces the rows of a matrix with a commutative function. If ORDERED, in the order of reductions.cuh.
+template <int ROWS, bool ORDERED, int COUNT, typename Function>
+inline __device__ Elements<float, ROWS / 8> reduce_fragment(const Function& function, const Elements<float, COUNT>& matrix)
+{
+    constexpr int BLOCKS = COUNT / (ROWS / 16) / 4;  // of eight columns
+    constexpr int WIDTH = ORDERED ? REDUCED_PART / 8 : BLOCKS;
+    constexpr unsigned ALL = 0xffffffffu;
+    static_assert(BLOCKS % WIDTH == 0, "rows are whole parts");
+    Elements<float, ROWS / 8> result;
+#pragma unroll
+    for (int half = 0; half < ROWS / 8; ++half) {
+#pragma unroll
+        for (int part = 0; part < BLOCKS; part += WIDTH) {
+            float x[WIDTH][2];
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j)
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    x[j][e] = matrix.at[(half / 2 * BLOCKS + part + j) * 4 + half % 2 * 2 + e];
+            float total;
+            if constexpr (ORDERED) {
+                float y[2];
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    y[e] = function(function(x[0][e], x[2][e]), function(x[1][e], x[3][e]));
+                    y[e] = function(y[e], __shfl_xor_sync(ALL, y[e], 2));
+                    y[e] = function(y[e], __shfl_xor_sync(ALL, y[e], 1));
+                }
+                total = function(y[0], y[1]);
+            } else {
+                total = function(x[0][0], x[0][1]);
+#pragma unroll
+                for (int j = 1; j < WIDTH; ++j)
+                    total = function(total, function(x[j][0], x[j][1]));
+                total = function(total, __shfl_xor_sync(ALL, total, 2));
+                total = function(total, __shfl_xor_sync(ALL, total, 1));
+            }
+            result.at[half] = part == 0 ? total : function(result.at[half], total);
+        }
+    }
+    return result;
+}
+
+// ---- products of 16-bit elements. A: a lane's registers of ROWS / 16 x DEPTH / 16 instructions
+
+// Reads A from a dense shared tile.
+template <int ROWS, int DEPTH, typename Tile>
+inline __device__ void read_operand(unsigned (&a)[ROWS / 16][DEPTH / 16][4], const Tile& tile)
+{
+    const int q = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int i = 0; i < ROWS / 16; ++i)
+#pragma unroll
+        for (int step = 0; step < DEPTH / 16; ++step)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                const int row = chain_row<ROWS>(i, r % 2), column = 16 * step + 8 * (r / 2) + 2 * q;
+                a[i][step][r] = *reinterpret_cast<const unsigned*>(tile.data.ptr + row * DEPTH + column);
+            }
+}
+
+// Returns one instruction's registers of a matrix in registers, whose elements are where A has them.
+template <int DEPTH, typename T, int COUNT>
+inline __device__ void operand_of(unsigned (&a)[4], const Elements<T, COUNT>& matrix, int i, int step)
+{
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+        const int index = (i * DEPTH / 8 + 2 * step + r / 2) * 4 + r % 2 * 2;
+        a[r] = bits_as<unsigned>(Elements<T, 2> {matrix.at[index], matrix.at[index + 1]});
+    }
+}
+
+template <int DEPTH, int ROWS>
+inline __device__ void operand_of(unsigned (&a)[4], const unsigned (&operand)[ROWS][DEPTH / 16][4], int i, int step)
+{
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+        a[r] = operand[i][step][r];
+}
+
+// A stage buffer with B's columns as rows if K_MAJOR, or else with its rows.
+template <class T_, int LINES, int DEPTH, bool IS_K_MAJOR> struct ChainOperand {
+    using T = T_;
+    static constexpr bool K_MAJOR = IS_K_MAJOR;
+    using Layout = BufferLayout<K_MAJOR ? LINES : DEPTH, static_cast<int>(sizeof(T)) * (K_MAJOR ? DEPTH : LINES)>;
+};
+
+// Adds A B to a matrix in registers.
+template <class T, int ROWS, int COLUMNS, int DEPTH, bool K_MAJOR, int COUNT, typename A>
+inline __device__ void multiply_chain(Elements<float, COUNT>& sums, const A& a, unsigned buffer)
+{
+    using B = MatricesB<ChainOperand<T, COLUMNS, DEPTH, K_MAJOR>, COLUMNS>;
+    static_assert(COUNT == ROWS * COLUMNS / 32 && B::FITS, "a warp has whole instructions");
+    const unsigned from = buffer + B::place(0);
+#pragma unroll
+    for (int step = 0; step < DEPTH / 16; ++step) {
+        typename B::Values b;
+        B::load(b, from, 0, 16 * step);
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; ++i) {
+            unsigned registers[4];
+            operand_of<DEPTH>(registers, a, i, step);
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; ++j)
+                multiply<T>(reinterpret_cast<wt::f32(&)[4]>(sums.at[(i * COLUMNS / 8 + j) * 4]), registers, b[j]);
+        }
+    }
+}
+
+}  // namespace wt_module

@@ -1,0 +1,314 @@
+"""Loops that multiply what they compute from a product, such as attention: a chain, whose tiles stay in registers.
+
+The C of a product goes through elementwise operations and reductions of rows to the A of the next one. Warp keeps each
+of these tiles in shared memory, or copies it there. If each warp has whole rows of all of them, a lane can hold its
+elements over the loop's body, in the places that the instruction gives them (``kernels/module/chains.cuh``). Tiles that
+live over the iterations, such as a sum, stay in registers over the loop. The operands that an iteration loads go to one
+of two stages, while those of the iteration before are multiplied.
+
+All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from warp_tiles.codegen.module_code import Chain, ChainLoad, aligned
+from warp_tiles.codegen.operations import (
+    COPY,
+    LOAD,
+    MAP,
+    RESHAPES,
+    TILE_ASSIGN,
+    TRANSPOSE,
+    TUPLE,
+    UNREAD_ASSIGN,
+    ZEROS,
+    Array,
+    Effect,
+    Operation,
+    Scalar,
+    Tile,
+)
+from warp_tiles.codegen.reductions import has_whole_parts
+from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.trace import Context, Loop, own_operations
+from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES
+from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.rejected import accepted, refuse, rejectable
+
+_HALVES = ("float16", "bfloat16")
+_ROWS = 16  # of an instruction
+_MOST_REGISTERS = 176  # that matrices take in a thread; others need the rest
+_OTHER_REGISTERS = 96  # of a thread, by estimate
+_BROADCAST = "tile_broadcast"
+
+
+def is_chain(loop: Loop, products: Sequence[Operation]) -> bool:
+    """True if some products of a loop multiply tiles that elementwise operations in it compute, and others do not."""
+    computed = {
+        tile.name for one in own_operations(loop) if one.elementwise for tile in one.results if isinstance(tile, Tile)
+    }
+    multiplied = [product.matrices[0].name in computed for product in products]
+    return any(multiplied) and not all(multiplied)
+
+
+@rejectable
+def plan_chain(context: Context, loop: Loop, products: Sequence[Operation], target: LoopTarget) -> Chain:
+    """Returns how a loop keeps its tiles in registers, or the reason why it does not."""
+    if target.rejection and not target.families:
+        accepted(target.rejection)
+    refuse(not target.ahead, "async_copies_off")
+    if target.forbidden:
+        accepted(target.forbidden)
+    refuse(loop.kind != "range" or not loop.iterator, f"{'unrolled' if loop.kind == 'unrolled' else 'while'}_loop")
+    refuse(any(not isinstance(node, Operation) for node in loop.nodes), "chain_with_branches")
+    variants = [target.variants.get(product.site) for product in products]
+    refuse(None in variants, "no_function")
+    walk = _Walk(context, loop, {product: variant for product, variant in zip(products, variants) if variant})
+    nodes = [node for node in loop.nodes if isinstance(node, Operation)]
+    for operation in nodes:
+        accepted(walk.visit(operation), at=operation.line)
+    return walk.chain(target)
+
+
+@dataclass
+class _Walk:
+    """Follows the body of a loop.
+
+    Attributes:
+        products: The products with their variants.
+        loads: The loads by tile; views: their transposes.
+        made: The tiles of the chain that the body makes; carried: those that live over the iterations.
+        roots: The tile of the chain of which a tile is a view.
+    """
+
+    context: Context
+    loop: Loop
+    products: Mapping[Operation, GemmProblem]
+    loads: dict[str, ChainLoad] = field(default_factory=dict)
+    views: dict[str, Tile] = field(default_factory=dict)
+    made: dict[str, Tile] = field(default_factory=dict)
+    carried: dict[str, Tile] = field(default_factory=dict)
+    roots: dict[str, Tile] = field(default_factory=dict)
+    fixed: dict[str, Tile] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all matrices."""
+        return next(iter(self.products.values())).m
+
+    @rejectable
+    def visit(self, operation: Operation) -> None:
+        """Adds an operation, or refuses the chain."""
+        if operation.name == UNREAD_ASSIGN or (operation.effect is Effect.NONE and not operation.tiles):
+            return
+        if operation.name == LOAD:
+            refuse(any(one.product is not None for one in self.operations), "load_after_product")
+            self._load(operation)
+            return
+        refuse(operation.effect is Effect.WRITES, "writes_array", operation.name)
+        refuse(operation.effect is Effect.UNKNOWN or not operation.tiles, "unknown_effects", operation.name)
+        if operation.effect is Effect.ALIAS:
+            self._view(operation)
+            return
+        refuse(operation.hook is None or bool(operation.callee), "not_in_chain", operation.name)
+        if operation.product is not None:
+            self._product(operation)
+        elif operation.name == ZEROS:
+            self._make(operation)
+        elif operation.reduction:
+            (operand,) = (value for value in operation.operands if isinstance(value, Tile))
+            axis = operation.operands[-1]
+            refuse(not isinstance(axis, Scalar) or axis.constant != 1, "not_in_chain", operation.name)
+            refuse(not has_whole_parts(self._operand(operand, views=False)), "not_in_chain", operation.name)
+            self._make(operation)
+        elif operation.name == COPY:
+            self._operand(operation.tiles[0])
+            self._make(operation)
+        elif operation.name == TILE_ASSIGN or operation.assigned_tile:
+            target, *others = operation.operands
+            refuse(len(others) != 1 or not isinstance(others[0], Tile), "not_in_chain", operation.name)
+            source = others[0]
+            assert isinstance(target, Tile)
+            assert isinstance(source, Tile)
+            refuse((target.shape, target.dtype) != (source.shape, source.dtype), "not_in_chain", operation.name)
+            self._operand(source)
+            self._operand(target, views=False)
+        else:
+            is_known = operation.elementwise is not None and operation.name != "tile_axpy"
+            is_map = operation.name == MAP and not isinstance(operation.operands[1], Tile)
+            refuse(not is_known or is_map, "not_in_chain", operation.name)
+            for tile in (value for value in operation.operands if isinstance(value, Tile)):
+                self._operand(tile, views=tile not in operation.changed_tiles)
+            self._make(operation)
+        self.operations.append(operation)
+
+    def _load(self, operation: Operation) -> None:
+        (tile,) = operation.tiles
+        refuse(operation.hook is None or not tile.owner, "loaded_to_registers")
+        is_stage = tile.dtype in _HALVES and len(tile.shape) == 2 and all(size % _ROWS == 0 for size in tile.shape)
+        refuse(not is_stage, "chain_tile", tile.shape, tile.dtype)
+        arrays = [value for value in operation.operands if isinstance(value, Array)]
+        refuse(len(arrays) != 1 or not self._is_constant(arrays[0]), "arrays_change")
+        self.loads[tile.name] = ChainLoad(operation, arrays[0], tuple(self._offsets(operation)))
+
+    def _offsets(self, load: Operation) -> Iterator[tuple[str, int]]:
+        """Yields the numbers in a load's place that the loop changes, with what an increment of its variable adds."""
+        tuples = {
+            one.results[0].name: one for one in self.context.function.operations() if one.name == TUPLE and one.results
+        }
+        numbers = [
+            number
+            for value in load.operands
+            for number in (tuples[value.name].operands if value.name in tuples else (value,))
+            if isinstance(number, Scalar) and number.constant is None
+        ]
+        changed = self._changed()
+        for number in numbers:
+            refuse(
+                number.offset is None or bool((number.offset.variables - {self.loop.variable}) & changed),
+                "unknown_range",
+                number.name,
+            )
+            assert number.offset is not None
+            factor = dict(number.offset.terms).get(self.loop.variable, 0)
+            if factor:
+                yield number.name, factor
+
+    def _changed(self) -> set[str]:
+        """The names of the variables that change in the loop."""
+        nodes = [node for node in self.loop.nodes if isinstance(node, Operation)]
+        return {name for one in nodes for name in (*one.assigned, *(value.name for value in one.results))}
+
+    def _is_constant(self, array: Array) -> bool:
+        """True if each iteration has the same array: one from outside, or a view that it makes of one."""
+        changed = self._changed()
+        if array.name not in changed:
+            return True
+        makers = [node for node in self.loop.nodes if isinstance(node, Operation) and array in node.results]
+        operands = makers[0].operands if len(makers) == 1 and makers[0].name == "view" else ()
+        return bool(operands) and all(
+            self._is_constant(value)
+            if isinstance(value, Array)
+            else isinstance(value, Scalar) and value.name not in changed
+            for value in operands
+        )
+
+    def _view(self, operation: Operation) -> None:
+        operand, *_ = operation.tiles
+        result = next(value for value in operation.results if isinstance(value, Tile))
+        if operand.name in self.loads and operation.name == TRANSPOSE:
+            self.views[result.name] = operand
+            return
+        root = self._operand(operand)
+        # a broadcast of one dimension gives equal rows, and not equal columns
+        is_view = operation.name in RESHAPES or (operation.name == _BROADCAST and operand.shape == (self.rows, 1))
+        is_column = self._is_column(root) and is_view
+        refuse(not is_column or not self._fits(result), "not_in_chain", operation.name)
+        self.roots[result.name] = root
+
+    def _product(self, operation: Operation) -> None:
+        variant = self.products[operation]
+        a, b, c = operation.matrices
+        assert operation.product is not None
+        is_plain = operation.alpha == 1 and (bool(operation.results) or operation.product.beta == 1)
+        refuse(not is_plain, "has_factors")
+        refuse(variant.m != self.rows or variant.c.dtype != "float32", "chain_tile", c.shape, c.dtype)
+        refuse(variant.a.dtype not in _HALVES or variant.a.dtype != variant.b.dtype, "two_dtypes")
+        loaded = self.views.get(b.name, b)
+        refuse(loaded.name not in self.loads, "operand_not_loaded_whole", operation.line)
+        if a.name in self.made:
+            self._operand(a, views=False)
+        else:
+            is_fixed = a.owner and a.dense and a.name not in self.loads and a.name not in self.carried
+            refuse(not is_fixed, "operand_not_loaded_whole", operation.line)
+            self.fixed[a.name] = a
+        if operation.results:
+            self._make(operation)
+        else:
+            self._operand(c, views=False)
+
+    def _operand(self, tile: Tile, *, views: bool = True) -> Tile:
+        """The tile of the chain that an operand is, or is a view of."""
+        root = self.roots.get(tile.name, tile)
+        refuse(root is not tile and not views, "view", tile.name)
+        refuse(
+            not self._fits(root) or root.name in self.loads or root.name in self.views,
+            "chain_tile",
+            tile.shape,
+            tile.dtype,
+        )
+        if root.name not in self.made and root.name not in self.carried:
+            is_held = (root.owner and root.dense) or (root.is_intermediate and self._is_column(root))
+            is_held = is_held and root.dtype == "float32"
+            refuse(not is_held, "chain_tile", tile.shape, tile.dtype)
+            self.carried[root.name] = root
+        return root
+
+    def _make(self, operation: Operation) -> None:
+        for tile in (value for value in operation.results if isinstance(value, Tile)):
+            refuse(not self._fits(tile) or tile.name in self.carried, "chain_tile", tile.shape, tile.dtype)
+            self.made[tile.name] = tile
+
+    def _fits(self, tile: Tile) -> bool:
+        is_matrix = len(tile.shape) == 2 and tile.shape[1] % _ROWS == 0
+        return not tile.parameter and tile.shape[0] == self.rows and (is_matrix or self._is_column(tile))
+
+    def _is_column(self, tile: Tile) -> bool:
+        return tile.shape in ((self.rows,), (self.rows, 1))
+
+    # ---- the whole chain
+
+    def chain(self, target: LoopTarget) -> Chain:
+        """The chain, if its tiles are not used otherwise, and registers and memory hold them."""
+        first = next(iter(self.products.values()))
+        warps, left = divmod(first.threads, LANES)
+        refuse(first.arch < ASYNC_COPIES_ARCH, "no_async_copies", first.arch)
+        refuse(bool(left) or self.rows % (_ROWS * warps) != 0, "chain_rows", self.rows, warps, _ROWS)
+        refuse(len({variant.a.dtype for variant in self.products.values()}) > 1, "two_dtypes")
+        refuse(not self.fixed.keys().isdisjoint(self.carried), "no_chain")
+        refuse(not any(product.matrices[0].name in self.made for product in self.products), "no_chain")
+        inside = {node for node in self.loop.nodes if isinstance(node, Operation)}
+        own = {*self.made, *self.loads}
+        for operation in self.context.function.operations():
+            used = {name for tile in operation.tiles for name in (tile.name, *tile.memory)} & own
+            refuse(operation not in inside and bool(used), "used_outside", operation.line)
+        accumulators = sum(tile.shape[1] for tile in self._sums()) * self.rows // first.threads
+        fixed = sum(tile.shape[1] for tile in self.fixed.values()) * self.rows // first.threads // 2
+        refuse(accumulators + fixed > _MOST_REGISTERS, "chain_registers", accumulators + fixed, _MOST_REGISTERS)
+        stage_bytes = sum(aligned(load.tile.size_bytes) for load in self.loads.values())
+        idle = max(
+            (tile for tile in (*self.made.values(), *self.carried.values()) if tile.owner),
+            key=lambda tile: tile.size_bytes,
+            default=None,
+        )
+        if idle is None or idle.size_bytes < stage_bytes:
+            refuse(True, "chain_memory", stage_bytes, idle.size_bytes if idle else 0)
+        assert idle is not None
+        loop = self.loop
+        more, increment = f"iter_cmp({loop.iterator}) != 0", f"{loop.iterator}.step"
+        if loop.steps is not None:
+            _, end, step = loop.steps
+            more, increment = f"{loop.iterator} {'<' if step > 0 else '>'} {end}", str(step)
+        return Chain(
+            more,
+            increment,
+            self.rows // warps,
+            tuple(self.loads.values()),
+            idle,
+            tuple(self.operations),
+            tuple(self.carried.values()),
+            tuple(self.made.values()),
+            tuple(self.fixed.values()),
+            dict(self.roots),
+            dict(self.views),
+            dict(self.products),
+            accumulators,
+            accumulators + fixed + _OTHER_REGISTERS,
+        )
+
+    def _sums(self) -> list[Tile]:
+        return list({product.matrices[2].name: product.matrices[2] for product in self.products}.values())

@@ -1,0 +1,149 @@
+"""Writes chains as C++: the bodies of macros, which call the device functions of ``chains.cuh``.
+
+Warp's statements stay where they are. Elementwise ones become functions of their tiles, which are called with what a
+lane has of them. The load of a tile becomes a function of its place, which is called for this iteration, if it is the
+first one, and for the next. A block begins with the first load and ends with the last operation::
+
+    WT_BEGIN         carried tiles and fixed operands to registers; stages
+    loop:
+        WT_AT        loads             the next iteration's, after those of this one have arrived
+        WT_AT        operations        in registers
+    WT_END           carried tiles to shared memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from warp_tiles.codegen.macros import STATEMENT, Hook, Macros, local_function
+from warp_tiles.codegen.module_code import Chain, LoopDecision, aligned
+from warp_tiles.codegen.operations import COPY, TILE_ASSIGN, ZEROS, Operation, Tile
+from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.problem import DTYPES
+
+_SYNC = "WP_TILE_SYNC();"
+_ORDERED = ("add", "mul")  # of which the order of operands changes the result
+
+
+def emit_chain(macros: Macros, decision: LoopDecision) -> None:
+    """Writes a loop whose tiles stay in registers."""
+    if decision.chain is not None:
+        _Emitter(macros, decision.hook, decision.chain).emit()
+
+
+class _Emitter:
+    def __init__(self, macros: Macros, hook: int, chain: Chain) -> None:
+        self._macros, self._hook, self._chain = macros, hook, chain
+
+    def emit(self) -> None:
+        chain, rows = self._chain, self._chain.rows
+        begin, end = (partial(self._macros.add, hook, self._hook) for hook in (Hook.BEGIN, Hook.END))
+        shared = [tile for tile in chain.carried if tile.owner]
+        held = [tile for tile in chain.carried if not tile.owner]
+        memory = f"{chain.idle.name}.data.ptr"
+        for tile in chain.carried:
+            begin(self._declared(tile))
+        for tile in shared:
+            begin(f"wt_module::read_fragment<{rows}>({self._name(tile)}, {tile.name});")
+        for tile in held:  # after all threads have read the idle tile
+            begin(f"wt_module::read_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
+        for tile in chain.fixed:
+            name = self._name(tile)
+            begin(f"unsigned {name}[{rows // 16}][{tile.shape[1] // 16}][4];")
+            begin(f"wt_module::read_operand<{rows}, {tile.shape[1]}>({name}, {tile.name});")
+        begin(f"bool {self._first}; {self._first} = true;")
+        offset = 0
+        for load in chain.loads:
+            tile, name = load.tile, self._name(load.tile)
+            second = f"wt_module::address({chain.idle.name}.data.ptr) + {offset}"
+            begin(f"wt_module::ChainBuffer {name}; {name}.start(wt_module::address({tile.name}.data.ptr), {second});")
+            begin(f"wt_module::BufferLoader<decltype({tile.name})> {name}_loader;")
+            offset += aligned(tile.size_bytes)
+        texts = {load.load.own_hook: text for load, text in zip(chain.loads, self._loads())}
+        texts |= {operation.own_hook: self._operation(operation) for operation in chain.operations}
+        declared = " ".join(map(self._declared, chain.made))
+        swaps = " ".join(f"{self._name(load.tile)}.swap();" for load in chain.loads)
+        first, last = min(texts), max(texts)
+        texts[first] = f"{{ {declared} {texts[first]}"
+        texts[last] += f" {swaps} }}"
+        for number, text in texts.items():
+            self._macros.replace(Hook.AT, number, text)
+        end(_SYNC)  # the second stage may lie in the memory of a carried tile
+        for tile in held:
+            end(f"wt_module::write_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
+        for tile in shared:
+            end(f"wt_module::write_fragment<{rows}>({self._name(tile)}, {tile.name});")
+        end(_SYNC)
+
+    @property
+    def _first(self) -> str:
+        return f"wt_first_{self._hook}"
+
+    def _name(self, tile: Tile) -> str:
+        """What a lane has of a tile, or the stages of a loaded tile."""
+        return f"wt_{self._hook}_{tile.name}"
+
+    def _count(self, tile: Tile) -> int:
+        """Elements that a lane has of a tile."""
+        columns = tile.shape[1] if len(tile.shape) == 2 and tile.shape[1] > 1 else 0
+        return self._chain.rows * columns // LANES if columns else self._chain.rows // 8
+
+    def _declared(self, tile: Tile) -> str:
+        return f"wt_module::Elements<decltype({tile.name})::Type, {self._count(tile)}> {self._name(tile)};"
+
+    def _loads(self) -> Iterator[str]:
+        """Yields the text of each load. The last one starts and awaits all."""
+        chain = self._chain
+        now, ahead = "", ""  # the loads of the first iteration, and those of the next
+        for load in chain.loads:
+            tile, name = load.tile.name, self._name(load.tile)
+            parameters = ["unsigned wt_to", *(f"decltype({number}) {number}" for number, _ in load.offsets)]
+            target = f"wt_module::LoadBuffer<wt_module::BufferLoader<decltype({tile})>> {{{name}_loader, wt_to}}"
+            text = f"const auto {name}_load = [&]({', '.join(parameters)}) {{ {target} << {STATEMENT} }};"
+            offsets = [number for number, _ in load.offsets]
+            later = [f"{number} + {factor} * {chain.increment}" for number, factor in load.offsets]
+            now += f"{name}_loader.begin({load.array.name}); "
+            now += f"{name}_load({', '.join([f'{name}.current', *offsets])}); "
+            ahead += f"{name}_load({', '.join([f'{name}.next()', *later])}); "
+            if load is chain.loads[-1]:
+                text += f" if ({self._first}) {{ {now}{self._first} = false; }}"
+                text += f" wt_module::wait_for_loads(); if ({chain.more}) {{ {ahead}}}"
+            yield text
+
+    def _operation(self, operation: Operation) -> str:
+        if operation.product is not None:
+            return self._product(operation)
+        if operation.name == ZEROS:
+            return f"wt_module::clear({self._name(operation.tiles[0])}.at);"
+        if builtin := operation.reduction:
+            operand, result = operation.tiles
+            template = f"{self._chain.rows}, {str(builtin in _ORDERED).lower()}"
+            function = f"[](auto x, auto y) {{ return wp::{builtin}(x, y); }}"
+            return f"{self._name(result)} = wt_module::reduce_fragment<{template}>({function}, {self._name(operand)});"
+        if operation.name in (COPY, TILE_ASSIGN) or operation.assigned_tile:
+            source, target = operation.tiles if operation.name == COPY else reversed(operation.tiles)
+            return f"{self._name(target)} = {self._value(source)};"
+        tiles = list(dict.fromkeys(operation.tiles))
+        views = [tile for tile in tiles if tile.name in self._chain.roots]
+        made = "".join(f"auto wt_view_{tile.name} = {self._value(tile)}; " for tile in views)
+        names = (f"wt_view_{tile.name}" if tile in views else self._name(tile) for tile in tiles)
+        function = local_function("wt_operation", [tile.name for tile in tiles], STATEMENT)
+        return f"{{ {function} {made}wt_operation({', '.join(names)}); }}"
+
+    def _value(self, tile: Tile) -> str:
+        """What a lane has of a tile or of a view of one."""
+        root = self._chain.roots.get(tile.name, tile)
+        if self._count(root) == self._count(tile):
+            return self._name(root)
+        return f"wt_module::spread_column<{self._count(tile)}>({self._name(root)})"
+
+    def _product(self, operation: Operation) -> str:
+        chain, variant = self._chain, self._chain.products[operation]
+        a, b, c = operation.matrices
+        loaded = chain.transposed.get(b.name, b)
+        is_k_major = str(variant.b.arrangement == "col_major").lower()
+        template = f"{DTYPES[variant.a.dtype].kernel_type}, {chain.rows}, {variant.n}, {variant.k}, {is_k_major}"
+        clear = f"wt_module::clear({self._name(c)}.at); " if operation.results else ""
+        operands = f"{self._name(c)}, {self._name(a)}, {self._name(loaded)}.current"
+        return f"{clear}wt_module::multiply_chain<{template}>({operands});"
