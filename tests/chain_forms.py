@@ -153,6 +153,18 @@ TRANSPOSED_K = {
     "K, shape=(64, 32), offset=(step, 0)": "K, shape=(32, 64), offset=(0, step)",
     "wp.tile_transpose(k)": "k",
 }
+FUNCTION = """@wp.func
+def attended(
+    Q: wp.array2d(dtype=wp.float16), K: wp.array2d(dtype=wp.float16), V: wp.array2d(dtype=wp.float16),
+    L: wp.array2d(dtype=float), i: int,
+):
+    BODY
+    wp.tile_store(L[0], total, offset=i * 32)
+    return o / wp.tile_broadcast(wp.tile_reshape(total, shape=(32, 1)), shape=(32, 32))
+"""
+CALL = """r = attended(Q, K, V, L, i)
+wp.tile_store(O, r, offset=(i * 32, 0))
+"""
 ROW = """t = wp.tile_reduce(wp.max, s, axis=1)
 u = wp.tile_broadcast(t, shape=(32, 32))
 wp.tile_assign(o, o + u)
@@ -205,6 +217,15 @@ FORMS: dict[str, Form] = {
         + indented(BODY, 12)
         + indented(STORE.replace("i * 32", "tile * 32"), 8),
         blocks=1,
+    ),
+    "a break before the loads": Form(
+        kernel("if step == 128:\n    break\n" + BODY), expected=lambda q, k, v: softmax(q, k[:128], v[:128])
+    ),
+    "in a function": Form(
+        replaced(
+            HEAD.replace("@wp.kernel", FUNCTION + "@wp.kernel").format(backward=False) + indented(CALL, 4),
+            {"BODY\n": "\n" + indented(START + LOOP, 4) + indented(BODY, 8)},
+        )
     ),
     "with an adjoint": Form(kernel(backward=True)),
     "a tile that the loop binds again and that is read later": Form(

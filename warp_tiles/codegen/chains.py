@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from warp_tiles.codegen.module_code import Chain, ChainLoad, aligned
 from warp_tiles.codegen.operations import (
     COPY,
+    JUMPS,
     LOAD,
     MAP,
     RESHAPES,
@@ -33,7 +34,7 @@ from warp_tiles.codegen.operations import (
 )
 from warp_tiles.codegen.reductions import has_whole_parts
 from warp_tiles.codegen.stages import LoopTarget
-from warp_tiles.codegen.trace import Context, Loop, own_operations
+from warp_tiles.codegen.trace import Branch, Context, Loop, Node, operations, own_operations
 from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import accepted, refuse, rejectable
@@ -63,14 +64,23 @@ def plan_chain(context: Context, loop: Loop, products: Sequence[Operation], targ
     if target.forbidden:
         accepted(target.forbidden)
     refuse(loop.kind != "range" or not loop.iterator, f"{'unrolled' if loop.kind == 'unrolled' else 'while'}_loop")
-    refuse(any(not isinstance(node, Operation) for node in loop.nodes), "chain_with_branches")
     variants = [target.variants.get(product.site) for product in products]
     refuse(None in variants, "no_function")
     walk = _Walk(context, loop, {product: variant for product, variant in zip(products, variants) if variant})
-    nodes = [node for node in loop.nodes if isinstance(node, Operation)]
-    for operation in nodes:
-        accepted(walk.visit(operation), at=operation.line)
+    for node in loop.nodes:
+        if isinstance(node, Operation):
+            accepted(walk.visit(node), at=node.line)
+        else:
+            is_first = not walk.loads and not walk.operations
+            refuse(not is_first or not _may_only_end_loop(node), "chain_with_branches")
     return walk.chain(target)
+
+
+def _may_only_end_loop(node: Node) -> bool:
+    """True for a branch that does nothing else to the loop. What the next iteration has loaded is not used then."""
+    inside = operations((node,)) if isinstance(node, Branch) else ()
+    are_plain = [one.name == "break" or (one.effect is Effect.NONE and one.name not in JUMPS) for one in inside]
+    return isinstance(node, Branch) and all(are_plain) and all(isinstance(one, Operation) for one in node.nodes)
 
 
 @dataclass
@@ -103,6 +113,7 @@ class _Walk:
     @rejectable
     def visit(self, operation: Operation) -> None:
         """Adds an operation, or refuses the chain."""
+        refuse(operation.name in JUMPS, "chain_with_branches")
         if operation.name == UNREAD_ASSIGN or (operation.effect is Effect.NONE and not operation.tiles):
             return
         if operation.name == LOAD:
@@ -153,7 +164,7 @@ class _Walk:
         refuse(not is_stage, "chain_tile", tile.shape, tile.dtype)
         arrays = [value for value in operation.operands if isinstance(value, Array)]
         refuse(len(arrays) != 1 or not self._is_constant(arrays[0]), "arrays_change")
-        self.loads[tile.name] = ChainLoad(operation, arrays[0], tuple(self._offsets(operation)))
+        self.loads[tile.name] = ChainLoad(operation, arrays[0], tuple(dict(self._offsets(operation)).items()))
 
     def _offsets(self, load: Operation) -> Iterator[tuple[str, int]]:
         """Yields the numbers in a load's place that the loop changes, with what an increment of its variable adds."""
@@ -180,15 +191,18 @@ class _Walk:
 
     def _changed(self) -> set[str]:
         """The names of the variables that change in the loop."""
-        nodes = [node for node in self.loop.nodes if isinstance(node, Operation)]
-        return {name for one in nodes for name in (*one.assigned, *(value.name for value in one.results))}
+        return {
+            name
+            for one in operations(self.loop.nodes)
+            for name in (*one.assigned, *(value.name for value in one.results))
+        }
 
     def _is_constant(self, array: Array) -> bool:
         """True if each iteration has the same array: one from outside, or a view that it makes of one."""
         changed = self._changed()
         if array.name not in changed:
             return True
-        makers = [node for node in self.loop.nodes if isinstance(node, Operation) and array in node.results]
+        makers = [one for one in operations(self.loop.nodes) if array in one.results]
         operands = makers[0].operands if len(makers) == 1 and makers[0].name == "view" else ()
         return bool(operands) and all(
             self._is_constant(value)
@@ -271,7 +285,7 @@ class _Walk:
         refuse(len({variant.a.dtype for variant in self.products.values()}) > 1, "two_dtypes")
         refuse(not self.fixed.keys().isdisjoint(self.carried), "no_chain")
         refuse(not any(product.matrices[0].name in self.made for product in self.products), "no_chain")
-        inside = {node for node in self.loop.nodes if isinstance(node, Operation)}
+        inside = set(operations(self.loop.nodes))
         own = {*self.made, *self.loads}
         for operation in self.context.function.operations():
             used = {name for tile in operation.tiles for name in (tile.name, *tile.memory)} & own

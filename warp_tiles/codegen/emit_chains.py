@@ -22,7 +22,7 @@ from warp_tiles.codegen.operations import COPY, TILE_ASSIGN, ZEROS, Operation, T
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.problem import DTYPES
 
-_SYNC = "WP_TILE_SYNC();"
+_SYNC, _WAIT = "WP_TILE_SYNC();", "wt_module::wait_for_loads();"
 _ORDERED = ("add", "mul")  # of which the order of operands changes the result
 
 
@@ -69,7 +69,7 @@ class _Emitter:
         texts[last] += f" {swaps} }}"
         for number, text in texts.items():
             self._macros.replace(Hook.AT, number, text)
-        end(_SYNC)  # the second stage may lie in the memory of a carried tile
+        end(_WAIT)  # the second stage may lie in the memory of a carried tile, and be loaded ahead of a break
         for tile in held:
             end(f"wt_module::write_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
         for tile in shared:
@@ -108,7 +108,7 @@ class _Emitter:
             ahead += f"{name}_load({', '.join([f'{name}.next()', *later])}); "
             if load is chain.loads[-1]:
                 text += f" if ({self._first}) {{ {now}{self._first} = false; }}"
-                text += f" wt_module::wait_for_loads(); if ({chain.more}) {{ {ahead}}}"
+                text += f" {_WAIT} if ({chain.more}) {{ {ahead}}}"
             yield text
 
     def _operation(self, operation: Operation) -> str:
