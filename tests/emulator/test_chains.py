@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import attention
+from benchmarks.runner import difference
 from tests.chain_forms import FORMS, THREADS, Form
 from tests.emulator.generated import Runs, build
 from tests.emulator.module import Machine
@@ -30,3 +32,15 @@ def test_results(machine: Machine, tmp_path: Path, name: str) -> None:
     warps = build(machine, tmp_path / "warps", form.text, THREADS, async_copies=False)
     assert bool(ours.source.count("wt_module::multiply_chain<")) == (not form.code)
     check(ours, warps, form)
+
+
+def test_a_second_stage_in_the_memory_of_a_carried_tile(machine: Machine, tmp_path: Path) -> None:
+    """The benchmark's kernel, whose arrays are views of arrays of three dimensions."""
+    cell = attention.Cell("attention", 96, 64, 64, 128)
+    kernels = build(machine, tmp_path / "m", cell.text("tiles").removeprefix("import warp as wp\n"), cell.threads)
+    assert kernels.source.count("wt_module::multiply_chain<") == 2
+    random = np.random.default_rng(1)
+    operands = [random.standard_normal((2, 128, cell.d)).astype(np.float16) for _ in range(3)]
+    found = kernels.run("attention", (2, 2), [*operands, 0.1, np.zeros_like(operands[0])])["O"]
+    expected = attention.expected(cell, [values.astype(np.float64) for values in operands], 0.1)
+    assert difference(found.astype(np.float64), expected) < attention.LARGEST_DIFFERENCE
