@@ -37,7 +37,7 @@ from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Branch, Context, Loop, Node, operations, own_operations
 from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.rejected import accepted, refuse, rejectable
+from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 
 _HALVES = ("float16", "bfloat16")
 _ROWS = 16  # of an instruction
@@ -83,6 +83,20 @@ def _may_only_end_loop(node: Node) -> bool:
     return isinstance(node, Branch) and all(are_plain) and all(isinstance(one, Operation) for one in node.nodes)
 
 
+@dataclass(frozen=True)
+class _Load:
+    """A load without its second buffer, see :class:`ChainLoad`."""
+
+    load: Operation
+    array: Array
+    offsets: tuple[tuple[str, int], ...]
+
+    @property
+    def tile(self) -> Tile:
+        (tile,) = self.load.tiles
+        return tile
+
+
 @dataclass
 class _Walk:
     """Follows the body of a loop.
@@ -97,7 +111,7 @@ class _Walk:
     context: Context
     loop: Loop
     products: Mapping[Operation, GemmProblem]
-    loads: dict[str, ChainLoad] = field(default_factory=dict)
+    loads: dict[str, _Load] = field(default_factory=dict)
     views: dict[str, Tile] = field(default_factory=dict)
     made: dict[str, Tile] = field(default_factory=dict)
     carried: dict[str, Tile] = field(default_factory=dict)
@@ -164,7 +178,7 @@ class _Walk:
         refuse(not is_stage, "chain_tile", tile.shape, tile.dtype)
         arrays = [value for value in operation.operands if isinstance(value, Array)]
         refuse(len(arrays) != 1 or not self._is_constant(arrays[0]), "arrays_change")
-        self.loads[tile.name] = ChainLoad(operation, arrays[0], tuple(dict(self._offsets(operation)).items()))
+        self.loads[tile.name] = _Load(operation, arrays[0], tuple(dict(self._offsets(operation)).items()))
 
     def _offsets(self, load: Operation) -> Iterator[tuple[str, int]]:
         """Yields the numbers in a load's place that the loop changes, with what an increment of its variable adds."""
@@ -293,15 +307,8 @@ class _Walk:
         accumulators = sum(tile.shape[1] for tile in self._sums()) * self.rows // first.threads
         fixed = sum(tile.shape[1] for tile in self.fixed.values()) * self.rows // first.threads // 2
         refuse(accumulators + fixed > _MOST_REGISTERS, "chain_registers", accumulators + fixed, _MOST_REGISTERS)
-        stage_bytes = sum(aligned(load.tile.size_bytes) for load in self.loads.values())
-        idle = max(
-            (tile for tile in (*self.made.values(), *self.carried.values()) if tile.owner),
-            key=lambda tile: tile.size_bytes,
-            default=None,
-        )
-        if idle is None or idle.size_bytes < stage_bytes:
-            refuse(True, "chain_memory", stage_bytes, idle.size_bytes if idle else 0)
-        assert idle is not None
+        idle = [tile for tile in (*self.made.values(), *self.carried.values()) if tile.owner]
+        loads = self._placed(idle)
         loop = self.loop
         more, increment = f"iter_cmp({loop.iterator}) != 0", f"{loop.iterator}.step"
         if loop.steps is not None:
@@ -311,8 +318,8 @@ class _Walk:
             more,
             increment,
             self.rows // warps,
-            tuple(self.loads.values()),
-            idle,
+            loads,
+            max(idle, key=lambda tile: tile.size_bytes),
             tuple(self.operations),
             tuple(self.carried.values()),
             tuple(self.made.values()),
@@ -323,6 +330,19 @@ class _Walk:
             accumulators,
             accumulators + fixed + _OTHER_REGISTERS,
         )
+
+    def _placed(self, idle: Sequence[Tile]) -> tuple[ChainLoad, ...]:
+        """The loads with their second buffers, each in the first idle tile that has room."""
+        used = dict.fromkeys(sorted(idle, key=lambda tile: -tile.size_bytes), 0)
+        places: dict[str, tuple[Tile, int]] = {}
+        for load in sorted(self.loads.values(), key=lambda load: -load.tile.size_bytes):
+            size = aligned(load.tile.size_bytes)
+            tile = next((tile for tile, bytes_used in used.items() if bytes_used + size <= tile.size_bytes), None)
+            if tile is None:
+                raise Refused(Rejected("chain_memory", (size, ", ".join(str(one.size_bytes) for one in used))))
+            places[load.tile.name] = tile, used[tile]
+            used[tile] += size
+        return tuple(ChainLoad(one.load, one.array, one.offsets, *places[name]) for name, one in self.loads.items())
 
     def _sums(self) -> list[Tile]:
         return list({product.matrices[2].name: product.matrices[2] for product in self.products}.values())

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from warp_tiles.codegen.macros import STATEMENT, Hook, Macros, local_function
-from warp_tiles.codegen.module_code import Chain, LoopDecision, aligned
+from warp_tiles.codegen.module_code import Chain, LoopDecision
 from warp_tiles.codegen.operations import COPY, TILE_ASSIGN, ZEROS, Operation, Tile
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.problem import DTYPES
@@ -53,13 +53,11 @@ class _Emitter:
             begin(f"unsigned {name}[{rows // 16}][{tile.shape[1] // 16}][4];")
             begin(f"wt_module::read_operand<{rows}, {tile.shape[1]}>({name}, {tile.name});")
         begin(f"bool {self._first}; {self._first} = true;")
-        offset = 0
         for load in chain.loads:
             tile, name = load.tile, self._name(load.tile)
-            second = f"wt_module::address({chain.idle.name}.data.ptr) + {offset}"
+            second = f"wt_module::address({load.second.name}.data.ptr) + {load.offset_bytes}"
             begin(f"wt_module::ChainBuffer {name}; {name}.start(wt_module::address({tile.name}.data.ptr), {second});")
             begin(f"wt_module::BufferLoader<decltype({tile.name})> {name}_loader;")
-            offset += aligned(tile.size_bytes)
         texts = {load.load.own_hook: text for load, text in zip(chain.loads, self._loads())}
         texts |= {operation.own_hook: self._operation(operation) for operation in chain.operations}
         declared = " ".join(map(self._declared, chain.made))

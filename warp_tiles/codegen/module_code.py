@@ -262,11 +262,15 @@ class ChainLoad:
     Attributes:
         array: The array, which is the same in each iteration.
         offsets: The numbers in its place that change with the loop's variable, and by how much for each increment.
+        second: The tile in registers in whose memory its second buffer lies.
+        offset_bytes: The offset of that buffer.
     """
 
     load: Operation
     array: Array
     offsets: tuple[tuple[str, int], ...]
+    second: Tile
+    offset_bytes: int
 
     @property
     def tile(self) -> Tile:
@@ -281,7 +285,7 @@ class Chain:
 
     Attributes:
         rows: Rows of each matrix that a warp has.
-        idle: The tile in whose memory the second stage lies.
+        idle: A tile in registers, whose memory holds nothing in the loop.
         operations: The operations on tiles that registers hold, in the order of the program.
         carried: The tiles that live over the iterations, in shared memory before and after the loop.
         made: The tiles that an iteration makes.

@@ -154,7 +154,7 @@ REASONS = {
         "its tiles need {} registers of a thread, which has room for {}: use more threads or smaller tiles"
     ),
     "chain_memory": (
-        "a second stage of {} bytes needs the memory of a tile in registers, and the largest has {}: use more rows"
+        "a second buffer of {} bytes needs the memory of a tile in registers, and these have {}: use more rows"
     ),
     # ---- stores of accumulators
     "several_cs": "the loop has several Cs: give each a loop of its own",
