@@ -35,7 +35,7 @@ from warp_tiles.codegen.operations import (
 from warp_tiles.codegen.reductions import has_whole_parts
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Branch, Context, Loop, Node, operations, own_operations
-from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES
+from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, multiprocessor
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 
@@ -328,7 +328,7 @@ class _Walk:
             dict(self.views),
             dict(self.products),
             accumulators,
-            accumulators + fixed + _OTHER_REGISTERS,
+            min(accumulators + fixed + _OTHER_REGISTERS, multiprocessor(first.arch).thread_registers),
         )
 
     def _placed(self, idle: Sequence[Tile]) -> tuple[ChainLoad, ...]:
