@@ -12,6 +12,7 @@ from benchmarks.runner import difference
 from tests.chain_forms import FORMS, THREADS, Form
 from tests.emulator.generated import Runs, build
 from tests.emulator.module import Machine
+from tests.emulator.staged import bits
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 
@@ -44,3 +45,13 @@ def test_a_second_stage_in_the_memory_of_a_carried_tile(machine: Machine, tmp_pa
     found = kernels.run("attention", (2, 2), [*operands, 0.1, np.zeros_like(operands[0])])["O"]
     expected = attention.expected(cell, [values.astype(np.float64) for values in operands], 0.1)
     assert difference(found.astype(np.float64), expected) < attention.LARGEST_DIFFERENCE
+
+
+def test_bfloat16(machine: Machine, tmp_path: Path) -> None:
+    form = FORMS["attention"]
+    kernels = build(machine, tmp_path / "m", form.text.replace("wp.float16", "wp.bfloat16"), THREADS)
+    assert kernels.source.count("wt_module::multiply_chain<wt::bf16") == 2
+    *operands, o, sums = form.arguments()
+    given = [bits(values.astype(np.float32), "bfloat16") for values in operands]
+    found = kernels.run("attend", (form.blocks,), [*given, o, sums])["O"]
+    assert np.allclose(found, form.results()[0], rtol=2e-2, atol=2e-2)
