@@ -9,6 +9,7 @@
 // Elementwise operations are those of stores.cuh, for all elements of a lane at once. The B of a product lies in a stage buffer.
 #pragma once
 
+#include "arch/sum.cuh"
 #include "module/fragments.cuh"
 #include "module/pipeline.cuh"
 #include "module/reductions.cuh"
@@ -115,6 +116,16 @@ inline __device__ void write_column(const Elements<T, COUNT>& from, wp::tile_reg
             tile.data[i] = column[row];
     WP_TILE_SYNC();
 }
+
+// Keeps the compiler from fusing a product with a sum in a later statement: adds -0, which changes no number. In Warp's code it cannot
+// fuse them if the product goes to shared memory, or if a barrier lies between.
+template <int COUNT> inline __device__ void keep_rounded(Elements<float, COUNT>& elements)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+        elements.at[i] = wt::arch::add_unfused(elements.at[i], -0.0f);
+}
+template <typename T, int COUNT> inline __device__ void keep_rounded(Elements<T, COUNT>&) {}
 
 // Returns a matrix whose columns all are the given one.
 template <int COUNT, typename T, int HALVES> inline __device__ Elements<T, COUNT> spread_column(const Elements<T, HALVES>& column)

@@ -18,11 +18,12 @@ from functools import partial
 
 from warp_tiles.codegen.macros import STATEMENT, Hook, Macros, local_function
 from warp_tiles.codegen.module_code import Chain, LoopDecision
-from warp_tiles.codegen.operations import COPY, TILE_ASSIGN, ZEROS, Operation, Tile
+from warp_tiles.codegen.operations import COPY, MAP, TILE_ASSIGN, ZEROS, Operation, Tile
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.problem import DTYPES
 
 _SYNC, _WAIT = "WP_TILE_SYNC();", "wt_module::wait_for_loads();"
+_ADDING = (MAP, "add", "sub", "add_inplace", "sub_inplace")
 _ORDERED = ("add", "mul")  # of which the order of operands changes the result
 
 
@@ -59,7 +60,23 @@ class _Emitter:
             begin(f"wt_module::ChainBuffer {name}; {name}.start(wt_module::address({tile.name}.data.ptr), {second});")
             begin(f"wt_module::BufferLoader<decltype({tile.name})> {name}_loader;")
         texts = {load.load.own_hook: text for load, text in zip(chain.loads, self._loads())}
-        texts |= {operation.own_hook: self._operation(operation) for operation in chain.operations}
+        computed: dict[str, Tile] = {}  # in registers of Warp's, since the last reduction
+        for number, operation in enumerate(chain.operations):
+            texts[operation.own_hook] = self._operation(operation)
+            made = [tile for tile in operation.results if isinstance(tile, Tile)]
+            changed = {tile.name: tile for tile in (*operation.changed_tiles, *made)}
+            if operation.reduction:
+                rounded, computed = computed, {}
+            elif operation.product is not None or operation.name == ZEROS:
+                continue
+            else:
+                computed |= {name: tile for name, tile in changed.items() if not tile.owner}
+                rounded = {name: tile for name, tile in changed.items() if tile.owner}
+            texts[operation.own_hook] += "".join(
+                f" wt_module::keep_rounded({self._name(tile)});"
+                for tile in rounded.values()
+                if self._may_be_added(tile, number)
+            )
         declared = " ".join(map(self._declared, chain.made))
         swaps = " ".join(f"{self._name(load.tile)}.swap();" for load in chain.loads)
         first, last = min(texts), max(texts)
@@ -73,6 +90,13 @@ class _Emitter:
         for tile in shared:
             end(f"wt_module::write_fragment<{rows}>({self._name(tile)}, {tile.name});")
         end(_SYNC)
+
+    def _may_be_added(self, tile: Tile, number: int) -> bool:
+        """True if an elementwise operation may add a tile after the operation of a number. Reductions do not fuse."""
+        chain = self._chain
+        later = chain.operations if tile in chain.carried else chain.operations[number + 1 :]
+        operands = (value for one in later if one.name in _ADDING for value in one.operands if isinstance(value, Tile))
+        return any(chain.roots.get(value.name, value) == tile for value in operands)
 
     @property
     def _first(self) -> str:
@@ -117,7 +141,8 @@ class _Emitter:
         if builtin := operation.reduction:
             operand, result = operation.tiles
             template = f"{self._chain.rows}, {str(builtin in _ORDERED).lower()}"
-            function = f"[](auto x, auto y) {{ return wp::{builtin}(x, y); }}"
+            called = "wt::arch::add_unfused" if builtin == "add" else f"wp::{builtin}"
+            function = f"[](auto x, auto y) {{ return {called}(x, y); }}"
             return f"{self._name(result)} = wt_module::reduce_fragment<{template}>({function}, {self._name(operand)});"
         if operation.name in (COPY, TILE_ASSIGN) or operation.assigned_tile:
             source, target = operation.tiles if operation.name == COPY else reversed(operation.tiles)

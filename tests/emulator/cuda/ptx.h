@@ -13,6 +13,8 @@ inline void mad_wide_s32(char*& sum, int x, int y, char* z) { sum = z + (long lo
 
 inline void mov_b32(int& same, int x) { same = x; }
 
+inline void add_rn_f32(float& sum, float x, float y) { sum = x + y; }
+
 inline void cp_async_cg_shared_global(unsigned to, const void* from, int bytes)
 {
     wt::emulator::start_copy(to, from, bytes, bytes);
