@@ -1,6 +1,6 @@
 """Compares flash attention forward as a user of Warp writes it, by warp_tiles and Warp, and torch's SDPA, in one run.
 
-    python benchmarks/attention.py --json attention.json
+    python benchmarks/attention.py --json benchmarks/results/attention.json
 
 A block has some rows of one head's queries, and loops over its keys with an online softmax. Operands are fp16 and sums
 are fp32. Other forms leave out parts of the loop, and so show what these cost: "no softmax" multiplies the scaled
