@@ -37,6 +37,8 @@ from warp_tiles.cli.bundling import clients_of
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import PlanError
 from warp_tiles.store import packages
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.kinds import MODULES
 from warp_tiles.util.warn import WarnedTexts
 
 CLIENT = "wheel_client"
@@ -236,11 +238,18 @@ def test_a_start_list_takes_the_place_of_a_script(made: Made, tmp_path: Path) ->
     assert "does not say whose kernels it has" in made.bundle(*words).stderr
     named = "--client", "wheel-client-dist"
     assert "which takes no arguments" in made.bundle(*named, *words[:-1], f"{start} --size 4").stderr
-    answer = json_of(made.bundle(*named, *words))
-    assert {row["key"] for row in answer["modules"]} == {row["key"] for row in warmed["modules"]}
-    with zipfile.ZipFile(answer["wheel"]) as archive:
-        keys = json.loads(archive.read("warp_tiles_kernels/a/index.json"))["body"]["keys"]["module"]
-    assert {row["key"] for row in answer["modules"]} <= keys.keys()
+    found: dict[str, dict[str, Any]] = {}
+    for cache in ("empty", "cache"):
+        answer = json_of(made.bundle(*named, *words, WARP_TILES_CACHE_DIR=str(tmp_path / cache)))
+        assert {row["key"] for row in answer["modules"]} == {row["key"] for row in warmed["modules"]}
+        with zipfile.ZipFile(answer["wheel"]) as archive:
+            found[cache] = json.loads(archive.read("warp_tiles_kernels/a/index.json"))["body"]["keys"]["module"]
+    contents = {row["key"] for row in answer["modules"]}
+    assert found["empty"].keys() == contents, "a list binds no start key"
+    (start_key,) = found["cache"].keys() - contents  # of the plain module; one with products is always generated
+    bound = Cache(tmp_path / "cache", MODULES).manifest(start_key)
+    assert bound is not None
+    assert ("kind", "start of a module of Warp") in [(field.label, field.shown) for field in bound.key.fields]
 
 
 def test_the_client_is_found_from_the_kernels() -> None:

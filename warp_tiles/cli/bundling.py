@@ -170,6 +170,9 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
             )
         distribution = _distribution(match[1], match[3], wanted.archs, clients_of(rows, client))
         entries = list(_entries(Path(scratch), kept))
+        context = build_context(warp.get_cuda_toolkit_version())
+        if any(script.name.endswith(_START_LIST) for script in scripts) and not context.settings.cache_shared:
+            entries += _known_starts(context.modules, [entry for _, entry in entries])
         linked = {
             entry.key
             for _, entry in entries
@@ -178,7 +181,6 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
         modules: dict[str, list[tuple[int, int, bool]]] = {}
         for key, row in kept.items():
             modules.setdefault(row["module"], []).append((row["arch"], row["block_dim"], key in linked))
-        context = build_context(warp.get_cuda_toolkit_version())
         toolchain = context.toolchain_text(MODULE) if context.try_toolchain() is not None else ""
         files = kernel_files(distribution, context.warp_version, toolchain, modules, entries)
         with common.output_errors(folder):
@@ -222,6 +224,19 @@ def _entries(root: Path, kept: Mapping[str, Row]) -> Iterator[tuple[str, Entry]]
             content = str(item.manifest.info.get("content_key", item.key))
             if (kind is FUNCTIONS or content in kept) and (entry := cache.read_verified(item.key)) is not None:
                 yield kind.object, entry
+
+
+def _known_starts(cache: Cache, packed: Sequence[Entry]) -> Iterator[tuple[str, Entry]]:
+    """The entries of a user's cache by which a start finds packed modules without generating them.
+
+    A start list binds nothing. But a program that ran here has bound the start keys of what it generated.
+    """
+    payloads = {entry.key: entry.manifest.payload_sha256 for entry in packed}
+    for item in cache.entries():
+        content = str(item.manifest.info.get("content_key"))
+        is_same = payloads.get(content) == item.manifest.payload_sha256 and item.key not in payloads
+        if is_same and (entry := cache.read_verified(item.key)) is not None:
+            yield MODULES.object, entry
 
 
 # ---- what the wheel says about itself
