@@ -107,7 +107,10 @@ class TunedKernel:
             inputs: As in ``wp.launch``.
             outputs: As in ``wp.launch``. A search takes these arrays as those that the kernel writes, unless
                 ``restore`` names them.
-            device, stream, max_blocks, record_tape: As in ``wp.launch``.
+            device: As in ``wp.launch``, and so are the next three.
+            stream: A CUDA stream, in place of a device.
+            max_blocks: The largest number of blocks; 0 for any.
+            record_tape: False to keep the launch off a tape.
             named: Arguments by name, in place of the lists or after them.
 
         Raises:
