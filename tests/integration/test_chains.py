@@ -86,7 +86,12 @@ def test_others_are_as_warp_has_them(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "code"), [((128, 128, 64, 128), "chain_registers"), ((128, 32, 64, 64), "chain_memory")]
+    ("sizes", "code"),
+    [
+        ((128, 128, 64, 128), "chain_registers"),
+        ((128, 32, 64, 64), "chain_memory"),
+        ((64, 64, 32, 128), "chain_reduction"),
+    ],
 )
 def test_what_does_not_fit(sizes: tuple[int, int, int, int], code: str) -> None:
     cell = Cell("attention", *sizes)

@@ -148,7 +148,8 @@ class _Walk:
             (operand,) = (value for value in operation.operands if isinstance(value, Tile))
             axis = operation.operands[-1]
             refuse(not isinstance(axis, Scalar) or axis.constant != 1, "not_in_chain", operation.name)
-            refuse(not has_whole_parts(self._operand(operand, views=False)), "not_in_chain", operation.name)
+            reduced = self._operand(operand, views=False)
+            refuse(not has_whole_parts(reduced), "chain_reduction", operation.name, reduced.shape)
             self._make(operation)
         elif operation.name == COPY:
             self._operand(operation.tiles[0])

@@ -147,6 +147,7 @@ REASONS = {
     "no_chain": "an operand is both multiplied and changed: use two tiles",
     "chain_with_branches": "branches or loops lie in it: move them out of the loop",
     "not_in_chain": "{} is no operation of a chain: move it out of the loop",
+    "chain_reduction": "{} of a tile of shape {} is no reduction of a chain: use 64 to 256 columns, in multiples of 32",
     "chain_tile": "a tile of shape {} and {} does not fit a chain: use one that docs/loops.md describes",
     "chain_rows": "{} rows are no multiple of {} warps with {} rows each: use fewer threads or more rows",
     "used_outside": "line {} uses a tile that the loop makes: copy it to another tile in the loop",
