@@ -44,7 +44,6 @@ TEXT_METHODS = {
 # names of variables and attributes that hold generated C++ in these folders
 GENERATED = {"source", "text", "texts", "code", "line", "lines", "statement", "repeated", "replay", "generated"}
 EXCEPTIONS = {
-    ("codegen/prelude.py", "source.partition(PLACEHOLDER)"),
     ("codegen/prelude.py", "source.replace(PLACEHOLDER, '\\n'.join(lines), 1)"),
     # a line of a compiler's log
     ("build/functions.py", "line.strip()"),

@@ -75,7 +75,8 @@ class ModuleBuild:
             warn(problem)
         for cost in dict.fromkeys(loop.cost for loop in self.plan.loops if loop.cost):
             warn(cost)
-        if not (self._settings.keeps_modules or self._is_looked_up):  # the whole module may be known
+        may_be_known = self._settings.keeps_modules or self._is_looked_up  # the whole module
+        if self.plan.linker_reason or not may_be_known:
             self._start_functions()
 
     def _start_functions(self) -> None:
