@@ -204,10 +204,7 @@ class _Planner:
         return replace(planned, reason=f"{planned.reason}; {_RACE}") if races else planned
 
     def faster_scalar_paths(self, loops: Iterable[LoopDecision]) -> dict[int, Rejected]:
-        """Why products that opt out of MathDx are left to Warp, by the numbers of their sites.
-
-        If both adjoints add to one gradient, they are not left, because Warp's scalar adjoints do not wait.
-        """
+        """Why products that opt out of MathDx are left to Warp, by sites. Warp's scalar adjoints do not wait."""
         if not self.settings.decides_opted_out:
             return {}
         called, waiting = self.generated.called, waiting_sites(self.trace) & self.generated.called
