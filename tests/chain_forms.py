@@ -219,7 +219,15 @@ FORMS: dict[str, Form] = {
         blocks=1,
     ),
     "a break before the loads": Form(
-        kernel("if step == 128:\n    break\n" + BODY), expected=lambda q, k, v: softmax(q, k[:128], v[:128])
+        kernel("if step == 128:\n    break\n" + BODY),
+        code="chain_with_branches",
+        expected=lambda q, k, v: softmax(q, k[:128], v[:128]),
+    ),
+    "tiles at multiples of 16 bytes alone": Form(
+        kernel(
+            start='pad = wp.tile_zeros(shape=20, dtype=float, storage="shared")\n' + START,
+            store=STORE + "if i == 0:\n    wp.tile_store(L[1], pad, offset=0)\n",
+        ),
     ),
     "in a function": Form(
         replaced(

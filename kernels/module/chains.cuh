@@ -231,11 +231,11 @@ inline __device__ void multiply_chain(Elements<float, COUNT>& sums, const A& a, 
 {
     using B = MatricesB<ChainOperand<T, COLUMNS, DEPTH, K_MAJOR>, COLUMNS>;
     static_assert(COUNT == ROWS * COLUMNS / 32 && B::FITS, "a warp has whole instructions");
-    const unsigned from = buffer + B::place(0);
+    const unsigned from = B::place(0);
 #pragma unroll
     for (int step = 0; step < DEPTH / 16; ++step) {
         typename B::Values b;
-        B::load(b, from, 0, 16 * step);
+        B::load(b, from, 0, 16 * step, buffer);
 #pragma unroll
         for (int i = 0; i < ROWS / 16; ++i) {
             unsigned registers[4];

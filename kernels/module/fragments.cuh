@@ -110,12 +110,13 @@ template <class StageBuffer, int LINES> struct MatricesB {
 
     static inline __device__ unsigned place(int first) { return Rows::place(first, line(), depth()); }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned from, int first, int k)
+    // `from` is an address in a stage buffer, or an offset to a `base` that is a multiple of VECTOR_BYTES alone
+    static __forceinline__ __device__ void load(Values& values, unsigned from, int first, int k, unsigned base = 0)
     {
 #pragma unroll
         for (int j = 0; j < LINES / 8; j += 2) {
             auto& four = reinterpret_cast<unsigned (&)[4]>(values[j]);
-            const unsigned address = Rows::address(from, first, line(), depth(), 8 * j, k);
+            const unsigned address = base + Rows::address(from, first, line(), depth(), 8 * j, k);
             if constexpr (StageBuffer::K_MAJOR)
                 wt::arch::ldmatrix(four, address);
             else

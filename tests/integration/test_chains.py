@@ -60,7 +60,7 @@ OTHERS = {
     "an unknown offset": (kernel(BODY.replace("(step, 0)", "(step * step, 0)")), "unknown_range"),
     "another array": (
         kernel("A = K[0:64]\nif step > 0:\n    A = V[0:64]\n" + BODY.replace("load(K,", "load(A,")),
-        "writes_array",
+        "chain_with_branches",
     ),
     "an A that the loop does not make": (
         kernel(BODY.replace("matmul(q,", "matmul(wp.tile_astype(o, dtype=wp.float16),")),

@@ -34,7 +34,7 @@ from warp_tiles.codegen.operations import (
 )
 from warp_tiles.codegen.reductions import has_whole_parts
 from warp_tiles.codegen.stages import LoopTarget
-from warp_tiles.codegen.trace import Branch, Context, Loop, Node, operations, own_operations
+from warp_tiles.codegen.trace import Context, Loop, operations, own_operations
 from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, multiprocessor
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
@@ -68,19 +68,10 @@ def plan_chain(context: Context, loop: Loop, products: Sequence[Operation], targ
     refuse(None in variants, "no_function")
     walk = _Walk(context, loop, {product: variant for product, variant in zip(products, variants) if variant})
     for node in loop.nodes:
-        if isinstance(node, Operation):
-            accepted(walk.visit(node), at=node.line)
-        else:
-            is_first = not walk.loads and not walk.operations
-            refuse(not is_first or not _may_only_end_loop(node), "chain_with_branches")
+        refuse(not isinstance(node, Operation), "chain_with_branches")  # a `break` may protect the loads ahead
+        assert isinstance(node, Operation)
+        accepted(walk.visit(node), at=node.line)
     return walk.chain(target)
-
-
-def _may_only_end_loop(node: Node) -> bool:
-    """True for a branch that does nothing else to the loop. What the next iteration has loaded is not used then."""
-    inside = operations((node,)) if isinstance(node, Branch) else ()
-    are_plain = [one.name == "break" or (one.effect is Effect.NONE and one.name not in JUMPS) for one in inside]
-    return isinstance(node, Branch) and all(are_plain) and all(isinstance(one, Operation) for one in node.nodes)
 
 
 @dataclass(frozen=True)

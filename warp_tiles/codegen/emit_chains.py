@@ -24,7 +24,6 @@ from warp_tiles.gemm.problem import DTYPES
 
 _SYNC, _WAIT = "WP_TILE_SYNC();", "wt_module::wait_for_loads();"
 _ADDING = (MAP, "add", "sub", "add_inplace", "sub_inplace")
-_ORDERED = ("add", "mul")  # of which the order of operands changes the result
 
 
 def emit_chain(macros: Macros, decision: LoopDecision) -> None:
@@ -140,7 +139,7 @@ class _Emitter:
             return f"wt_module::clear({self._name(operation.tiles[0])}.at);"
         if builtin := operation.reduction:
             operand, result = operation.tiles
-            template = f"{self._chain.rows}, {str(builtin in _ORDERED).lower()}"
+            template = f"{self._chain.rows}, {str(builtin == 'add').lower()}"
             called = "wt::arch::add_unfused" if builtin == "add" else f"wp::{builtin}"
             function = f"[](auto x, auto y) {{ return {called}(x, y); }}"
             return f"{self._name(result)} = wt_module::reduce_fragment<{template}>({function}, {self._name(operand)});"

@@ -62,7 +62,7 @@ RANDOM = frozenset(
         *("sample_unit_sphere", "sample_unit_sphere_surface", "sample_unit_square"),
     }
 )
-_COMMUTATIVE = frozenset({"add", "max", "min", "mul"})
+_COMMUTATIVE = frozenset({"add", "max", "min"})  # a product could fuse with a later sum
 # Warp unrolls these, so that a thread holds index, address and value of all its elements at once
 INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add_indexed"})
 # these make a view of an operand's memory: they read and write no element, and do not wait
