@@ -39,10 +39,12 @@ def whole_starts() -> dict[str, str]:
         return [STARTS[name], warp, *(texts.get(side, "not measured") for side in sides)]
 
     def on_two_cores(client: dict[str, Any]) -> list[str]:
-        ratios = (f"{client['ratios'][side]:.3g}" for side in ("all", "record", "store"))
+        found = client["ratios"]
+        ratios = (f"{found[side]:.3g}" if side in found else "not measured" for side in on_cores)
         return [client["title"], f"{client['seconds']['warp']:.1f}", *ratios]
 
     sides = ("tiles", "all", "list", "warm", "store", "wheel")
+    on_cores = ("first", "all", "record", "warm", "store", "wheel")
     head = [
         "client",
         "Warp",
@@ -54,7 +56,7 @@ def whole_starts() -> dict[str, str]:
         "wheel",
     ]
     starts = [row for row in at("clients/rows") if row["name"].startswith("starts ")]
-    plain = ["client", "Warp, s", '`modules="all"`', "start list", "store"]
+    plain = ["client", "Warp, s", "first start", '`modules="all"`', "start list", "after `warm`", "store", "wheel"]
     return {
         "whole starts": table(head, map(on_gpu, STARTS)),
         "whole starts on two cores": table(plain, map(on_two_cores, starts)),
