@@ -83,7 +83,7 @@ class _Emitter:
         texts[last] += f" {swaps} }}"
         for number, text in texts.items():
             self._macros.replace(Hook.AT, number, text)
-        end(_WAIT)  # the second stage may lie in the memory of a carried tile, and be loaded ahead of a break
+        end(_WAIT)  # other warps may still read a stage that lies in the memory of a carried tile
         for tile in held:
             end(f"wt_module::write_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
         for tile in shared:
