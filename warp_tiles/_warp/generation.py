@@ -95,7 +95,6 @@ class BuilderState:
 
 
 def _effect_of_native(function: Any) -> Effect:
-    """The effect of a function that is written in C++."""
     types = function.adj.arg_types.values()
     if any(warp.types.is_tile(kind) for kind in types):
         return Effect.UNKNOWN

@@ -145,11 +145,7 @@ class Hooks:
     # ---- install and uninstall
 
     def install(self) -> None:
-        """Installs the hooks.
-
-        Raises:
-            UnsupportedWarpError: This Warp lacks a member that a hook replaces. Nothing was changed.
-        """
+        """Installs the hooks. Raises an UnsupportedWarpError, and changes nothing, if this Warp lacks a member."""
         check_internals()
         if self._is_untested:
             warn(untested())
@@ -444,12 +440,8 @@ class Hooks:
     def plan_module(self, module: Any, arch: int | None, block_dim: int | None = None) -> ModulePlan | None:
         """Generates a module's code for a target, and returns its plan. Nothing is built.
 
-        Returns:
-            The plan. None if the module contains no product and no solver, or if the settings leave it to Warp, whose
-            code generation would build its functions.
-
-        Raises:
-            PlanError: There is no such target.
+        None if the module contains no product and no solver, or if the settings leave it to Warp, whose code generation
+        would build its functions. Raises a PlanError if there is no such target.
         """
         warp_modules.require_target(arch, block_dim)
         warp_modules.hash_outdated(module)

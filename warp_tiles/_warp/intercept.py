@@ -41,7 +41,6 @@ class NotedLaunch:
     Attributes:
         dim: All dimensions, those of the threads of ``wp.launch_tiled`` included.
         outputs: How many of the last arguments were given as outputs.
-        block_dim: Threads per block.
         taped: True if a tape would have recorded it, so that its adjoint may run.
     """
 
@@ -233,7 +232,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _captures(captured: list[Any]) -> dict[str, Callable[..., Any]]:
-    """Stand-ins of Warp's graph captures. A real capture would hold no launches, and fails at what it cannot record.
+    """Stand-ins of Warp's graph captures. A real one would hold no launches, and fails at what it cannot record.
 
     ``captured`` receives the devices with an open capture.
     """
@@ -269,10 +268,9 @@ def _captures(captured: list[Any]) -> dict[str, Callable[..., Any]]:
 
 
 class _Devices:
-    """Looks devices up, and finds another one for a GPU that this machine lacks: its first GPU, or else the CPU.
+    """Looks devices up, and another one for a GPU that this machine lacks: its first GPU, or else the CPU.
 
-    Attributes:
-        substituted: The missing GPUs that were looked up, each with the device in its place.
+    ``substituted`` has the missing GPUs that were looked up, each with the device in its place.
     """
 
     def __init__(self, runtime: Any) -> None:

@@ -85,11 +85,7 @@ _getter = cache(attrgetter)  # thousands of calls while a module is generated
 
 
 def find(path: str) -> Any:
-    """Returns ``warp._src.<path>``.
-
-    Raises:
-        UnsupportedWarpError: This Warp does not have it.
-    """
+    """Returns ``warp._src.<path>``. Raises an UnsupportedWarpError if this Warp does not have it."""
     try:
         member = _getter(f"_src.{path}")(warp)
     except AttributeError:
@@ -142,11 +138,7 @@ def check_internals() -> list[str]:
 
 
 def runtime(*names: str) -> Any:
-    """Returns Warp's runtime after a check that it has these attributes.
-
-    Raises:
-        UnsupportedWarpError: An attribute is missing; the message names it.
-    """
+    """Returns Warp's runtime. Raises an UnsupportedWarpError that names an attribute which it lacks."""
     find("context.init")()
     runtime = find("context.runtime")
     for name in names:

@@ -38,11 +38,7 @@ _NATIVE_PARAMETERS = 11  # parameters of wp_cuda_launch_kernel
 
 @functools.cache
 def runtime() -> Any:
-    """Returns Warp's runtime after a check that it has everything that recorded launches need.
-
-    Raises:
-        UnsupportedWarpError: This Warp lacks a part; the message names it.
-    """
+    """Returns Warp's runtime. Raises an UnsupportedWarpError if it lacks what recorded launches need."""
     require(_REQUIRED)
     runtime = runtime_with("_apic_capture", "captures", "tape")
     if len(runtime.core.wp_cuda_launch_kernel.argtypes or ()) != _NATIVE_PARAMETERS:
@@ -421,11 +417,7 @@ class NativeKernel:
         self._threads, self._shared_bytes = threads, shared_bytes
 
     def launch(self, blocks: int, parameters: ctypes.Array[ctypes.c_void_p]) -> None:
-        """Launch blocks on the device's current stream, with the addresses of the parameters.
-
-        Raises:
-            MatmulError: The launch failed.
-        """
+        """Launch blocks on the device's current stream, with the parameters' addresses. Raises a MatmulError."""
         threads, stream = self._threads, self._device.stream.cuda_stream
         if self._native(
             self._device.context, self._function, blocks * threads, 0, threads, 1, 1, self._shared_bytes, parameters,

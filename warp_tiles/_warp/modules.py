@@ -46,12 +46,9 @@ def loading(module: Any) -> Iterator[None]:
 
 
 def hash_again(module: Any) -> bool:
-    """Discards a module's hash unless another thread is loading the module. Its next use computes the hash again.
+    """Discards a module's hash, whose next use computes it again. Returns False if another thread loads the module.
 
     A thread that begins to load the module needs the lock that this function holds. One that has begun is registered.
-
-    Returns:
-        False if another thread is loading the module.
     """
     with find("codegen._codegen_lock"):
         if _loaded_elsewhere(module):
@@ -233,14 +230,11 @@ def require_target(arch: int | None, block_dim: Any) -> None:
 
 
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
-    """Compiles a module ahead of time.
+    """Compiles a module ahead of time. Returns the path of the cubin.
 
     An output of an earlier call is kept if its name has the module's hash and it matches the digest beside it.
     Otherwise it is built again, with a warning if it has changed since it was written. The folder also receives the
     metadata and the source.
-
-    Returns:
-        The path of the cubin.
 
     Raises:
         PlanError: There is no such target.

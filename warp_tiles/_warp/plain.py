@@ -166,8 +166,7 @@ def in_kernel_cache(file: str) -> bool:
 def exact_hashes(hasher: Any) -> list[str]:
     """For each kernel of a module, Warp's hash and one of all constants and types that the kernel reaches.
 
-    Raises:
-        TypeError: A constant has an unknown type.
+    Raises a TypeError for a constant of an unknown type.
     """
     exact = _exact_hasher()
     return [f"{warps.hex()} {exact.hash_adjoint(kernel.adj).hex()}" for warps, kernel in hasher.unique_kernels.items()]

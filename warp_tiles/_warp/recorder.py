@@ -341,8 +341,8 @@ class Recorder:
     def _hooked_reverse_loop(self) -> Iterator[None]:
         """Puts hooks before and after the reversed loop that Warp generates in the block.
 
-        Each iteration of a reversed loop sets the gradients of its tiles to zeros. There are hooks for those of loaded
-        tiles, if the adjoints of the loads have hooks.
+        Each iteration sets the gradients of its tiles to zeros. There are hooks for those of loaded tiles, if the
+        adjoints of the loads have hooks.
         """
         block = self._blocks[-1]
         *_, outer, _, body = self.adjoint.blocks  # around the loop, of its condition, of its body

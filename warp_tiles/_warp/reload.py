@@ -83,8 +83,6 @@ class _ThisThread(threading.local):
         compiling: The arguments of Warp's compilation, or None.
         start: The lookup of the module that Warp generates, if there was one.
         state: The module whose source Warp generates, if it has products or solvers.
-        adjoint: Warp's Adjoint of the function that Warp generates.
-        recorder: The recorder of that function, if it is recorded.
     """
 
     loading = planning = prefetching = ahead = False
@@ -243,11 +241,7 @@ class Reloads:
     # ---- before a build
 
     def before_build(self, plan: ModulePlan) -> None:
-        """Has the launch tuned that loads a planned module, before it is built, if the policy asks for that.
-
-        Raises:
-            LoadAgain: The launch is tuned first.
-        """
+        """Raises LoadAgain to tune the launch that loads a module before its build, if the policy asks for that."""
         resolved = plan.settings
         if not resolved.rules.tunes or resolved.answers or not (plan.needed or plan.loops):
             return
@@ -349,12 +343,9 @@ def _compile_ahead(module: Any, device: Any, block_dim: int) -> None:
 
 
 def check_prefetch(module: Any, block_dim: int) -> None:
-    """Refuses the code of a prefetch if the module changed since it was hashed.
+    """Ends a prefetch by LoadAgain if the module or a setting changed since the module was hashed.
 
     Nothing is written yet. Otherwise Warp's cache would have the code under another hash.
-
-    Raises:
-        LoadAgain: A constant, an option or a setting has changed. It ends the prefetch.
     """
     if (hashed := this_thread.hasher) is None:
         return

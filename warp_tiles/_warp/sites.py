@@ -88,8 +88,7 @@ class CallSites:
     ) -> tuple[Any, ...]:
         """Registers a call site (:class:`warp_tiles.codegen.session.Site`). The operands are A and B as Warp has them.
 
-        Returns:
-            The function arguments of the generated call: for each role a placeholder that the prelude defines, or 0.
+        Returns the function arguments of the generated call: a placeholder of the prelude for each role, or 0.
         """
         # the scalar path has no bfloat16 adjoints; only the finished source shows whether it calls them
         bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)

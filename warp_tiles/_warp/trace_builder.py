@@ -76,7 +76,6 @@ class RecordedBlock:
     """The body of a loop, of a branch or of the function.
 
     Attributes:
-        condition: The variable that decides about a branch or a while loop.
         in_flight: True if loads before a loop may be in flight after it, because it may have no iterations.
     """
 

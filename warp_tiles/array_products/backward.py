@@ -47,11 +47,7 @@ class TapeCall:
     """A backward pass. A tape calls it. Its attributes with a gradient are the arrays of the call."""
 
     def check_gradients(self) -> None:
-        """Checks that each element of a gradient has memory of its own, because nothing is added atomically.
-
-        Raises:
-            MatmulError: Elements of a gradient share memory.
-        """
+        """Raises a MatmulError if elements of a gradient share memory, because nothing is added atomically."""
         for name, array in vars(self).items():
             gradient = getattr(array, "grad", None)
             if gradient is not None and not are_distinct(gradient):
@@ -166,11 +162,7 @@ class Backward(TapeCall):
         )
 
     def _add_to_operand(self, view: View, gradient: Any, factor: Any, *, is_a: bool) -> None:
-        """Adds to the gradient of A or B.
-
-        Args:
-            gradient: The array that is multiplied (:func:`_split`).
-        """
+        """Adds to the gradient of A or B. ``gradient`` is the array that is multiplied (:func:`_split`)."""
         target = (self.a if is_a else self.b).grad
         product = self._known.get(is_a)
         if target is None:

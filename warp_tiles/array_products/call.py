@@ -57,7 +57,6 @@ class View:
         return copy.transposed() if self.is_transposed else copy
 
     def transposed(self) -> View:
-        """The view with rows and columns exchanged."""
         (batch, rows, columns), (far, down, along) = self.shape, self.strides
         return replace(self, shape=(batch, columns, rows), strides=(far, along, down))
 
@@ -115,18 +114,13 @@ def are_distinct(array: Any) -> bool:
 
 
 def contiguous(dtype: DType, shape: tuple[int, int, int]) -> View:
-    """The view of a contiguous array."""
     size_bytes, (_, rows, columns) = DTYPE_BYTES[dtype], shape
     return View(dtype, shape, (rows * columns * size_bytes, columns * size_bytes, size_bytes))
 
 
 @dataclass(frozen=True)
 class Bias:
-    """A vector that is added to each row of C.
-
-    Attributes:
-        stride: Distance between elements in bytes.
-    """
+    """A vector that is added to each row of C. Its stride is in bytes."""
 
     dtype: DType
     stride: int
@@ -166,7 +160,6 @@ class MatmulCall:
 
     @property
     def is_empty(self) -> bool:
-        """True if C has no elements."""
         return 0 in self.out.shape
 
     @property
@@ -200,8 +193,7 @@ def _alignment(view: View, is_split: bool) -> int:
 def canonicalize(call: MatmulCall) -> tuple[MatmulCall, bool]:
     """The same product with fewer matrices where they can be joined, and with contiguous rows of C where possible.
 
-    Returns:
-        The product, and True if A and B were exchanged, so that C is the transpose of the caller's.
+    True if A and B were exchanged, so that C is the transpose of the caller's.
     """
     if (joined := _joined(call)) is not None:
         return canonicalize(joined)

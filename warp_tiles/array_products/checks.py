@@ -38,11 +38,7 @@ def factor(name: str, value: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns an argument that is True or False.
-
-    Raises:
-        TypeError: It is neither, such as a text, whose truth value would count.
-    """
+    """An argument as True or False. Raises a TypeError for others, such as a text, whose truth value would count."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} is {value!r}, and must be True or False")
     return bool(value)
@@ -122,7 +118,7 @@ def _checked_operands(a: Any, b: Any) -> tuple[tuple[int, ...], DType]:
 
 
 def check_alike(a: Any, b: Any, dimensions: tuple[int, ...]) -> None:
-    """Checks that B is an array of A's dtype on its device."""
+    """Refuses a B that is no array of A's dtype on its device."""
     found, both = checked_array("b", b, dimensions), f"{described('a', a)}, and {described('b', b)}"
     if found != a.dtype.__name__:
         raise MatmulError(f"a and b have different dtypes: {both}", remedy="convert one of them")
@@ -162,7 +158,7 @@ def _checked_out(out: Any, shape: tuple[int, ...], allowed: Sequence[DType]) -> 
 
 
 def check_distinct(out: Any) -> None:
-    """Checks that each element of a result has memory of its own."""
+    """Refuses a result whose elements share memory."""
     if not are_distinct(out):
         raise MatmulError(
             f"{described('out', out)}, and its strides are {tuple(out.strides)}: elements share memory",
@@ -224,11 +220,7 @@ def span(array: Any) -> tuple[int, int]:
 
 
 def check_overlap(name: str, array: Any, out: Any) -> None:
-    """Checks that an operand shares no element with the result. Interleaved arrays are allowed.
-
-    Raises:
-        MatmulError: The arrays overlap.
-    """
+    """Refuses an operand that shares an element with the result. Interleaved arrays are allowed."""
     (first, last), (low, high) = span(array), span(out)
     starts = array.ptr or 0, out.ptr or 0
     if not all(starts) or starts[0] + first >= starts[1] + high or starts[1] + low >= starts[0] + last:

@@ -36,11 +36,7 @@ BUCKET = ("a", "b", "out", "layout", "log2_m", "log2_n", "log2_k", "log2_batch")
 
 
 def plan_of(problem: MatmulProblem, device: Any, config: MatmulConfig | None = None) -> MatmulPlan:
-    """How a product is computed on a device.
-
-    Args:
-        config: A configuration that a search forces; None chooses one.
-    """
+    """How a product is computed on a device; ``config`` is one that a search forces."""
     if not device.is_cuda and not is_planning():
         found = config or CPU_TILE
         return MatmulPlan(problem, Candidate(found), found, "search" if config else "heuristic")

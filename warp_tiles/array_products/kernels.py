@@ -23,8 +23,7 @@ from warp_tiles.gemm.problem import DType, accumulator_of
 class Epilogue:
     """What follows the sums: C = function(alpha * factor * sums + beta * C + bias), with the element types of each.
 
-    Attributes:
-        has_factor: True if alpha is multiplied by a factor in an array, which a kernel computed.
+    The factor is in an array (``has_factor``), where a kernel stored it, or 1.
     """
 
     out: DType
@@ -68,7 +67,6 @@ class TileKernel:
 
     @property
     def is_split(self) -> bool:
-        """True if the last block of each tile adds the slices and applies the epilogue."""
         return self.slices > 1 and self.epilogue is not None
 
     @property
@@ -252,12 +250,7 @@ def inverse(divisor: int) -> int:
 
 
 def raster_arguments(rows: int, columns: int, group: int, slices: int) -> list[int]:
-    """The arguments ``rows`` to ``of_last_height`` of :func:`tile_kernel`.
-
-    Args:
-        rows, columns: Tiles of C.
-        group: Rows of tiles in a group.
-    """
+    """The arguments ``rows`` to ``of_last_height`` of :func:`tile_kernel`, for tiles of C in groups of rows."""
     divisors = (rows * columns * slices, rows * columns, group * columns, group, rows % group or group)
     return [rows, columns, group, *map(inverse, divisors)]
 

@@ -67,7 +67,6 @@ class PreparedMatmul:
     workspace_bytes: int
 
     def is_current(self) -> bool:
-        """True if the modules of its kernels are unmodified."""
         if not self.workspace_bytes:
             return bool(self.launch.is_current())
         launches = (self.launch, self.reduction, *(copy.launch for *_, copy in self.copies))
@@ -104,10 +103,7 @@ PreparedProduct = PreparedMatmul | TensorMatmul
 
 
 def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> PreparedProduct:
-    """Chooses the configuration of a product, builds and loads its kernels, and packs their launches.
-
-    Args:
-        config: A configuration that a search forces; None chooses one.
+    """Chooses a configuration unless a search forces one, builds and loads the kernels, and packs their launches.
 
     Raises:
         MatmulError: A launch cannot have a block for each tile.
@@ -182,11 +178,7 @@ def planned(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
 
 
 def prepared(call: MatmulCall, device: Any) -> PreparedProduct:
-    """The product on a device. It is prepared once, and again after its module was modified.
-
-    Raises:
-        MatmulError: Its kernels cannot be built with its epilogue. See :func:`prepare` for others.
-    """
+    """The product on a device. It is prepared once, and again after its module was modified. See :func:`prepare`."""
     found = kept((call, device.alias), lambda: _with_epilogue(call, device))
     if is_planning():
         note_product(found.plan)
@@ -238,7 +230,6 @@ def remember(known: dict[Any, Any], key: Any, value: Any, most: int) -> None:
 
 
 def epilogue_of(call: MatmulCall) -> Epilogue:
-    """What follows the sums."""
     bias = None if call.bias is None else call.bias.dtype
     return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.accumulator, call.has_factor)
 
@@ -270,7 +261,6 @@ def layout(view: View) -> Layout:
 
 
 def _operand(view: View, is_split: bool) -> Layout:
-    """An array that is an operand or its transpose."""
     dtype, (batch, lines, length), (far, between, step) = layout(view.stored)
     if lines == 1:  # no two lines have this distance, and loads look at its alignment
         between = ALIGNED
@@ -318,9 +308,7 @@ def padded_copy(view: View, parts: int, device: Any) -> PaddedCopy:
 def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, device: Any) -> Any:
     """The launch that adds slices in order, with an epilogue. Its arrays are the slices, the result, bias and factor.
 
-    Args:
-        sums: The slices: (batch * slices, m, n).
-        bias_stride: Distance between elements of the bias in bytes.
+    ``sums`` are the slices: (batch * slices, m, n). The stride of the bias is in bytes.
     """
     arrays = [layout(sums), layout(out), *_vectors(epilogue, out.shape[2], bias_stride)]
     return packed(reduce_kernel(epilogue), [sums.shape[0] // out.shape[0], 1.0, 0.0], arrays, out.shape, device)

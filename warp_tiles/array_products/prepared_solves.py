@@ -75,13 +75,7 @@ class SolveConfig:
 
 
 def choose(n: int, columns: int, size_bytes: int, arch: int | None) -> SolveConfig:
-    """Tiles and threads for matrices of n rows.
-
-    Args:
-        columns: Right-hand sides; 0 for none.
-        size_bytes: Bytes of an element.
-        arch: Compute capability; None for the CPU.
-    """
+    """Tiles and threads for n rows, and columns of right-hand sides or 0. ``arch`` is None for the CPU."""
     if arch is None:  # few shapes of tiles, because each of them compiles for a second
         small = n <= _CPU_ROWS
         rows, width = -(-n // 16) * 16 if small else _CPU_BLOCK, 8 if columns > 1 else columns
@@ -132,7 +126,6 @@ class PreparedSolve:
     workspace_bytes: int
 
     def is_current(self) -> bool:
-        """True if the modules of its kernels are unmodified."""
         return all(step.is_current() for step in self.steps)
 
     def run(self, *arrays: Any) -> None:
@@ -148,20 +141,12 @@ class PreparedSolve:
 
 
 def prepared_solve(call: SolveCall, device: Any) -> PreparedSolve:
-    """The call on a device. It is prepared once, and again after its module was modified.
-
-    Raises:
-        Exception: Any error of ``wp.launch`` when a module does not build.
-    """
+    """The call on a device. It is prepared once, and again after its module was modified. See :func:`prepare_solve`."""
     return kept((call, device.alias), lambda: prepare_solve(call, device))
 
 
 def prepare_solve(call: SolveCall, device: Any, *, in_threads: bool = True) -> PreparedSolve:
-    """Packs the launches of a call.
-
-    Args:
-        in_threads: False to compute no matrix in one thread, so that both ways can be compared.
-    """
+    """Packs the launches of a call. Without ``in_threads``, which serves comparisons, no thread computes a matrix."""
     columns = 0 if call.x is None else call.x.shape[2]
     dense = all(view is None or _is_dense(view) for view in (call.a, call.factor, call.b, call.x))
     threads = threads_of_block(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], call.a.shape[0], dense)
@@ -213,7 +198,6 @@ def _is_dense(view: View) -> bool:
 
 
 def _in_threads(call: SolveCall, columns: int, threads: int, dense: bool, device: Any) -> _Launch:
-    """One thread for each matrix."""
     batch, n, _ = call.a.shape
     key = ThreadKernel(
         call.a.dtype,

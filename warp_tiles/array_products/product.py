@@ -20,10 +20,8 @@ _MOST_CALLS = 1024  # that are remembered
 class _Repeat(NamedTuple):
     """The last call without a bias that had these arrays. If it is repeated, nothing is checked again.
 
-    Attributes:
-        arrays: References to a, b and out, which keep no array alive.
-        states: What the checks saw of each, because an array can be given another shape, other strides or other memory.
-        options: Whether there are an alpha and a beta, the epilogue and the precision.
+    ``arrays`` keeps no array alive. ``states`` is what the checks saw of each, because an array can be given another
+    shape, other strides or other memory. ``options``: alpha and beta are given, the epilogue and the precision.
     """
 
     arrays: tuple[Any, Any, Any]

@@ -37,8 +37,6 @@ _said = WarnedTexts()
 
 
 class _Arguments(ctypes.Structure):
-    """``wt_matmul::Arguments`` of the kernel."""
-
     _fields_ = (
         *((name, ctypes.c_int) for name in ("m", "n", "k", "batch", "a_step", "b_step", "group", "whole", "slices")),
         *((name, ctypes.c_float) for name in ("alpha", "beta")),
@@ -143,11 +141,7 @@ def warn_of_loop(plan: MatmulPlan, reason: object) -> None:
 
 
 def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
-    """The generated code of a function of one float32, and the kernel that it was generated for.
-
-    Raises:
-        Exception: See :func:`warp_tiles._warp.generation.module_source`.
-    """
+    """The generated code of a function of one float32, and the kernel that it was generated for."""
     from warp_tiles._warp.generation import module_source
     from warp_tiles.build.tensor_kernels import FunctionSource
 
@@ -158,11 +152,7 @@ def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
 
 @lru_cache(maxsize=256)
 def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | None = None) -> NativeKernel:
-    """The kernel on the device with an alias, where it is built and loaded once.
-
-    Raises:
-        WarpTilesError: See :func:`warp_tiles.build.tensor_kernels.cubin_of` and :class:`NativeKernel`.
-    """
+    """The kernel on the device with an alias, where it is built and loaded once. Raises what ``cubin_of`` raises."""
     from warp_tiles.build.tensor_kernels import cubin_of
 
     hooks = installed()
@@ -172,7 +162,6 @@ def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | N
 
 
 def _arguments(call: MatmulCall, launch: Candidate) -> _Arguments:
-    """The arguments of a product without its memory."""
     (batch, m, n), k = call.out.shape, call.a.shape[2]
     steps = call.a.strides[0] != 0, call.b.strides[0] != 0
     given = _Arguments(m, n, k, batch, *steps, launch.config.group, launch.slices.whole, launch.slices.count)
@@ -188,10 +177,9 @@ class TensorMap(ctypes.Structure):
 
     @classmethod
     def of(cls, view: View, pointer: int, box: tuple[int, int]) -> TensorMap | None:
-        """The driver's map of a view whose rows are contiguous, or None if the driver refuses it.
+        """The driver's map of a view whose rows are contiguous; None if the driver refuses it.
 
-        Args:
-            box: The elements along a row, and the rows, of a copy.
+        A copy has ``box`` elements: along a row, and rows.
         """
         batch, lines, length = view.shape
         far, between, size = *view.strides[:2], DTYPE_BYTES[view.dtype]

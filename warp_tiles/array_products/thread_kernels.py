@@ -28,14 +28,12 @@ class ThreadKernel:
     """The constants of a kernel.
 
     Attributes:
-        n: Rows of a matrix.
         columns: Right-hand sides; 0 if the kernel solves nothing.
         threads: Threads of a block, and so its matrices.
         dense: True if the elements of each array follow one another, so that few instructions compute an address.
         in_registers: True if a thread keeps the triangle in registers, else in shared memory.
         factors: True to factor A; else A is a factor.
         stores: True to store the factor in L.
-        forward: True to solve with L before L^T.
         has_info: True to store whether each matrix is positive definite.
     """
 
@@ -52,26 +50,17 @@ class ThreadKernel:
 
     @property
     def source(self) -> str:
-        """The text of the native function, behind its constants."""
         constants = {field.name.upper(): getattr(self, field.name) for field in fields(self) if field.name != "dtype"}
         lines = [f"constexpr {type(value).__name__} {name} = {int(value)};" for name, value in constants.items()]
         return "\n".join([f"using T = wp::{self.dtype};", *lines, _SOLVE])
 
 
 def _pitch(n: int, columns: int) -> int:
-    """Elements of a matrix in shared memory."""
     return n * (n + 1) // 2 + n * columns | 1
 
 
 def threads_of_block(n: int, columns: int, size_bytes: int, batch: int, dense: bool) -> int:
-    """Threads of a block that computes a matrix in each; 0 if blocks or panels are used.
-
-    Args:
-        columns: Right-hand sides; 0 for none.
-        size_bytes: Bytes of an element.
-        batch: Number of matrices.
-        dense: True if the elements of each array follow one another.
-    """
+    """Threads of a block that computes a matrix in each, if elements follow one another; 0 for blocks or panels."""
     least = next((least for rows, least in LEAST_BATCHES.items() if n <= rows), None)
     if least is None or batch < least or columns > _MOST_COLUMNS or (n > _STRIDED_ROWS and not dense):
         return 0

@@ -25,8 +25,7 @@ COUNTERS = 1 << 16  # of one stream, for tiles whose slices several blocks compu
 class Workspace:
     """Addresses of memory for the kernels of one product.
 
-    Attributes:
-        arrived: Counters of the blocks of each tile. They are zero before and after each kernel.
+    ``arrived`` counts the blocks of each tile. The counters are zero before and after each kernel.
     """
 
     start: int

@@ -204,7 +204,6 @@ class ProgramStart:
     Attributes:
         listed: The first block size of each module that this process compiles ahead, by name, in their order. Empty
             if the list is not used, or if a remote store serves it.
-        is_stopped: True if no further fetch or build begins.
     """
 
     def __init__(
@@ -278,7 +277,6 @@ class ProgramStart:
         return is_kept and is_for_here and not (is_named and self._in_warps_folder(module.file))
 
     def stop(self) -> None:
-        """Begin no further fetch or build."""
         self.is_stopped = True
         self._threads.close()
         for build in tuple(self._builds.values()):

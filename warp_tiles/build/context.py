@@ -59,9 +59,7 @@ def ahead_of_launches(order: int) -> Iterator[None]:
 class Resources:
     """What contexts share: caches, toolchain stores, connections and compiler processes, created at the first use.
 
-    Args:
-        executor_pool: Makes the pool of an executor that runs the compilers, from the toolchain and the setting
-            ``jobs``; None without an executor.
+    ``executor_pool`` makes the pool of an executor that runs the compilers, for the setting ``jobs``.
     """
 
     def __init__(
@@ -101,7 +99,6 @@ class Resources:
         return self.once(lambda: DaemonThreads(count, "warp_tiles_wait"), "waiters")
 
     def close(self) -> None:
-        """End the compiler processes and the connections."""
         with self._lock:
             self.closed = True
             made, self._made = self._made, {}
@@ -126,7 +123,6 @@ class BuildContext:
     Attributes:
         compiled: The work of the compiler, added by each :meth:`get_or_compile` that compiles.
         ahead: PREFETCH or START_LIST if no launch waits for what it builds, else LAUNCH.
-        linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
     """
 
     resources: Resources
@@ -142,12 +138,10 @@ class BuildContext:
 
     @property
     def cache(self) -> Cache:
-        """The cache of functions."""
         return self._cache(FUNCTIONS)
 
     @property
     def modules(self) -> Cache:
-        """The cache of linked modules."""
         return self._cache(MODULES)
 
     def _cache(self, kind: Kind) -> Cache:
@@ -303,7 +297,6 @@ class BuildContext:
         return text
 
     def toolchain(self) -> Toolchain:
-        """The toolchain. Raises a ToolchainError if it is missing."""
         return self.store.toolchain()
 
     @property
@@ -340,7 +333,6 @@ class BuildContext:
         return self.store.try_toolchain()
 
     def submit(self, request: Request) -> Future[Compiled]:
-        """Start a request. Raises a WorkerError if warp_tiles was disabled."""
         return self.pool.submit(request, ahead=self.ahead)
 
     @contextmanager

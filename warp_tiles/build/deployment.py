@@ -113,7 +113,6 @@ def not_in_bundle(plan: ModulePlan, bundle: Path) -> LockedError:
 
 
 def _label(source: DeviceSource) -> str:
-    """The name of a device source, which is the same on every machine."""
     return source.path.resolve().relative_to(kernels_folder().resolve()).as_posix()
 
 

@@ -106,11 +106,9 @@ class Engine:
         return BuildContext(self.resources, settings)
 
     def close(self) -> None:
-        """End the compiler processes."""
         self.resources.close()
 
     def after_fork(self) -> None:
-        """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock, self._running = threading.RLock(), {}
         self.program_start = None  # the parent writes the list
         self.progress = BuildProgress()  # a thread of the parent may hold its lock
@@ -144,10 +142,6 @@ class Engine:
         return self.tuned.snapshot(resolved, self.build_context(resolved).store)
 
     def tune_launch(self, resolved: Settings) -> None:
-        """Tune the kernel that this thread is launching, if it launches one on a GPU.
-
-        Warp has to hash all modules again after this. The setting ``tune_budget_s`` limits the search.
-        """
         if self.tuned is not None and not resolved.deterministic:
             self.tuned.tune_launch(self, resolved)
 
@@ -229,11 +223,7 @@ class Engine:
         return sources
 
     def chooser(self, resolved: Settings, linker_reason: str = "") -> Choose:
-        """Gives needed variants their providers, device functions, keys and cache states. Raises what the chain raises.
-
-        Args:
-            linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
-        """
+        """Gives needed variants their providers, functions, keys and cache states. Raises what the chain raises."""
         context = replace(self.build_context(resolved), linker_reason=linker_reason)
         return functools.partial(self._chosen, self.chain(resolved), context)
 

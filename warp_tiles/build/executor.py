@@ -53,11 +53,9 @@ SAME_PACKAGES = "install the same versions of warp-tiles, warp-lang and NVIDIA's
 
 @dataclass(frozen=True)
 class Fact:
-    """One part of an installation that affects machine code. Two facts are equal if their digests are.
+    """One part of an installation that affects machine code. Two are equal if their digests (SHA-256) are.
 
-    Attributes:
-        digest: SHA-256 over the files, hex; empty if the part is missing.
-        version: Its version or the reason why it is missing, for messages.
+    Without a part the digest is empty, and the version is the reason.
     """
 
     digest: str
@@ -159,7 +157,6 @@ class Job:
     """A request for a worker; None asks for its installation alone.
 
     Attributes:
-        expected: The parts of the sender's installation that decide the result.
         submission: Differs in each submission, because Dask gives equal calls one result, errors included.
         warp_toolkit: The CUDA version of the sender's Warp, which decides among the compilers of the worker.
     """
@@ -178,9 +175,8 @@ class Job:
 class Answer:
     """The answer of a worker. The sender decides whether it counts.
 
-    Attributes:
-        worker: Name of the worker, for messages; empty with a result, because finding it takes time.
-        found: The same parts of the worker's installation. If they differ, nothing was compiled.
+    ``worker`` is empty with a result, because finding its name takes time. ``found`` are the expected parts of the
+    worker's installation; if they differ, nothing was compiled.
     """
 
     worker: str

@@ -79,9 +79,7 @@ class Chain:
     def require_fallback(self, missing: ToolchainError) -> None:
         """Check that the settings allow another provider in place of one without its toolchain.
 
-        Raises:
-            LockedError: The policy is ``locked``.
-            ToolchainError: The policy is ``fast``, or the settings name the provider ``cublasdx``.
+        Raises LockedError under the policy ``locked``, ToolchainError under ``fast`` and for the provider ``cublasdx``.
         """
         needed = self.settings.rules.needs_toolchain
         if not needed and not (self.forced and self.settings.provider == "cublasdx"):
@@ -195,9 +193,7 @@ class Linked:
     """What a module of warp_tiles is linked from, besides its source.
 
     Attributes:
-        functions: The device functions that its source calls.
         suffix: ``a`` if its loops need ``sm_90a``, else empty.
-        register_limit: Registers per thread, at most; None for no limit.
     """
 
     functions: tuple[Variant, ...]

@@ -152,7 +152,6 @@ class ModuleBuild:
         return replace(module, suffix=self.plan.arch_suffix) if is_cubin else module
 
     def _start_module(self, module: ModuleSource, text: str) -> StartModule | None:
-        """The module as a start list names it. None if no key covers it, or if it has settings of its own."""
         plan, now = self.plan, current()
         own = self._settings.affecting_code(), self._settings.providers
         if reason_without_key(module, text) or own != (now.affecting_code(), now.providers):

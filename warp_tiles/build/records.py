@@ -92,8 +92,6 @@ class Artifact:
     Attributes:
         symbol: Its device function; empty on the scalar path.
         payload: LTO-IR; empty on the scalar path, and for a function in the module's source.
-        provider: ``own``, ``cublasdx``, ``libmathdx`` or ``scalar``.
-        key: Digest of its cache key; empty if it is not cached.
         lto_bytes: Size of the LTO-IR if the payload itself was released.
         started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.build.records.now_s`.
         compiled: The part in which a compiler process worked; None if none did. In the rest the build waited for a
@@ -145,11 +143,9 @@ class ModuleRecord:
 
     Attributes:
         plan: The plan that was built: a new one if a function or the link failed.
-        linker: ``warp_tiles`` or ``warp``.
         seconds: Time from the end of code generation to the finished file.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache, in a kernel package or in the remote store.
-        package: The kernel package that it came from; empty for another place.
         started_at_s: The end of code generation, in seconds of :func:`warp_tiles.build.records.now_s`.
     """
 
@@ -183,7 +179,6 @@ class ModuleRecord:
         }
 
     def summary(self) -> str:
-        """One line for the log."""
         data = self.to_json()
         skipped = sum(not variant.needed for variant in self.plan.variants)
         built = data["lto_builds"]

@@ -47,7 +47,6 @@ class StartModule:
     Attributes:
         program: The name of its source in unmodified Warp, with the first digits of Warp's hash.
         suffix: Warp's suffix of the architecture, e.g. ``a``.
-        output: ``cubin`` or ``ptx``.
         switches: ``verify_fp``, ``fast_math``, ``fuse_fp`` and ``use_precompiled_headers``.
         meta: Warp's metadata of the kernels: bytes of shared memory, by name. Empty for a module of warp_tiles.
         linked: What a module of warp_tiles is linked from; None for a module that Warp's compiler builds.
@@ -135,7 +134,6 @@ class StartModule:
         return ModuleSource(self.program, self.arch, self.output, str(warp_headers_folder()), keywords, suffix)
 
     def request(self) -> WarpCompileRequest:
-        """The request of the installed Warp's compiler."""
         return WarpCompileRequest.of(self.module_source(), self.source.encode("utf-8"))
 
 
