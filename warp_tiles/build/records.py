@@ -92,6 +92,7 @@ class Artifact:
     Attributes:
         symbol: Its device function; empty on the scalar path.
         payload: LTO-IR; empty on the scalar path, and for a function in the module's source.
+        key: Digest of its cache key; empty if it is not cached.
         lto_bytes: Size of the LTO-IR if the payload itself was released.
         started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.build.records.now_s`.
         compiled: The part in which a compiler process worked; None if none did. In the rest the build waited for a

@@ -47,7 +47,6 @@ class WarpOutput:
 
     Attributes:
         target: The end of the binary's name, e.g. ``.sm_90a.cubin``.
-        meta: Warp's metadata of the kernels.
     """
 
     binary: bytes

@@ -205,7 +205,6 @@ def _open_standard_streams() -> None:
 
 
 def _end_by(number: int) -> None:
-    """End this process by a signal."""
     from warp_tiles._warp import installed
     from warp_tiles._warp.internals import find
     from warp_tiles.util.files import remove_staged

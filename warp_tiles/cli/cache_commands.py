@@ -41,7 +41,6 @@ def build_context(warp_toolkit: Version | None = None) -> BuildContext:
 
 
 def _caches() -> tuple[Cache, Cache]:
-    """The caches of functions and of linked modules."""
     return (context := build_context()).cache, context.modules
 
 

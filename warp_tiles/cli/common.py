@@ -91,7 +91,6 @@ def print_json(data: Any) -> None:
 def print_rows(
     as_json: bool, data: Any, headings: Sequence[str], rows: Sequence[Sequence[object]], title: str = ""
 ) -> None:
-    """Print data as JSON, or else a table of them."""
     if as_json:
         print_json(data)
     else:
@@ -105,7 +104,6 @@ def echo(text: str) -> None:
 
 
 def print_result(as_json: bool, data: Any, text: str) -> None:
-    """Print data as JSON, or else a text about them."""
     if as_json:
         print_json(data)
     else:

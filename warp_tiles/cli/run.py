@@ -314,7 +314,6 @@ class LaunchedModules:
             _build(row, lambda: compiled(self._engine, generated, waits=True))
 
     def finish(self) -> None:
-        """Wait for the builds."""
         wait_all(self._builds)
         for build in self._builds:
             build.result()

@@ -155,7 +155,8 @@ def tune_script(
 
     The script runs as in ``warp-tiles plan``: its launches are recorded, not executed. Then its kernels are launched
     with copies of the arguments, in which arrays that kernels would have written are zeros, and zeros of inputs random
-    numbers. After an interruption, the next call continues with the stored measurements.
+    numbers. After an interruption, the next call continues with the stored measurements. The result is in the order in
+    which the script needs loops and functions.
 
     Args:
         budget_s: Seconds for all of them, 0 for no limit. Each has an equal share of the remaining time.
@@ -163,9 +164,6 @@ def tune_script(
             Empty for Warp's default GPU and all others of its kind.
         progress: Called with the record of a place after each batch.
         allow_incomplete: False raises ScriptError if the script stops early.
-
-    Returns:
-        The loops and functions in the order in which the script needs them.
 
     Raises:
         ScriptError: The script is missing, or has no kernels.

@@ -10,8 +10,6 @@ A reverse loop may load into stages too (``kernels/module/reverse_loop.cuh``). I
 gradient G of C is the same in all iterations. It is copied into stage buffers before the loop. An iteration loads A and
 B into a stage, and computes the gradients of the iteration before from stage buffers, as the forward loop does. They
 replace A and B in the stage, and are added to the gradients of the arrays from there.
-
-All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
 from __future__ import annotations
@@ -157,7 +155,6 @@ def _run_time_loop(context: Context, operation: Operation) -> Loop | None:
 
 
 def _changes_tiles(module: ModuleTrace, operation: Operation) -> bool:
-    """True if an operation may change elements of its tiles."""
     if not operation.callee:
         return bool(operation.changed_tiles)
     callee = module.functions.get(operation.callee)

@@ -60,11 +60,7 @@ def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
 
 
 def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collection[int] = ()) -> None:
-    """Writes the loops of a module that keep accumulators in registers, and those that also load ahead.
-
-    Args:
-        ends: See :class:`Loads`.
-    """
+    """Writes the loops of a module that keep accumulators in registers, and those that also load ahead."""
     for decision in decisions:
         if decision.ring is not None:
             _emit_ring(macros, decision, decision.ring)
@@ -175,7 +171,6 @@ def _replace_product(macros: Macros, product: Accumulation, text: str) -> None:
 
 
 def _pointer(tile: Tile) -> str:
-    """C++ of a pointer to a tile's first element."""
     return f"{tile.name}.data.ptr"
 
 
@@ -421,7 +416,6 @@ def _first_address(tile: Tile | None, memory: str) -> str:
 
 
 def reversed_types(decision: LoopDecision) -> Iterator[str]:
-    """Yields the C++ types of the products of a loop's reverse pass."""
     if (ring := decision.reverse_ring) is not None:
         for gradient in ring.gradients:
             name, product = _gradient_name(ring, gradient), gradient.product

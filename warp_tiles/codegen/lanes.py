@@ -3,8 +3,6 @@
 Warp waits for all threads of a block after it has written an element of a shared tile, and in products, solvers and
 loads. If only some lanes arrive, because their own number decides about a branch or the iterations of a loop around the
 statement, they wait for the others.
-
-All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Warp's ``wp.tile_load`` waits for each 16 bytes before it loads the next, and fo
 the loads of shared tiles are async copies. The first statement that may access a tile waits for all loads in flight.
 Other threads may still read the old elements of a tile, so a barrier comes before the first load of a group. A group
 that follows a product needs none.
-
-All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
 
 from __future__ import annotations
@@ -95,7 +93,6 @@ class _Planner:
                 self.ordered = self.ordered and before
 
     def wait(self, hook: int | None) -> None:
-        """Waits at a hook, if loads may be in flight."""
         if not self.in_flight:
             return
         if hook is None:

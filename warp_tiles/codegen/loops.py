@@ -8,7 +8,7 @@ too. After the loop they are added to s, through C if s is not like C. No other 
 ``s = s + C`` and ``s = s - C`` are alike, and so is a reshape of C in place of C.
 
 A factor ``alpha`` that is known before the loop is applied once, after the loop. The conditions of loading ahead are in
-:mod:`warp_tiles.codegen.pipelines`. All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
+:mod:`warp_tiles.codegen.pipelines`.
 """
 
 from __future__ import annotations
@@ -192,11 +192,7 @@ class _Decider:
     def _ahead(
         self, loop: Loop, accumulations: tuple[Accumulation, ...]
     ) -> tuple[tuple[Operation, ...], tuple[Buffer, ...], int | None]:
-        """Returns the loads, second buffers and arrival of a loop that loads ahead without stages.
-
-        Returns:
-            Or the reason why it does not load ahead.
-        """
+        """The loads, second buffers and arrival of a loop that loads ahead without stages, or why it does not."""
         accepted(None if self.target.ahead else ASYNC_COPIES_OFF)
         body = accepted(body_of(self.context.function, loop, accumulations))
         if loop.kind == "unrolled":

@@ -37,11 +37,9 @@ class LoopAccumulators:
 
 @dataclass(frozen=True)
 class DeviceFunction:
-    """A function that call sites call.
+    """A function that call sites call, with its translation unit if that stands in the module's source.
 
-    Attributes:
-        accumulators: The functions that keep its accumulators over a loop, or the reason why there are none.
-        unit: Its translation unit if it stands in the module's source; empty if the module is linked with it.
+    ``accumulators`` keep those of a product over a loop, or are the reason why there are none.
     """
 
     symbol: str
@@ -92,12 +90,10 @@ class Accumulation:
 
     @property
     def a(self) -> Tile:
-        """The left operand."""
         return self.operation.matrices[0]
 
     @property
     def b(self) -> Tile:
-        """The right operand."""
         return self.operation.matrices[1]
 
     @property
@@ -144,12 +140,9 @@ class StageBuffer:
 
 @dataclass(frozen=True)
 class StagedProduct:
-    """A product of tiles in stage buffers.
+    """A product of tiles in stage buffers, as its operands lie there, and how a block computes it.
 
-    Attributes:
-        variant: The product, with its operands as they lie in stage buffers.
-        plan: How a block computes it.
-        has_start: True if C has a start value.
+    ``has_start`` is true if C has a start value.
     """
 
     accumulation: Accumulation
@@ -208,7 +201,6 @@ class Buffer:
 
     @property
     def size_bytes(self) -> int:
-        """Its bytes."""
         return aligned(self.tile.size_bytes)
 
 
@@ -219,12 +211,7 @@ def extra_bytes(buffers: Iterable[Buffer]) -> int:
 
 @dataclass(frozen=True)
 class TileGradient:
-    """The gradient of a loaded tile.
-
-    Attributes:
-        array: The array from which it is loaded.
-        other: The loaded tile with which G is multiplied.
-    """
+    """The gradient of a loaded tile, from its array and the loaded tile with which G is multiplied."""
 
     tile: Tile
     array: Array
@@ -237,7 +224,6 @@ class ReverseRing:
     """The reverse pass of a loop.
 
     Attributes:
-        forward: The loop's product.
         alpha: Its factor: a number, or the C++ variable that holds it.
         first: The tile in whose memory the copies of G begin; None if they begin in extra memory.
         buffers: The stage buffers by tile, in the order of the loads.
@@ -317,7 +303,6 @@ class Chain:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of a stage."""
         return sum(aligned(load.tile.size_bytes) for load in self.loads)
 
 
@@ -326,7 +311,6 @@ class LoopDecision:
     """The decision about one loop.
 
     Attributes:
-        function: Label of the function that contains the loop.
         file, line: Its place in the user's source.
         hook: Number of its hooks.
         products: The number of its products, without those of inner loops.
@@ -447,7 +431,6 @@ class ComputedStore:
 
     @property
     def loaded(self) -> tuple[Tile, ...]:
-        """The tiles of the loads."""
         return tuple(tile for load in self.loads for tile in load.tiles)
 
     @property
@@ -486,11 +469,7 @@ class AccumulatorStore:
 
 @dataclass(frozen=True)
 class ReversedStore:
-    """A store of a computed tile whose adjoint is computed in bands.
-
-    Attributes:
-        overlap: True if some operands may share memory.
-    """
+    """A store of a computed tile whose adjoint is computed in bands. Operands may share memory if ``overlap``."""
 
     computed: ComputedStore
     overlap: bool
@@ -501,11 +480,7 @@ class ReversedStore:
 
 @dataclass(frozen=True)
 class RowReduction:
-    """A reduction of a tile's rows whose rows threads reduce alone.
-
-    Attributes:
-        builtin: The builtin function that it applies.
-    """
+    """A reduction of a tile's rows by a builtin function, whose rows threads reduce alone."""
 
     operation: Operation
     builtin: str
@@ -539,8 +514,6 @@ class ModuleCode:
         units: The translation units of the called functions that stand in the module's source, by symbol.
         moves: True if loads and stores are written again, by the functions of ``kernels/module``.
         loads, replayed: The loads of the program, and those of its repetition in the reverse pass.
-        stores: The stores of computed tiles, without those of ``loops``.
-        reductions: The reductions of rows that threads compute alone.
         skipped: Hooks of the products that the reverse pass does not repeat.
         unread: Hooks of the assignments that nobody reads.
     """

@@ -179,23 +179,17 @@ UNKNOWN_MEMORY = "?"  # in Tile.memory: the memory of any shared tile
 
 @dataclass(frozen=True)
 class Affine:
-    """``constant + sum(factor * variable)``.
-
-    Attributes:
-        terms: The C++ names of the variables with their factors, sorted by name. No factor is zero.
-    """
+    """``constant + sum(factor * variable)``, with C++ names of variables, sorted, and without factors of zero."""
 
     constant: int = 0
     terms: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def variable(cls, name: str) -> Affine:
-        """Returns the expression that consists of one variable."""
         return cls(0, ((name, 1),))
 
     @classmethod
     def of(cls, constant: int, terms: Mapping[str, int]) -> Affine:
-        """Returns an expression of these terms, without those whose factor is zero."""
         return cls(constant, tuple(sorted((name, factor) for name, factor in terms.items() if factor)))
 
     @property
@@ -249,7 +243,6 @@ class Tile:
 
     Attributes:
         dtype: Warp's name of the element type, e.g. ``float16``.
-        shape: Elements in each dimension.
         storage: ``shared`` or ``register``. For a parameter it is that of the annotation; the caller decides.
         memory: Names of the variables whose shared memory it may use: its own name if it has memory of its own or is a
             parameter, ``?`` if it is unknown.
@@ -280,11 +273,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Array:
-    """An array variable.
-
-    Attributes:
-        parameter: True for a parameter of the function, False for a struct's member or a view.
-    """
+    """An array variable: a parameter of the function, or a struct's member or a view."""
 
     name: str
     parameter: bool = False
@@ -337,7 +326,6 @@ class Operation:
         reverses: True if its adjoint has a hook.
         zeroes: True if there is a hook where an iteration of the reverse pass sets its result's gradient to zeros.
         changed: C++ names of the operands that a call may change in place, other than tiles and arrays.
-        solver: Number of the site of a solver within its module; None for other operations.
     """
 
     name: str
@@ -404,13 +392,11 @@ class Operation:
 
     @property
     def own_hook(self) -> int:
-        """Number of the hook around an operation that has one."""
         assert self.hook is not None
         return self.hook
 
     @property
     def site(self) -> int:
-        """Number of the site of a product."""
         assert self.product is not None
         return self.product.site
 

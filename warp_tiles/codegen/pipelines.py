@@ -7,8 +7,6 @@ such as one that computes an operand, the block multiplies before them, and then
 If C holds zeros before a loop whose accumulators stay in registers, or is a new tile that is added to another one after
 the loop, its memory is idle until the loop ends, and the buffers lie there as far as they fit. The others lie in extra
 memory.
-
-All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
 from __future__ import annotations
@@ -114,10 +112,7 @@ def _between(block: tuple[Node, ...], loads: Sequence[Operation], products: Sequ
 def _may_compute(operation: Operation, after_loads: tuple[Node, ...], products: Sequence[Operation]) -> bool:
     """True if an operation may work on tiles after the loads of its iteration have arrived.
 
-    The products come later, so that nothing may change operands after the first of them.
-
-    Args:
-        after_loads: The statements between the last load and the last product.
+    The products come later, so that nothing may change operands after the first statement behind the last load.
     """
     within = list(operations(after_loads))
     if operation not in within or operation.effect not in (Effect.TILES, Effect.ALIAS):
@@ -212,11 +207,7 @@ def double_buffers(
 ) -> tuple[Buffer, ...]:
     """Places a second buffer for each loaded operand: in a C that holds zeros before its loop, else in extra memory.
 
-    Args:
-        variants: The forward products of the loop.
-
-    Returns:
-        The buffers, or the reason why the loop has none in extra memory.
+    The reason if the loop has none in extra memory. ``variants`` are its forward products.
     """
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
     homes = {loop.hook: loop for loop, _ in loops(context.function.nodes)}
@@ -279,8 +270,7 @@ def holds_zeros(context: Context, before: Node, tile: Tile) -> bool:
 def fill_before(context: Context, loop: Loop, tile: Tile) -> Operation | None:
     """The ``tile_zeros`` that fills a tile right before a loop, which overwrites it: only numbers lie between.
 
-    Returns:
-        None if there is none, or if the program can leave the block between fill and loop.
+    None if there is none, or if the program can leave the block between fill and loop.
     """
     nodes, index = path_to(context.function.nodes, loop)[-1]
     for node in reversed(nodes[:index]):
@@ -298,10 +288,9 @@ def fill_before(context: Context, loop: Loop, tile: Tile) -> Operation | None:
 def memory_of(
     context: Context, idle: Mapping[str, Tile], stage_bytes: int, copies: int = 1
 ) -> tuple[LoopMemory, Tile | None]:
-    """Returns the memory of a loop's block, and the first of the idle tiles in which stages may lie.
+    """The memory of a loop's block, and the first of the idle tiles in which stages may lie.
 
-    Args:
-        copies: 2 if a gradient lies behind each tile.
+    There are two ``copies`` if a gradient lies behind each tile.
     """
     run, at_end = _longest_run(context.function, idle)
     sizes = dict(context.function.frame)

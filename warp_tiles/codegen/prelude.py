@@ -37,8 +37,7 @@ _RESTORE_MACROS = "".join(f'#pragma pop_macro("{name}")\n' for name in ("int", "
 def finished_source(source: str, code: ModuleCode) -> str:
     """Returns the source that is compiled, from the one that Warp generated with the placeholder of the prelude.
 
-    Raises:
-        ToolchainError: The device sources are missing.
+    Raises a ToolchainError if the device sources are missing.
     """
     declarations: dict[str, str] = {}
     wrappers: dict[str, str] = {}  # of functions that stand in the source
@@ -124,12 +123,10 @@ def solver_struct(variant: SolverVariant, symbol: str) -> str:
 
 
 def declaration(variant: GemmProblem, symbol: str) -> str:
-    """Returns the C++ declaration of a variant's device function."""
     return f"void {symbol}({', '.join(pointers(variant))});"
 
 
 def loop_declarations(variant: GemmProblem, accumulators: LoopAccumulators) -> str:
-    """Returns the C++ declarations of the two functions that keep a variant's accumulators over a loop."""
     a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
     add = f"void {accumulators.symbol}_add({accumulators.ctype}*, {a}*, {b}*, bool);"
     return f"{add}\nvoid {accumulators.symbol}_finish({accumulators.ctype}*, {c}*, bool);"

@@ -22,7 +22,6 @@ class Site:
 
     Attributes:
         index: Number of the site within its module.
-        call: The Warp function, e.g. ``tile_matmul``.
         function: Key of the kernel or ``@wp.func`` that contains it.
         variants: The variants by role; empty if no function of this project serves the site.
         scalar_reason: The reason for the scalar path, or for another provider; None if there is none.
@@ -30,7 +29,6 @@ class Site:
         roles: The functions that the call can name.
         provider: Name of the provider of a site without variants; empty stands for ``scalar``.
         no_gradient: The reason why a solver has no gradient; None if it has one.
-        own_adjoint: True if only this project has an adjoint of the call.
     """
 
     index: int

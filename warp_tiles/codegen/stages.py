@@ -2,8 +2,6 @@
 
 A stage has a buffer for each tile that an iteration loads. The stages lie in the memory of tiles that are idle in the
 loop, and in extra shared memory. Their tiles are multiplied where they are, by wgmma, mma.sync or fma.
-
-All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
 from __future__ import annotations
@@ -29,11 +27,9 @@ class LoopTarget:
     """What loops of a module may use.
 
     Attributes:
-        variants: The forward product of each site.
         families: The instructions of staged products; empty if there are none.
         rejection: The reason why an instruction may not be used; None if all may be.
         choice: What the settings fix of the pipeline.
-        ahead: True if tiles may be loaded ahead.
         registers: Registers of a thread that the link of the module allows; None for all that a block may have.
         forbidden: The setting that forbids stages; None if none does.
         records: Measured pipelines; None leaves all choices to the heuristics.
@@ -155,11 +151,9 @@ def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) 
 def stage_buffers(
     loads: Sequence[Operation], transposed: Collection[str] = (), constant: Collection[str] = ()
 ) -> tuple[dict[str, StageBuffer], int]:
-    """Returns the stage buffers by tile, and the bytes of a stage.
+    """Returns the stage buffers by tile, some of them transposed, and the bytes of a stage.
 
-    Args:
-        transposed: The tiles whose stage buffers are transposed.
-        constant: The arrays that do not change in the loop.
+    ``constant`` are the arrays that do not change in the loop.
     """
     buffers: dict[str, StageBuffer] = {}
     offset = 0
@@ -183,7 +177,6 @@ def idle_tiles(
     """Returns the tiles whose memory holds nothing in the loop, and for each product whether C has a start value.
 
     Args:
-        body, products: The loop's loads and products.
         keeps_starts: True if a C with a start value is not idle: the loop adds to it, or its gradient is needed.
         overlapping: The names of Cs that count as Cs with a start value: several products are added to their memory.
     """

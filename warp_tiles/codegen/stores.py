@@ -8,8 +8,6 @@ from registers, so that C of a whole tile is not written to shared memory (``ker
 The reverse pass repeats the elementwise operations, and later runs the adjoint of the store and those of the
 operations. In bands of the tile, the operations are repeated only then (``kernels/module/adjoint_chains.cuh``). So
 their operands must be the same at both places.
-
-All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
 from __future__ import annotations
@@ -126,7 +124,6 @@ def _offsets(access: Operation) -> list[Scalar]:
 
 
 def _are_equal(one: Scalar, other: Scalar) -> bool:
-    """True if two numbers are known to be equal."""
     if one.constant is not None or other.constant is not None:
         return one.constant == other.constant
     return one.name == other.name or (one.offset is not None and one.offset == other.offset)

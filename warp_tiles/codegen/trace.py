@@ -48,10 +48,9 @@ class Loop:
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """The body of an ``if`` or ``else``. The hooks before it and at its end are like those of a loop.
+    """The body of an ``if`` or ``else``, with hooks before it and at its end like those of a loop.
 
-    Attributes:
-        condition: C++ name of the variable that decides about it.
+    ``condition`` is the C++ name of the variable that decides about it.
     """
 
     nodes: tuple[Node, ...]
@@ -82,7 +81,6 @@ class FunctionTrace:
     frame: tuple[tuple[str, int], ...] = ()
 
     def operations(self) -> Iterator[Operation]:
-        """Yields every operation, in the order of the program."""
         return operations(self.nodes)
 
     def solver_rows(self) -> int:
@@ -91,7 +89,6 @@ class FunctionTrace:
         return max((tile.shape[0] for operation in called for tile in operation.tiles), default=0)
 
     def hooks(self) -> Iterator[tuple[Hook, int]]:
-        """Yields every hook of its source, with its number."""
         return _hooks(self.nodes, self.end_wait)
 
 
@@ -127,7 +124,6 @@ class ModuleTrace:
         return max((math.prod(tile.shape) for operation in found for tile in operation.tiles), default=0)
 
     def contexts(self) -> Iterator[Context]:
-        """Yields every function."""
         return (Context(self, function) for function in self.functions.values())
 
     def operations(self) -> Iterator[tuple[Context, Operation]]:
@@ -165,7 +161,6 @@ class Context:
         return max((sum(dict(one.function.frame).values()) + one.bytes_around() for one in callers), default=0)
 
     def calls(self) -> list[tuple[Context, Operation]]:
-        """Returns every call of the function, each with the function that contains it."""
         return [(caller, call) for caller, call in self.module.operations() if call.callee == self.function.label]
 
 

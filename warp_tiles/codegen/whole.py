@@ -10,7 +10,6 @@ The gradients of such a kernel are two products of whole arrays as well, and nee
     wp.tile_store(C, c, ...)
 
 in any order of arithmetic around it. A or B may be loaded as transposed tiles, and C may be rounded to another type.
-All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A blocked solve multiplies blocks of a right-hand side and adds to another block of the same tile. Offsets of
 ``wp.tile_view`` are affine expressions, and the bounds of the loops around say which values they have.
-
-All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ class CompileRequest:
 
     @property
     def all_flags(self) -> tuple[str, ...]:
-        """The flags, and those of the include folders."""
         return (*self.flags, *(f"--include-path={folder}" for folder in self.include_dirs))
 
     @property

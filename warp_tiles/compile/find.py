@@ -90,13 +90,11 @@ class Toolchain:
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        """The toolchain as ``doctor`` and the reports print it."""
         data: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
-        """Rebuild a toolchain from :meth:`to_json`."""
         linker, linker_version = data["nvjitlink"], data["nvjitlink_version"]
         missing = data["missing_headers"]
         return cls(

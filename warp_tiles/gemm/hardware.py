@@ -87,11 +87,7 @@ _ARCH = re.compile(r"(?:sm_)?(?:([1-9][0-9]{1,2})|([1-9][0-9]?)\.([0-9]))[af]?")
 
 
 def parse_arch(value: object) -> int:
-    """The number of a compute capability, given as 90, or as text: 90, sm_90, 90a, 9.0 or 9.0a.
-
-    Raises:
-        PlanError: It is none of these.
-    """
+    """The number of a compute capability: 90, or as text 90, sm_90, 90a, 9.0 or 9.0a. Raises a PlanError for others."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     found = _ARCH.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -104,11 +100,7 @@ _RENAMED = {101: 110}  # in CUDA 13
 
 
 def multiprocessor(arch: int) -> Multiprocessor:
-    """The multiprocessor of an architecture.
-
-    Raises:
-        PlanError: The table has no entry for it.
-    """
+    """The multiprocessor of an architecture. Raises a PlanError if the table has no entry for it."""
     if (found := MULTIPROCESSORS.get(_RENAMED.get(arch, arch))) is None:
         known = ", ".join(f"sm_{known}" for known in MULTIPROCESSORS)
         raise PlanError(

@@ -41,9 +41,8 @@ _LARGE_SIDE = 128  # of a tile of C
 class LoopAnswer:
     """How a loop is computed in stages.
 
-    Attributes:
-        form: Number of the form of the operands in stage buffers.
-        rejection: Why its products are not computed by wgmma, although it could compute some of them.
+    ``form`` is the number of the form of the operands in stage buffers, ``rejection`` why wgmma computes no product,
+    although it could compute some of them.
     """
 
     loop: PipelineConfig
@@ -83,7 +82,6 @@ class LoopQuestion:
     registers: int | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of its identity by name."""
         memory = asdict(self.memory)
         if not self.memory.beside_solvers:
             del memory["beside_solvers"]  # so that earlier records count
@@ -144,8 +142,7 @@ class LoopQuestion:
         The order of pipelines by mma.sync and fma is that of :func:`_preference`. With wgmma and beside solvers, two
         resident blocks come before more stages, because they cover the time in which one of them waits. With wgmma, a
         ring of four stages or more keeps the products of one iteration in flight. If ``choice`` has a number of
-        resident blocks, so many share all memory for their stages. On an H200, 128x64x32 tiles of fp32 were 1.11 times
-        as fast with double buffers with 128 threads, and 1.43 times with 64 threads (docs/experiments.md).
+        resident blocks, so many share all memory for their stages.
 
         Args:
             accumulators: Registers of a thread that hold accumulators of all products.
@@ -326,8 +323,7 @@ def _rivals_double_buffers(variant: GemmProblem) -> bool:
 def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False) -> Rejected | None:
     """The reason why a loop keeps double buffers although it could have stages; None if it has none.
 
-    On an H200, stages made fp32 loops with enough resident blocks 1.01 to 1.08 times as fast if a thread has 32
-    accumulators or more (``benchmarks/results/loops.json``). Loops with fewer are not measured.
+    Stages make fp32 loops with 32 accumulators of a thread or more faster (``benchmarks/results/loops.json``).
 
     Args:
         variant: The forward product, with its operands as they lie in tiles.
@@ -350,11 +346,7 @@ def _ordinal(number: int) -> str:
 
 
 def _useful_stages(product: MmaPlan, blocks: int) -> int:
-    """Stages beyond which a loop gains nothing. With ``wgmma``, one or two resident blocks gain from more.
-
-    On an H200, a fifth stage made loops of two blocks 0.97 to 1.06 times as fast, and those of one block 1.09 to 1.26
-    times; a sixth made the latter up to 1.10 times as fast again (docs/experiments.md).
-    """
+    """Stages beyond which a loop gains nothing, more for one or two blocks with ``wgmma`` (docs/experiments.md)."""
     return _USEFUL_STAGES + max(0, 3 - blocks) if product.instruction == "wgmma" else _USEFUL_STAGES
 
 
@@ -363,9 +355,7 @@ def _preference(loop: PipelineConfig, threads: int, needs_warps: bool, needs_blo
 
     Loads in flight count first, until enough hide the latency of memory; then resident blocks, which multiply while one
     waits at its barrier; then stages. Products by fma and in fp64 need a number of warps before that, and those in fp64
-    two blocks: 64x64x32 with 256 threads took 1.17 times as long with one block of four stages as with two of two
-    stages (``benchmarks/results/against.json``). Others were measured on an H200 within the limits of sm_80 and sm_89
-    (``benchmarks/results/other_gpus.json``).
+    two blocks (``benchmarks/results/against.json``, ``benchmarks/results/other_gpus.json``).
     """
     warps = min(loop.blocks * threads // LANES, LEAST_WARPS) if needs_warps else 0
     blocks = min(loop.blocks, 2) if needs_blocks else 0
@@ -399,12 +389,7 @@ def _refuse_few_blocks(
 
 @rejectable
 def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, extra_bytes: int) -> None:
-    """The reason why a loop has no double buffers in extra memory; None if it may have them.
-
-    Args:
-        variants: Its forward products.
-        extra_bytes: Bytes of the buffers.
-    """
+    """The reason why a loop with these products has no double buffers in extra memory; None if it may have them."""
     refuse(memory.beside_solvers, "buffers_beside_solver")
     accumulators, least = min(map(accumulators_of, variants)), _LEAST_BUFFERED_ACCUMULATORS
     refuse(accumulators < least, "few_accumulators_for_buffers", _few(accumulators), least)

@@ -160,7 +160,6 @@ class MatmulConfig:
         return self.tile_m, self.tile_n, self.tile_k
 
     def to_json(self) -> dict[str, int]:
-        """The fields by name."""
         return asdict(self)
 
 
@@ -190,7 +189,6 @@ class Candidate:
 
     Attributes:
         config: Of a loop, or of a launch of the kernel with tensor copies.
-        time_us: Estimated time in microseconds.
         shared_bytes: Dynamic shared memory of a block, in bytes. Without stages, it is an estimate.
         registers: Registers of a thread; 0 if the compiler decides about them.
         resident_blocks: Blocks that a multiprocessor runs at a time.
@@ -225,7 +223,6 @@ class MatmulPlan:
             setting fixes the pipeline, else ``heuristic``.
         main_loop: What the launch fixes of its loop's pipeline.
         loop: The pipeline of its loop, or the reason why it has no stages.
-        gpu: Name of the GPU; empty for the CPU.
         rejection: Why the kernel with tensor copies does not compute it; None if it does, and on the CPU.
     """
 

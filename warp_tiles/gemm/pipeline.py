@@ -143,7 +143,6 @@ class LoopMemory:
         return needed - self.idle_bytes if self.at_end else needed
 
     def total_bytes(self, needed: int) -> int:
-        """Bytes of all tiles with such a ring."""
         return self.around_bytes + self.tile_bytes + self.extra_bytes(needed)
 
 

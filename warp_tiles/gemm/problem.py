@@ -138,7 +138,6 @@ class GemmProblem:
 
     @property
     def operands(self) -> tuple[Operand, Operand, Operand]:
-        """A, B and C."""
         return self.a, self.b, self.c
 
     @property
@@ -158,7 +157,6 @@ class GemmProblem:
 
     @property
     def alignments(self) -> tuple[int, ...]:
-        """Alignment of A, B and C, in bytes."""
         return tuple(operand.alignment for operand in self.operands)
 
     @property

@@ -307,5 +307,4 @@ def code_of(found: object) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, e.g. ``2 blocks``."""
     return f"{number} {noun}{'s' * (number > 1)}"

@@ -22,12 +22,7 @@ STAGES = 2
 
 @dataclass(frozen=True)
 class GradientProduct:
-    """The product that computes the gradient of a tile.
-
-    Attributes:
-        variant: The product. Its operands have the type of A and B. Its threads are those that take part.
-        gradient_is_a: True if G is its left operand.
-    """
+    """The product that computes the gradient of a tile, by the threads that take part. G may be its left operand."""
 
     variant: GemmProblem
     answer: MmaPlan
@@ -39,7 +34,6 @@ class ReverseLoop:
     """How a block computes the reverse pass of a loop.
 
     Attributes:
-        needed_bytes: Bytes of shared memory for G and the stages.
         extra_bytes: Bytes of shared memory that the kernel needs for that beyond its tiles and their gradients.
     """
 
@@ -50,12 +44,10 @@ class ReverseLoop:
 
     @property
     def instructions(self) -> tuple[str, ...]:
-        """The instructions of its products, each once."""
         return tuple(dict.fromkeys((self.of_a.answer.instruction, self.of_b.answer.instruction)))
 
     @property
     def accumulators(self) -> int:
-        """Registers of a thread that hold accumulators."""
         return self.of_a.answer.accumulators + self.of_b.answer.accumulators
 
     @property
@@ -71,11 +63,7 @@ def reverse_loop(
     families: Collection[InstructionFamily],
     memory: LoopMemory,
 ) -> ReverseLoop:
-    """The reverse pass of a loop, or the reason why it has no stages.
-
-    Args:
-        memory: The memory of its block, with a gradient beside each tile.
-    """
+    """The reverse pass of a loop, or the reason why it has no stages. ``memory`` has a gradient beside each tile."""
     products = []
     for variant, gradient_is_a in gradient_variants(forward):
         shared = _shared_product(variant, families)

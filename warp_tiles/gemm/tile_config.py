@@ -60,16 +60,11 @@ class TileConfig:
     c_first: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: object) -> TileConfig:
-        """The configuration that :meth:`to_json` wrote.
-
-        Raises:
-            ValueError: A field is missing, unknown or of another type.
-        """
+        """The configuration that :meth:`to_json` wrote. Raises a ValueError if a field is missing, unknown or wrong."""
         kinds = {item.name: {"int": int, "bool": bool}.get(str(item.type), str) for item in fields(cls)}
         if not isinstance(data, dict) or set(data) != set(kinds):
             raise ValueError(f"not a tile configuration, which has the fields {', '.join(kinds)}: {data!r}")

@@ -70,17 +70,14 @@ class Expression:
 
 
 def constant(number: int) -> Expression:
-    """A number."""
     return Expression("constant", (number,))
 
 
 def argument(position: int) -> Expression:
-    """An integer argument."""
     return Expression("argument", (position,))
 
 
 def extent(position: int, dimension: int) -> Expression:
-    """The extent of an array argument in a dimension."""
     return Expression("extent", (position, dimension))
 
 
@@ -97,12 +94,7 @@ def combined(operation: str, operands: Sequence[Expression | None]) -> Expressio
 
 @dataclass(frozen=True)
 class WholeOperand:
-    """An operand of the product.
-
-    Attributes:
-        position: Position of the array among the kernel's arguments.
-        transposed: True if the array is the operand's transpose.
-    """
+    """An operand of the product: the position of its array among the arguments, which may be its transpose."""
 
     position: int
     transposed: bool = False

@@ -106,7 +106,6 @@ class KernelMemory:
     """The shared memory that a block of a kernel needs.
 
     Attributes:
-        direction: ``forward`` or ``backward``.
         needed_bytes: Tiles, gradients and stages, and the static memory of Warp's headers and of solver functions.
         limit_bytes: What a block of the target may have.
     """

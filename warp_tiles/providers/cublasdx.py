@@ -79,29 +79,22 @@ class CublasdxProvider(NvrtcProvider[GemmProblem]):
     name = "cublasdx"
 
     def source(self) -> DeviceSource:
-        """See :class:`NvrtcProvider`."""
         folder = sources.kernels_folder() / "cublasdx"
         return DeviceSource(folder / "gemm.cuh", folder, (folder, *self._store.toolchain().require_headers()))
 
     def text(self, recipe: Recipe) -> str:
-        """See :class:`NvrtcProvider`."""
         assert isinstance(recipe.variant, GemmProblem)
         return source_text(recipe.variant)
 
     def flags(self, arch: int) -> tuple[str, ...]:
-        """See :class:`NvrtcProvider`.
-
-        ``--gen-opt-lto`` runs the optimizer once, when the variant is built, instead of at every link. It reduces the
-        LTO-IR to a third.
-        """
+        """``--gen-opt-lto`` runs the optimizer at the build, not at every link. It reduces the LTO-IR to a third."""
         return (*super().flags(arch), "--device-as-default-execution-space", "--gen-opt-lto")
 
     def manifest(self, recipe: Recipe, compiled: Compiled) -> dict[str, object]:
-        """See :class:`NvrtcProvider`."""
         return {**super().manifest(recipe, compiled), "mathdx": self._store.toolchain().mathdx_version}
 
     def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
-        """See :meth:`Provider.recipes`. The first recipe has the promised alignments, the second promises none."""
+        """The first recipe has the promised alignments, the second promises none."""
         require_served(self.name, variant)
         first = promised(variant)
         found = [Recipe("cuBLASDx", first, first.symbol)]

@@ -23,11 +23,7 @@ COSTS = {
 
 
 class LibmathdxProvider(Provider[GemmProblem]):
-    """Lets Warp build a variant with libmathdx. The result is not cached here.
-
-    Args:
-        function: Returns a variant's symbol and LTO-IR. None if this Warp has no libmathdx.
-    """
+    """Lets Warp build a variant with libmathdx, if this Warp has that. The result is not cached here."""
 
     name = "libmathdx"
 
@@ -35,7 +31,6 @@ class LibmathdxProvider(Provider[GemmProblem]):
         self._function = function
 
     def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
-        """See :meth:`Provider.recipes`."""
         if self._function is None:
             raise UnsupportedVariant("libmathdx is not part of this Warp")
         require_served(self.name, variant)
@@ -43,7 +38,6 @@ class LibmathdxProvider(Provider[GemmProblem]):
         return (Recipe(LIBMATHDX_TITLE, variant, variant.symbol),)
 
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
-        """See :meth:`Provider.build`."""
         assert self._function is not None
         return Built(*self._function(cast(GemmProblem, recipe.variant)))
 
@@ -55,11 +49,9 @@ class ScalarProvider(Provider[Variant]):
     serves = (GemmProblem, SolverVariant)
 
     def recipes(self, variant: Variant) -> tuple[Recipe, ...]:
-        """See :meth:`Provider.recipes`."""
         if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
             raise refusal(self.name, "c_dtype", variant.c.dtype, "Warp's scalar path would accumulate in bfloat16")
         return (Recipe(SCALAR_TITLE, variant, ""),)
 
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
-        """See :meth:`Provider.build`."""
         return Built("", b"")

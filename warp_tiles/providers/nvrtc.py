@@ -47,11 +47,7 @@ class NvrtcProvider(Provider[V]):
         """The translation unit of a recipe."""
 
     def source(self) -> DeviceSource:
-        """The device source that translation units include.
-
-        Raises:
-            ToolchainError: Included headers are missing.
-        """
+        """The device source that translation units include. Raises a ToolchainError if included headers are missing."""
         kernels = sources.kernels_folder()
         return DeviceSource(kernels / self.header, kernels, (kernels,))
 
@@ -63,11 +59,7 @@ class NvrtcProvider(Provider[V]):
         return (f"-arch=sm_{arch}", "--std=c++17")
 
     def request(self, recipe: Recipe) -> CompileRequest:
-        """The compile request of a recipe.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
+        """The compile request of a recipe. Raises a ToolchainError if there is none."""
         from warp_tiles.compile.compiler import CompileRequest
 
         return CompileRequest(
@@ -79,11 +71,7 @@ class NvrtcProvider(Provider[V]):
         )
 
     def fingerprint(self) -> dict[str, str]:
-        """See :meth:`Provider.fingerprint`. The digests are taken once per provider and so per chain.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
+        """See :meth:`Provider.fingerprint`. The digests are taken once per provider and so per chain."""
         if self._identity is None:
             self._identity = {
                 "provider": f"{self.name}/{self.schema}",
@@ -104,18 +92,13 @@ class NvrtcProvider(Provider[V]):
         }
 
     def require(self, variant: V, context: ProviderContext) -> None:
-        """See :meth:`Provider.require`."""
         require_arch(context.toolchain(), variant.arch)
         if reason := context.unlinkable_reason:
             raise UnsupportedVariant(reason)
         self.fingerprint()
 
     def key_of(self, recipe: Recipe) -> CacheKey:
-        """See :meth:`Provider.key_of`.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
+        """See :meth:`Provider.key_of`. Raises a ToolchainError without a toolchain."""
         from warp_tiles.store.key import CacheKey
 
         fields: dict[str, KeyValue] = dict(self.fingerprint())
@@ -127,7 +110,6 @@ class NvrtcProvider(Provider[V]):
         return CacheKey.of(fields)
 
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
-        """See :meth:`Provider.build`."""
         key = self.key_of(recipe)
         manifest = functools.partial(self.manifest, recipe)
         payload, hit = context.get_or_compile(key, self.request(recipe), manifest)

@@ -118,7 +118,6 @@ class OwnProvider(NvrtcProvider[GemmProblem]):
     """Builds GEMM variants from the templates in ``kernels/gemm``.
 
     Args:
-        store: Finds the compiler and digests files.
         tuned: Measurements. With None, the heuristics make every choice.
     """
 
@@ -129,11 +128,10 @@ class OwnProvider(NvrtcProvider[GemmProblem]):
         self._tuned = tuned
 
     def text(self, recipe: Recipe) -> str:
-        """See :class:`NvrtcProvider`."""
         return unit_of(recipe.variant, recipe.tile_config)
 
     def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
-        """See :meth:`Provider.recipes`. The first recipe is the fastest measured one, the second the chooser's."""
+        """The first recipe is the fastest measured one, the second the chooser's."""
         try:
             config = _chosen(variant)
         except UnsupportedVariant as error:
@@ -207,11 +205,9 @@ class SolverProvider(NvrtcProvider[SolverVariant]):
     serves = (SolverVariant,)
 
     def text(self, recipe: Recipe) -> str:
-        """See :class:`NvrtcProvider`."""
         return unit_of(recipe.variant, recipe.tile_config)
 
     def recipes(self, variant: SolverVariant) -> tuple[Recipe, ...]:
-        """See :meth:`Provider.recipes`."""
         if reason := reason_unsupported(variant):
             raise UnsupportedVariant(f"{self.name} cannot serve {reason}")
         return (Recipe("the provider own", variant, variant.symbol, choose(variant)),)
@@ -244,11 +240,9 @@ class InSourceProvider(Provider[V]):
         self.serves = provider.serves
 
     def recipes(self, variant: V) -> tuple[Recipe, ...]:
-        """See :meth:`Provider.recipes`."""
         return (replace(self._provider.recipes(variant)[0], title=IN_SOURCE_TITLE),)
 
     def require(self, variant: V, context: ProviderContext) -> None:
-        """See :meth:`Provider.require`."""
         try:
             self._provider.require(variant, context)
         except WorkerError:  # a crash must not choose the provider
@@ -258,9 +252,7 @@ class InSourceProvider(Provider[V]):
         raise UnsupportedVariant("NVRTC can build it for the linker of the module")
 
     def fingerprint(self) -> dict[str, str]:
-        """See :meth:`Provider.fingerprint`."""
         return {"source": self._store.source_digest(self._provider.source())}
 
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
-        """See :meth:`Provider.build`."""
         return Built(recipe.symbol, b"")

@@ -20,16 +20,11 @@ from warp_tiles.gemm.tile_config import TileConfig
 
 @dataclass(frozen=True)
 class SolverConfig:
-    """The division of work among the threads of a block.
-
-    Attributes:
-        lanes: Lanes that share one column of a triangular solve; 1 where the function solves nothing.
-    """
+    """The division of work among the threads of a block: the lanes that share a column of a triangular solve, or 1."""
 
     lanes: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name."""
         return asdict(self)
 
     def describe(self) -> str:
@@ -104,7 +99,6 @@ class SolverVariant:
 
     @property
     def dtype(self) -> DType:
-        """The element type."""
         return self.operands[0].dtype
 
     @property
@@ -190,11 +184,7 @@ _MOST = 1 << 20
 
 
 def variant_from_fields(data: Any) -> Variant:
-    """Rebuild a variant from its fields, as ``asdict()`` returns them, of untrusted JSON values.
-
-    Raises:
-        ValueError: A field is missing, unknown or invalid.
-    """
+    """Rebuild a variant from untrusted JSON, as ``asdict()`` wrote it. Raises a ValueError if a field is invalid."""
 
     def checked(found: Any) -> dict[str, Any]:
         for name, value in found.items():
@@ -315,9 +305,8 @@ def register_limit(variant: SolverVariant) -> int:
 def registers_of_rows(variant: SolverVariant) -> int:
     """Registers of a thread for a solver beside a loop of products, and for a factor of 32 rows.
 
-    With fewer, a lane that holds a row or a column reads shared memory vector by vector and waits for each. On an
-    H200, blocked factorizations of float64 with blocks of 16 took up to 1.6 times as long with 64 in place of 128
-    registers where few blocks ran, and 0.8 to 1.15 of the time where many did (docs/experiments.md).
+    With fewer, a lane that holds a row or a column reads shared memory vector by vector and waits for each
+    (docs/experiments.md).
     """
     size = DTYPE_BYTES[variant.dtype]
     alone = variant.n >= LANES or (not variant.is_adjoint and choose(variant).lanes == 1)
@@ -328,11 +317,8 @@ def registers_of_rows(variant: SolverVariant) -> int:
 def registers_of_indexed(elements: int) -> int:
     """Registers of a thread with which an indexed load or store spills little, in a kernel that calls solvers.
 
-    Each element takes a register for its index and for its value, and two for its address. With fewer registers, the
-    factorization of MuJoCo Warp's dense blocks (27 rows, 23 elements for each thread) spilled 544 bytes.
-
-    Args:
-        elements: Elements for each thread; 0 for a kernel without such operations.
+    Each of its elements takes a register for its index and for its value, and two for its address. With fewer,
+    the factorization of MuJoCo Warp's dense blocks (27 rows, 23 elements for each thread) spilled 544 bytes.
     """
     return -(-(REGISTERS_BESIDE_INDEXED + 4 * elements) // 8) * 8 if elements else 0
 

@@ -85,11 +85,7 @@ def _directory(members: Sequence[_Member]) -> bytes:
 
 
 def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
-    """Write kinds, keys and contents of objects to a bundle, in their order; whole or not at all.
-
-    Raises:
-        BundleError: It cannot be written, or would have too many objects.
-    """
+    """Write kinds, keys and contents of objects to a bundle, in order; whole, or not at all with a BundleError."""
     members: list[_Member] = []
     try:
         with open_output(path) as stream:
@@ -172,7 +168,6 @@ class Bundle:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         self._stream.close()
 
     def names(self, kind: str) -> list[str]:
@@ -187,8 +182,7 @@ class Bundle:
     def read(self, kind: str, key: str, most_bytes: int = MAX_PAYLOAD_BYTES) -> Entry:
         """A verified entry of any toolchain. If it is signed, its info names the key as ``signed_by``.
 
-        Raises:
-            BundleError: The bundle lacks it, or it is refused, or its payload has more than ``most_bytes``.
+        Raises a BundleError if it is missing, is refused, or has a payload of more than ``most_bytes``.
         """
         with self._refusals(f"{kind} {key[:12]}: "):
             return self._read(Wanted(kind, key, None, self._unsigned, most_bytes))

@@ -45,11 +45,9 @@ class Documents(Generic[T]):
         self.problems = Problems()
 
     def file(self, name: str) -> str:
-        """The name of a document's file in the folder."""
         return f"{name}{self.kind.suffix}"
 
     def path(self, name: str) -> Path:
-        """The path of a document's file."""
         return self.files.path(self.file(name))
 
     def read(self, name: str) -> T | None:

@@ -82,7 +82,6 @@ class MissedKeys(Documents[CacheKey]):
         super().__init__(root, MISSED_KEYS, _missed, lambda key: seal({"transcript": key.transcript}), shared=shared)
 
     def add(self, key: CacheKey) -> None:
-        """Store a missed key."""
         if self.read(key.digest) is None:
             self.write(key.digest, key)
 

@@ -40,11 +40,9 @@ class Folder(Documents[Manifest]):
         self.most_bytes = MAX_MANIFEST_BYTES
 
     def file(self, name: str) -> str:
-        """Name of a key's manifest below the root."""
         return f"{KEYS}/{name[:2]}/{name}{JSON}"
 
     def object_name(self, sha256: str) -> str:
-        """Name of a payload below the root."""
         return f"{OBJECTS}/{sha256[:2]}/{sha256}{self.kind.suffix}"
 
     def check_trust(self) -> None:

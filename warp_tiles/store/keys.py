@@ -160,7 +160,6 @@ class TrustedKeys:
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self._files.path(TRUSTED_FILE)
 
     def read(self) -> tuple[PublicKey, ...]:

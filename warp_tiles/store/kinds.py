@@ -17,7 +17,6 @@ class Kind:
     Attributes:
         part: What it counts as in ``cache info``.
         folder: By name below the root of all caches; empty for the root itself.
-        suffix: Of its files, or of the payloads of its entries.
         most_bytes: The largest file or payload that is written and read.
         most_files: Above this number, the files that were used least recently are removed; 0 for no such limit.
         private: Its files are for this user alone, also below a shared root.

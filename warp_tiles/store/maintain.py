@@ -56,7 +56,6 @@ class EntryInfo:
 
     @property
     def key(self) -> str:
-        """Hex digest of the key."""
         return self.manifest.key.digest
 
 

@@ -68,7 +68,6 @@ class Manifest:
         )
 
     def as_json(self) -> dict[str, object]:
-        """The manifest as a JSON object."""
         body: dict[str, object] = {name: getattr(self, name) for name in _KINDS}
         body["key"] = self.key.digest
         body["transcript"] = self.key.transcript

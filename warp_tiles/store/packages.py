@@ -54,11 +54,7 @@ _said = WarnedTexts()
 
 @dataclass(frozen=True)
 class PackageTarget:
-    """What a package has a module for.
-
-    Attributes:
-        linked: True if warp_tiles has linked it, because it has products or solvers.
-    """
+    """What a package has a module for."""
 
     arch: int
     block_dim: int
@@ -127,7 +123,6 @@ class KernelPackage:
     """One folder of a package.
 
     Attributes:
-        place: Its folder of ``sys.path``.
         warp: Version of the installed Warp and of its CUDA.
     """
 
@@ -137,7 +132,6 @@ class KernelPackage:
 
     @cached_property
     def files(self) -> TrustedFolder:
-        """Its files."""
         return TrustedFolder(Path(self.place), f"{NAMESPACE}/{self.folder}", installed=True)
 
     @cached_property
@@ -174,7 +168,6 @@ class KernelPackage:
 
     @property
     def title(self) -> str:
-        """Its name and version."""
         return self.folder if (index := self.index) is None else f"{index.name} {index.version}"
 
     def summary(self) -> str:
@@ -353,7 +346,6 @@ class Distribution:
 
     @property
     def file(self) -> str:
-        """The name of its file."""
         return f"{self.stem}-{self.version}-{self.tag}.whl"
 
     def metadata(self) -> dict[str, bytes]:

@@ -259,7 +259,6 @@ class RemoteStore:
         return self._opened.result(timeout_s)
 
     def close(self) -> None:
-        """End the threads. Requests in flight are abandoned."""
         self._threads.close()
 
     def answer(self, request: Callable[[], T]) -> T | None:

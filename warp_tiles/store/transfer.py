@@ -24,10 +24,8 @@ class Transfer:
     """The result of a push or pull.
 
     Attributes:
-        moved: Entries that were written.
         present: Entries that the other side had.
         skipped: Entries of another toolchain or of another signer, and those that were refused.
-        failed: Entries that could not be read or written.
     """
 
     moved: int = 0

@@ -46,17 +46,14 @@ class Product:
 
     @property
     def stored(self) -> str:
-        """The dtype of A and B."""
         return "float32" if self.dtype == "tf32" else self.dtype
 
     @property
     def total(self) -> str:
-        """The dtype of C."""
         return accumulator_of(self.stored)
 
     @property
     def text(self) -> str:
-        """A line for messages."""
         forms = ", B columns" * self.b_columns + ", C added" * self.c_added
         return f"{self.subject} {self.dtype} {self.m}x{self.n}x{self.k}, {self.threads} threads{forms}"
 

@@ -143,7 +143,6 @@ class KernelFactory:
 
 
 def _in_own_module(kernel: Any, options: Mapping[str, Any]) -> Any:
-    """The kernel with more options of its module. A shared module would be built with all its kernels."""
     changed, original = dict(options), kernel
     if original.module.name in sys.modules:
         kernel = wp.kernel(original.func, module="unique", **original.options)

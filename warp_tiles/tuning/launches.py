@@ -49,7 +49,6 @@ class LaunchOptions:
     Attributes:
         restore: Names of the only arrays that launches write; None if others may be written too.
         is_scaled: True if ``atol`` is a share of the largest element of an array.
-        adjoint: True for launches of the adjoint kernel.
         is_planned: True if the values of the arguments are not those of a run.
     """
 
@@ -81,7 +80,6 @@ class KernelLaunches:
     """The launches of a search. No array of the user changes.
 
     Attributes:
-        function: The user's function, for messages.
         written: Names of arrays that launches write; None if they are not known.
         device: Warp's device; those of the options that are like it share the work.
         first: With ``reference="first"``, the first of these configurations that works gives the expected results.

@@ -136,7 +136,6 @@ class Runner:
     Attributes:
         candidate: A :class:`Candidate`; None until it is built.
         status: ``running`` until the race has decided, then ``ok``, ``dropped`` or ``failed``.
-        reason: Reason why it was dropped or failed.
         spent_s: Time that its runs took.
         unfinished: True if the race ended before it had all its runs.
     """
@@ -157,7 +156,6 @@ class Runner:
         return self.device is not None and self.device.lost_to is not None
 
     def build(self) -> None:
-        """Build the candidate on its device."""
         assert self.device is not None
         self.candidate = self.attempt(partial(self.device.build, self.config))
 
@@ -267,8 +265,6 @@ def _is_decided(runners: Sequence[Runner], effort: Effort) -> bool:
 
 
 class WallClock:
-    """Measures the wall time of synchronous launches, as on Warp's CPU device."""
-
     def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
         samples = []
         for _ in range(runs):

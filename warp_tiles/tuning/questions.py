@@ -48,7 +48,6 @@ class Place:
     """A question with the answers that are legal there, and a launch on which they are measured.
 
     Attributes:
-        subject: ``loop`` or ``function``.
         values: Everything that decides, by name.
         configs: The answers, as a record holds them. The first one is the default: what the heuristics choose.
         adjoint: True for a function that only adjoint kernels call.

@@ -63,7 +63,6 @@ class Timing:
         status: ``ok`` if it was measured, ``dropped`` if it was too slow to win, or ``failed``.
         median_us: Median of one launch, in microseconds; NaN if it failed.
         low_us, high_us: 95 % confidence interval of the median; NaN if it failed.
-        samples: Number of measured launches.
         shared_bytes: Shared memory of a block, which decides between equally fast candidates.
         reason: Reason why it was dropped or failed.
         soft: The soft part of the environment (:meth:`Environment.soft`).
@@ -147,7 +146,6 @@ class Record:
 
     @property
     def default(self) -> Timing | None:
-        """The timing of the configuration that stands for no record (:data:`DEFAULTS`)."""
         config = DEFAULTS.get(self.key.subject)
         return None if config is None else self.timing(config)
 

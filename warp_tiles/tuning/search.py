@@ -36,14 +36,7 @@ _FINAL_ITERATIONS = 2  # times those of the search, to tell a small gain from no
 
 @dataclass
 class Counters:
-    """Counts of the operations of a tuned kernel in this process.
-
-    Attributes:
-        lookups: Look-ups of records.
-        builds: Builds of candidates, failed ones included.
-        measurements: Candidates with at least one timed run.
-        build_s, measure_s: Time in which searches waited for builds, and in which they measured.
-    """
+    """Counts of a tuned kernel in this process, and the time of its searches. Builds that failed count, too."""
 
     lookups: int = 0
     searches: int = 0
@@ -66,9 +59,7 @@ class Question:
         wanted: The configurations that count, by identity.
         devices: Enters a block with the devices, at least one, that measure some configurations.
         reuse_stale: True if timings of another driver or Warp patch release count.
-        what: Name of the tuned function, for messages.
         default: One of the configurations. It is measured beside the others and the best one so far, also in the end.
-        jobs: Number of parallel builds; 0 for one per core.
     """
 
     key: TuningKey

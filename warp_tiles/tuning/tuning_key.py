@@ -47,7 +47,6 @@ class Environment:
     Attributes:
         device: Name of the GPU, or of the processor.
         arch: Compute capability, e.g. ``90``; None on the CPU.
-        multiprocessors: Number of multiprocessors of the GPU, or of cores of the CPU.
         driver: CUDA version of the driver, e.g. ``13.0``; empty on the CPU.
     """
 
@@ -60,7 +59,6 @@ class Environment:
     measurement: int = MEASUREMENT_VERSION
 
     def hard(self) -> dict[str, Scalar]:
-        """Fields that must be equal for a record to be valid. They are part of the key."""
         series = ".".join(self.warp.split(".")[:2])
         fields = asdict(self) | {"warp": series}
         del fields["driver"]
@@ -91,7 +89,6 @@ class TuningKey:
         return cls(subject, tuple(sorted(values.items())), source, environment)
 
     def __str__(self) -> str:
-        """The values with their names."""
         return ", ".join(f"{name}={value}" for name, value in self.values)
 
     @cached_property

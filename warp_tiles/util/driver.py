@@ -13,11 +13,8 @@ from typing import Any
 def call(function: str, *arguments: Any) -> str:
     """Call a function of the driver by the name of its symbol, e.g. ``cuCtxPushCurrent_v2``.
 
-    Returns:
-        The name of the error, e.g. ``CUDA_ERROR_OUT_OF_MEMORY``; empty if it succeeded.
-
-    Raises:
-        OSError: There is no driver.
+    Returns the name of the error, e.g. ``CUDA_ERROR_OUT_OF_MEMORY``; empty if it succeeded. An OSError is raised
+    without a driver.
     """
     driver = _driver()
     if not (status := getattr(driver, function)(*arguments)):

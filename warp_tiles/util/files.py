@@ -159,7 +159,6 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write an output that the user names, see :func:`open_output`."""
     with open_output(path) as stream:
         stream.write(data)
 
@@ -167,8 +166,7 @@ def write_output(path: Path, data: bytes) -> None:
 def _special(path: Path) -> Path | int | None:
     """What to open for an output that is written to in place: a path, or a copy of an open file. None for a file.
 
-    Raises:
-        IsADirectoryError: It is a folder.
+    Raises an IsADirectoryError for a folder.
     """
     try:
         status = os.stat(path)
@@ -185,11 +183,7 @@ def _special(path: Path) -> Path | int | None:
 
 
 def require_replaceable(path: Path) -> None:
-    """Check that a path is free for a new file: it is missing, or a regular file, or a link to one.
-
-    Raises:
-        OSError: It is something else, which must not be lost.
-    """
+    """Raise an OSError unless a path is free for a new file: it is missing, or a regular file, or a link to one."""
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise FileExistsError(errno.EEXIST, "it is not a regular file, and is not replaced by one", str(path))
@@ -239,10 +233,7 @@ def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result
 
 
 def sha256_of(path: str | os.PathLike[str], most_bytes: int | None = None) -> str:
-    """SHA-256 of a regular file, hex. The file is read in parts. Links are followed.
-
-    Args:
-        most_bytes: The largest size that is read; None for no limit.
+    """SHA-256 of a regular file of at most ``most_bytes``, hex. Links are followed.
 
     Raises:
         FileTooLargeError: It has more than ``most_bytes`` bytes.
@@ -259,11 +250,7 @@ def sha256_of(path: str | os.PathLike[str], most_bytes: int | None = None) -> st
 
 
 def open_input(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Links are followed, and opening a FIFO does not block.
-
-    Raises:
-        OSError: It is not a regular file, or cannot be read.
-    """
+    """Open a regular file for reading. Links are followed, and opening a FIFO does not block: it is an OSError."""
     descriptor = os.open(path, _READ_FLAGS)
     try:
         _require_regular(descriptor, path)

@@ -83,7 +83,6 @@ def acquire(lock: AnyLock) -> None:
 
 @contextmanager
 def held(lock: AnyLock) -> Iterator[None]:
-    """Hold a lock of this process for the block."""
     acquire(lock)
     try:
         yield
@@ -98,14 +97,7 @@ def wait_result(future: Future[T]) -> T:
 
 
 def wait_all(futures: Collection[Future[T]], timeout_s: float | None = None) -> set[Future[T]]:
-    """Wait until all futures are done.
-
-    Args:
-        timeout_s: The longest wait in seconds; None for no limit.
-
-    Returns:
-        Those that are done.
-    """
+    """Wait until all futures are done, at most ``timeout_s`` seconds. Returns those that are done."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left_s = _WAKE_UP_S if end is None else min(_WAKE_UP_S, max(0.0, end - time.monotonic()))

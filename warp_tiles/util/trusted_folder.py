@@ -105,11 +105,7 @@ class TrustedFolder:
             pass
 
     def modes(self) -> tuple[int, int]:
-        """Permissions of new folders and files: for the owner only, or those of a shared root.
-
-        Raises:
-            OSError: The root of a shared folder cannot be examined.
-        """
+        """Permissions of new folders and files: for the owner only, or those of a shared root (OSError without one)."""
         if self.private:
             return 0o700, 0o600
         try:

@@ -8,11 +8,7 @@ SCHEMES = ("file", "http", "https", "s3", "s3a", "gs", "az", "azure", "abfs", "a
 
 
 def checked_url(text: str) -> str:
-    """A store's URL.
-
-    Raises:
-        ValueError: It is not the URL of a known kind of store. The message lists them.
-    """
+    """A store's URL. Raises a ValueError that lists the known kinds of stores."""
     parts = urlsplit(text)
     if parts.scheme not in SCHEMES:
         raise ValueError(f"its scheme is {parts.scheme!r}; known are {', '.join(f'{name}://' for name in SCHEMES)}")
