@@ -15,7 +15,7 @@ from warp_tiles import errors
 from warp_tiles.build.functions import variant_text
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.providers.fallbacks import IN_SOURCE_TITLE, LIBMATHDX_TITLE, SCALAR_TITLE
-from warp_tiles.store.report import Problems
+from warp_tiles.store.documents import Problems
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "troubleshooting.md"

@@ -23,8 +23,8 @@ from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.compile.toolchain import FileFacts, ToolchainStore
 from warp_tiles.errors import ToolchainError
-from warp_tiles.store.kinds import TOOLCHAIN_FACTS
-from warp_tiles.store.sealed import seal
+from warp_tiles.store import TOOLCHAIN_FACTS
+from warp_tiles.store.documents import seal
 
 
 @pytest.fixture

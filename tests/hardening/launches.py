@@ -26,7 +26,7 @@ import warp_tiles
 from tests.hardening.states import STATES
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.store import report
+from warp_tiles.store import documents
 from warp_tiles.util.warn import WarnedTexts
 
 SIZE = 16
@@ -130,7 +130,7 @@ def main() -> None:
         os.environ.clear()
         os.environ.update(environment)
         pwd.getpwuid = user_of
-        report._logged = WarnedTexts()  # the states without a home folder have one root
+        documents._logged = WarnedTexts()  # the states without a home folder have one root
         shutil.rmtree(wp.config.kernel_cache_dir, ignore_errors=True)
         os.makedirs(wp.config.kernel_cache_dir, exist_ok=True)
 

@@ -15,14 +15,13 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.errors import BundleError, LockedError, RecordError
-from warp_tiles.store import MODULE, TOOLCHAIN
+from warp_tiles.store import FUNCTIONS, MODULE, MODULES, TOOLCHAIN, Kind
 from warp_tiles.store.bundle import Bundle, write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey, TrustedKeys, trusted_keys
-from warp_tiles.store.kinds import FUNCTIONS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.transfer import export, import_bundle
 from warp_tiles.tuning.store import RecordStore

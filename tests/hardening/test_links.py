@@ -20,9 +20,9 @@ from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.settings import Settings
+from warp_tiles.store import MISSED_KEYS, MODULES
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.explain import MissedKeys
-from warp_tiles.store.kinds import MISSED_KEYS, MODULES
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 

@@ -22,7 +22,7 @@ from tests.hardening.subjects import ABSENT, SUBJECTS, Subject
 from tests.nightly import some
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.errors import WarpTilesError
-from warp_tiles.store import report
+from warp_tiles.store import documents
 from warp_tiles.tuning import store as store_module
 from warp_tiles.util import files
 from warp_tiles.util.threads import DaemonThreads
@@ -50,7 +50,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, P
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process, every message is new. Files need not survive a crash of the system."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(report, "_logged", WarnedTexts())
+    monkeypatch.setattr(documents, "_logged", WarnedTexts())
     monkeypatch.setattr(store_module, "_warned", WarnedTexts())
     monkeypatch.setattr(files, "_warned", WarnedTexts())
 

@@ -21,7 +21,7 @@ from warp_tiles import settings
 from warp_tiles.cli import commands
 from warp_tiles.errors import RecordError
 from warp_tiles.gemm.problem import GemmProblem, Operand
-from warp_tiles.store.sealed import dump_json
+from warp_tiles.store.documents import dump_json
 from warp_tiles.tuning.questions import FUNCTION, Answers, values_of
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_record, encode_record
 from warp_tiles.tuning.store import RecordStore

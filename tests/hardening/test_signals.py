@@ -29,9 +29,9 @@ from warp_tiles.compile import find
 from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.find import find_toolchain
 from warp_tiles.compile.pool import result_of
+from warp_tiles.store import TOOLCHAIN_FACTS
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.documents import sealed_documents
-from warp_tiles.store.kinds import TOOLCHAIN_FACTS
 from warp_tiles.store.remote import RemoteStore
 from warp_tiles.tuning.factory import KernelFactory
 from warp_tiles.tuning.launches import Reference

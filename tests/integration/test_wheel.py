@@ -36,9 +36,8 @@ from warp_tiles.cli import bundling, commands
 from warp_tiles.cli.bundling import clients_of
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import PlanError
-from warp_tiles.store import packages
+from warp_tiles.store import MODULES, packages
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.kinds import MODULES
 from warp_tiles.util.warn import WarnedTexts
 
 CLIENT = "wheel_client"

@@ -12,7 +12,7 @@ import warp_tiles
 from tests.store.warp_modules import compiled, enabled, records
 from tests.waiting import until
 from warp_tiles._warp import installed
-from warp_tiles.store import remote, report
+from warp_tiles.store import documents, remote
 from warp_tiles.store.cache import Cache
 from warp_tiles.util.warn import WarnedTexts
 
@@ -20,7 +20,7 @@ from warp_tiles.util.warn import WarnedTexts
 @pytest.fixture(autouse=True)
 def nothing_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the record of logged problems, so that each test sees its own warnings."""
-    monkeypatch.setattr(report, "_logged", WarnedTexts())
+    monkeypatch.setattr(documents, "_logged", WarnedTexts())
 
 
 @pytest.fixture(autouse=True)

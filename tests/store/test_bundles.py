@@ -22,12 +22,11 @@ from warp_tiles.build.deployment import _FACTS_KEY as FACTS_KEY
 from warp_tiles.build.deployment import open_bundle
 from warp_tiles.errors import BundleError, RecordError, SettingError
 from warp_tiles.settings import current, override
-from warp_tiles.store import TOOLCHAIN
+from warp_tiles.store import MODULES, TOOLCHAIN
 from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.keys import PublicKey, SigningKey
-from warp_tiles.store.kinds import MODULES
 from warp_tiles.store.transfer import import_bundle
 from warp_tiles.tuning.store import RecordStore, _bundled_records, open_store
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warp_tiles.store import MISSED_KEYS
+from warp_tiles.store.documents import seal
 from warp_tiles.store.explain import MissedKeys, explain
 from warp_tiles.store.key import SCHEMA_VERSION, CacheKey, KeyField
-from warp_tiles.store.kinds import MISSED_KEYS
-from warp_tiles.store.sealed import seal
 
 BASE = {
     "variant": "64x64x64 f16",

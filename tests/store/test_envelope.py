@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, TRUSTED, entry, signed
+from warp_tiles.store.documents import dump_json
 from warp_tiles.store.envelope import (
     MAGIC,
     PAYLOAD_TYPE,
@@ -24,7 +25,6 @@ from warp_tiles.store.envelope import (
     verify,
 )
 from warp_tiles.store.manifest import Entry
-from warp_tiles.store.sealed import dump_json
 
 ENTRY = entry()
 OBJECT = signed(ENTRY)

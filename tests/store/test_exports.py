@@ -13,13 +13,12 @@ import pytest
 
 from tests.store.subjects import SIGNER, STRANGER, TRUSTED, entry, key, signed
 from warp_tiles.errors import BundleError, CacheError, RemoteError
-from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS, bundle, object_name
+from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, MODULES, RECORDS, bundle, object_name
 from warp_tiles.store.bundle import Bundle, write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.folder import Folder
 from warp_tiles.store.keys import SigningKey
-from warp_tiles.store.kinds import MODULES
 from warp_tiles.store.transfer import BundleReport, export, import_bundle
 
 

@@ -19,10 +19,11 @@ import pytest
 import warp_tiles
 from warp_tiles.errors import SettingError
 from warp_tiles.settings.values import package_names
+from warp_tiles.store import MODULES
 from warp_tiles.store import packages as packages_module
 from warp_tiles.store.cache import Cache
+from warp_tiles.store.documents import DamagedError, seal, unseal
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.kinds import MODULES
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.packages import (
     INDEX,
@@ -33,7 +34,6 @@ from warp_tiles.store.packages import (
     kernel_files,
     package_of,
 )
-from warp_tiles.store.sealed import DamagedError, seal, unseal
 from warp_tiles.util.warn import WarnedTexts
 
 WARP = "1.19.0, CUDA 13.0"

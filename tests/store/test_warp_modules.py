@@ -36,11 +36,10 @@ from warp_tiles.compile.module import WarpCompileRequest, warp_library
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.settings import current
-from warp_tiles.store import AHEAD, MODULE
+from warp_tiles.store import AHEAD, MODULE, MODULES
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
-from warp_tiles.store.kinds import MODULES
 from warp_tiles.util.warn import WarnedTexts
 
 

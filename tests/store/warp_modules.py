@@ -16,8 +16,8 @@ import warp_tiles
 from warp_tiles._warp.plain import exact_hashes
 from warp_tiles.build.start_list import StartModule, read_start_list
 from warp_tiles.cli import commands
+from warp_tiles.store import MODULES
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.kinds import MODULES
 
 PLAIN = """
 N = wp.constant({value})

@@ -23,9 +23,8 @@ from warp_tiles.compile.module import (
     warp_headers_folder,
 )
 from warp_tiles.errors import RecordError
-from warp_tiles.store.documents import Documents
-from warp_tiles.store.kinds import STARTS
-from warp_tiles.store.sealed import DamagedError, parse_object
+from warp_tiles.store import STARTS
+from warp_tiles.store.documents import DamagedError, Documents, parse_object
 from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import shown, warn

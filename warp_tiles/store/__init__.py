@@ -7,6 +7,8 @@ refuse a folder that others can write. See ``docs/cache.md``.
 Objects leave the machine in remote stores and bundles, which sign them. See ``docs/remote.md``.
 """
 
+from dataclasses import dataclass
+
 #: Kinds of objects: LTO-IR of a function, a linked module, tuning records, facts about the toolchain of a deployment.
 LTOIR, MODULE, RECORDS, TOOLCHAIN = "ltoir", "module", "records", "toolchain"
 #: The toolchain of a statement that holds for all of them.
@@ -21,3 +23,51 @@ LAYOUT = "v1"
 def object_name(kind: str, key: str) -> str:
     """The name of an object in a store and in a bundle."""
     return f"{LAYOUT}/{kind}/{key[:2]}/{key}"
+
+
+JSON = ".json"
+MAX_PAYLOAD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind. What is damaged is removed and reported once, unless it is set aside.
+
+    Attributes:
+        part: What it counts as in ``cache info``.
+        folder: By name below the root of all caches; empty for the root itself.
+        most_bytes: The largest file or payload that is written and read.
+        most_files: Above this number, the files that were used least recently are removed; 0 for no such limit.
+        private: Its files are for this user alone, also below a shared root.
+        merged: A writer adds to what others wrote, under a lock, and durably. Otherwise what is lost can be made again.
+        aside: Suffix with which a damaged file is set aside; empty if it is removed.
+        object: As what it leaves the machine, in bundles and remote stores; empty if it stays.
+    """
+
+    part: str
+    folder: str
+    suffix: str = JSON
+    most_bytes: int = 4 << 20
+    most_files: int = 0
+    private: bool = True
+    merged: bool = False
+    aside: str = ""
+    object: str = ""
+
+
+#: Entries, in caches of their own.
+FUNCTIONS = Kind("functions", "", ".ltoir", MAX_PAYLOAD_BYTES, private=False, object=LTOIR)
+MODULES = Kind("linked_modules", "modules", ".cubin", MAX_PAYLOAD_BYTES, private=False, object=MODULE)
+#: Tuning records. One with a thousand timings has 0.4 MB.
+MEASUREMENTS = Kind("tuning_records", "tuning", private=False, merged=True, aside=".damaged", object=RECORDS)
+#: What scripts loaded, see :mod:`warp_tiles.build.start_list`. A file that a user names is exchanged.
+STARTS = Kind("facts", "starts", most_bytes=64 << 20, most_files=64, private=False, merged=True)
+#: Sealed files, which are made again if they are lost.
+SEALED = (
+    TOOLCHAIN_FACTS := Kind("facts", "toolchain", most_files=256, object=TOOLCHAIN),
+    MISSED_KEYS := Kind("facts", "asked", most_files=256),
+)
+REJECTED_SOURCES = Kind("facts", "failed", ".cu")
+#: Precompiled headers of former versions, which are only removed.
+FORMER_HEADERS = (Kind("facts", "cuda_headers"), Kind("facts", "asked_headers"))
+KINDS = (FUNCTIONS, MODULES, MEASUREMENTS, STARTS, *SEALED, REJECTED_SOURCES, *FORMER_HEADERS, Kind("facts", "stats"))

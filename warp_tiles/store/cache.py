@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store import AHEAD, LAYOUT, maintain
+from warp_tiles.store import AHEAD, FORMER_HEADERS, FUNCTIONS, KINDS, LAYOUT, MEASUREMENTS, MODULES, Kind, maintain
+from warp_tiles.store.documents import DamagedError, Problem, Problems, logger
 from warp_tiles.store.folder import Folder, refused
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.kinds import FORMER_HEADERS, FUNCTIONS, KINDS, MEASUREMENTS, MODULES, Kind
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute
-from warp_tiles.store.report import Problem, Problems, logger
-from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import described, this_process
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError

@@ -1,19 +1,154 @@
-"""Documents: files of JSON of one kind, which are read, written, listed, bounded and repaired by the kind's rules."""
+"""Documents: files of JSON of one kind, which are read, written, listed, bounded and repaired by the kind's rules.
+
+A sealed one carries the SHA-256 of the body's bytes, so that every byte is either fixed or covered by the digest:
+
+    {"sha256":"<64 hex digits>","body":<compact JSON>}\\n
+
+Problems of the cache are logged once and kept for later queries; none is raised.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
+import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
-from warp_tiles.store.kinds import Kind
-from warp_tiles.store.report import Problems
-from warp_tiles.store.sealed import FutureSchemaError, read_bounded, seal, unseal
+from warp_tiles.store import Kind
+from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder, store_lock
+from warp_tiles.util.warn import WarnedTexts, printable
+
+_HEAD = b'{"sha256":"'
+_MIDDLE = b'","body":'
+_TAIL = b"}\n"
+_BODY_AT = len(_HEAD) + 64 + len(_MIDDLE)
+
+
+class DamagedError(ValueError):
+    """Stored bytes differ from the written ones. The message names the difference."""
+
+
+class FutureSchemaError(ValueError):
+    """A later release wrote the data, and this release cannot read it."""
+
+
+def dump_json(value: object) -> bytes:
+    """Compact, sorted, ASCII JSON.
+
+    Raises:
+        TypeError: A part has no JSON form.
+        ValueError: A number is not finite, or a structure contains itself.
+    """
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def seal(body: Mapping[str, object]) -> bytes:
+    """Serialise a JSON object with its digest. Raises what :func:`dump_json` raises."""
+    data = dump_json(body)
+    return b"".join((_HEAD, hashlib.sha256(data).hexdigest().encode("ascii"), _MIDDLE, data, _TAIL))
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """Verify and parse the output of :func:`seal`. Raises DamagedError if any byte differs."""
+    body = data[_BODY_AT : -len(_TAIL)]
+    expected = b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode("ascii"), _MIDDLE))
+    if data[:_BODY_AT] != expected or data[-len(_TAIL) :] != _TAIL:
+        raise DamagedError(f"its {len(data)} bytes do not match the digest they carry")
+    return parse_object(body)
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Parse a JSON object from untrusted bytes. Raises DamagedError if the bytes are not a JSON object."""
+    try:
+        value = json.loads(data, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DamagedError(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """For ``parse_constant`` of ``json.loads()``. Raises ValueError for Infinity and NaN."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def read_bounded(files: TrustedFolder, name: str, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Read a file as :meth:`TrustedFolder.read` does. Raises DamagedError if it is larger than it can be."""
+    try:
+        return files.read(name, most_bytes)
+    except FileTooLargeError as error:
+        raise DamagedError(f"{error.strerror}") from error
+
+
+logger = logging.getLogger("warp_tiles.cache")
+
+#: The kinds of problems: what each says about a reason, and what to do.
+_TEXTS = {
+    "folder": (
+        "the cache folder cannot be used ({}), so nothing is cached there",
+        "free space, fix the permissions, or choose another cache folder",
+    ),
+    "lock": (
+        "builds are not coordinated between processes ({})",
+        "check whether another process hangs, or choose a cache folder on a local file system",
+    ),
+    "damage": ("damaged file removed: {}", "none needed, it is made again"),
+    "size": ("{}", "raise the bound: WARP_TILES_CACHE_MAX_BYTES"),
+}
+_logged = WarnedTexts()
+
+
+def reason_of(error: Exception) -> str:
+    """The message of the operating system, without path and number; of another error, its text."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem that prevented caching, but not the build; ``kind`` is ``folder``, ``damage``, ``lock`` or ``size``."""
+
+    kind: str
+    path: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.path}: {self.reason}. Remedy: {self.remedy}", lines=True)
+
+
+class Problems:
+    """The problems of one cache. Each is kept once, and logged once per process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Problem, None] = {}
+        self._lock = threading.Lock()
+
+    def add(self, kind: str, path: Path, reason: str | OSError) -> None:
+        """Keep a problem, and log a warning unless this process has already logged it."""
+        text, remedy = _TEXTS[kind]
+        reason = reason if isinstance(reason, str) else reason_of(reason)
+        problem = Problem(kind, str(path), text.format(reason), remedy)
+        with self._lock:
+            self._kept.setdefault(problem)
+        if _logged.add(str(problem)):
+            logger.warning("%s", problem)
+
+    def all(self) -> tuple[Problem, ...]:
+        """The problems so far, oldest first."""
+        with self._lock:
+            return tuple(self._kept)
+
 
 T = TypeVar("T")
 

@@ -25,11 +25,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warp_tiles.store import SIGNED_BY
+from warp_tiles.store import MAX_PAYLOAD_BYTES, SIGNED_BY
+from warp_tiles.store.documents import DamagedError, dump_json, parse_object
 from warp_tiles.store.keys import PublicKey, SigningKey
-from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, Entry, Manifest
-from warp_tiles.store.sealed import DamagedError, dump_json, parse_object
 from warp_tiles.util.warn import shown
 
 PAYLOAD_TYPE = "application/vnd.warp-tiles.entry+json"

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.store.documents import Documents
+from warp_tiles.store import MISSED_KEYS
+from warp_tiles.store.documents import DamagedError, Documents, seal, unseal
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.kinds import MISSED_KEYS
-from warp_tiles.store.sealed import DamagedError, seal, unseal
 from warp_tiles.util.threads import suppressed
 
 

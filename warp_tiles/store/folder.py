@@ -14,12 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store.documents import Documents
-from warp_tiles.store.kinds import JSON, Kind
+from warp_tiles.store import JSON, Kind
+from warp_tiles.store.documents import DamagedError, Documents, Problems, read_bounded
 from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.store.paths import KEYS, LOCKS, OBJECTS, is_digest
-from warp_tiles.store.report import Problems
-from warp_tiles.store.sealed import DamagedError, read_bounded
 from warp_tiles.util.threads import suppressed
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError
 

@@ -15,13 +15,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warp_tiles.store import LAYOUT
-from warp_tiles.store.documents import sealed_documents
+from warp_tiles.store import KINDS, LAYOUT, MODULES, SEALED, Kind
+from warp_tiles.store.documents import DamagedError, sealed_documents
 from warp_tiles.store.folder import Folder
-from warp_tiles.store.kinds import KINDS, MODULES, SEALED, Kind
 from warp_tiles.store.manifest import Manifest
 from warp_tiles.store.paths import KEYS
-from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import DAY_S, TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import suppressed, unless_signalled
 

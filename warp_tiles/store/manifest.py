@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from warp_tiles.store.documents import DamagedError, dump_json, parse_object, seal, unseal
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import is_digest
-from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, seal, unseal
 from warp_tiles.util.warn import shown
 
 MAX_MANIFEST_BYTES = 1 << 20

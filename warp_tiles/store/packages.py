@@ -24,13 +24,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.store import MODULE
+from warp_tiles.store import MAX_PAYLOAD_BYTES, MODULE
+from warp_tiles.store.documents import DamagedError, read_bounded, reason_of, seal, unseal
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.kinds import MAX_PAYLOAD_BYTES
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import is_digest
-from warp_tiles.store.report import reason_of
-from warp_tiles.store.sealed import DamagedError, read_bounded, seal, unseal
 from warp_tiles.util.files import open_output
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder

@@ -6,8 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from warp_tiles.store import LAYOUT
-from warp_tiles.store.kinds import STARTS
+from warp_tiles.store import LAYOUT, STARTS
 from warp_tiles.util.threads import unless_signalled
 
 #: The folders of manifests, payloads and locks below a cache, and the beginning of the locks of running compilers.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from warp_tiles.store.sealed import FutureSchemaError, dump_json, refuse_constant
+from warp_tiles.store.documents import FutureSchemaError, dump_json, refuse_constant
 from warp_tiles.tuning.tuning_key import TuningKey
 from warp_tiles.util.warn import shown
 

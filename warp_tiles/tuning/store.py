@@ -23,14 +23,11 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.errors import BundleError, RecordError, RemoteError
 from warp_tiles.settings import Settings, current
-from warp_tiles.store import ANY_TOOLCHAIN, RECORDS, SIGNED_BY
-from warp_tiles.store.documents import Documents
+from warp_tiles.store import ANY_TOOLCHAIN, MEASUREMENTS, RECORDS, SIGNED_BY
+from warp_tiles.store.documents import Documents, FutureSchemaError, reason_of
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.kinds import MEASUREMENTS
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root, is_digest
-from warp_tiles.store.report import reason_of
-from warp_tiles.store.sealed import FutureSchemaError
 from warp_tiles.tuning.record import Record, Timing, decode_record, decode_records, encode_record, encode_records
 from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey, slug
 from warp_tiles.util.files import read_whole
