@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store import AHEAD, FORMER_HEADERS, FUNCTIONS, KINDS, LAYOUT, MEASUREMENTS, MODULES, Kind, maintain
+from warp_tiles.store import AHEAD, FORMER_HEADERS, FUNCTIONS, KINDS, LAYOUT, MEASUREMENTS, MODULES, Kind
 from warp_tiles.store.documents import DamagedError, Problem, Problems, logger
-from warp_tiles.store.folder import Folder, refused
+from warp_tiles.store.folder import CacheInfo, EntryInfo, Folder, GcReport, VerifyReport, refused
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute
@@ -174,8 +174,8 @@ class Cache:
             return
         used = self._folder.size_bytes()
         if used > self.max_bytes:
-            maintain.sweep(self._folder, LAYOUT)
-            used = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key).size_bytes
+            self._folder.sweep(LAYOUT)
+            used = self._folder.collect(int(self.max_bytes * LOW_WATER), keep=key).size_bytes
         self._unmeasured_bytes = (self.max_bytes - used) * UNMEASURED
 
     @contextmanager
@@ -259,12 +259,12 @@ class Cache:
                 remedy="check that the folder exists, is yours and has space",
             ) from error
 
-    def info(self) -> maintain.CacheInfo:
+    def info(self) -> CacheInfo:
         """Sizes and counts, and the bytes of everything below the root, by part."""
         with self._command("info"):
             objects = [status.st_size for _, status in self._folder.each_object()]
-            parts = maintain.sizes(self._folder)
-            return maintain.CacheInfo(
+            parts = self._folder.sizes()
+            return CacheInfo(
                 root=self.root,
                 exists=(self.root / LAYOUT).is_dir(),
                 entries=sum(1 for _ in self._folder.each_key()),
@@ -276,33 +276,33 @@ class Cache:
                 total_bytes=sum(parts.values()),
             )
 
-    def entries(self) -> tuple[maintain.EntryInfo, ...]:
+    def entries(self) -> tuple[EntryInfo, ...]:
         """The entries with a sound manifest, the most recently used first. Payloads are not read."""
         items = []
         with self._command("listing"):
             for digest, status in self._folder.each_key():
                 with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
-                    items.append(maintain.EntryInfo(self._folder.load(digest), status.st_mtime_ns))
+                    items.append(EntryInfo(self._folder.load(digest), status.st_mtime_ns))
         return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
 
-    def verify(self, *, remove: bool = False) -> maintain.VerifyReport:
+    def verify(self, *, remove: bool = False) -> VerifyReport:
         """Check every manifest and payload by SHA-256, and the sealed files and the other caches beside them."""
         with self._command("verify", change=remove):
-            found = maintain.verify(self._folder, remove=remove)
-            return replace(found, damaged=(*found.damaged, *maintain.verify_beside(self._folder, remove=remove)))
+            found = self._folder.verify(remove=remove)
+            return replace(found, damaged=(*found.damaged, *self._folder.verify_beside(remove=remove)))
 
-    def gc(self, max_bytes: int | None = None) -> maintain.GcReport:
+    def gc(self, max_bytes: int | None = None) -> GcReport:
         """Remove unreferenced payloads, then the least recently used keys above a bound, by default the cache's own."""
         return self._collected("gc", self.max_bytes if max_bytes is None else max_bytes, FORMER_HEADERS)
 
-    def clear(self, *, everything: bool = False) -> maintain.GcReport:
+    def clear(self, *, everything: bool = False) -> GcReport:
         """Remove every entry and every linked module, or ``everything`` but the tuning records. Locks stay."""
         kinds = [kind for kind in KINDS if kind is not MEASUREMENTS] if everything else [self._folder.kind, MODULES]
         return self._collected("clear", 0, kinds)
 
-    def _collected(self, what: str, max_bytes: int, cleared: Collection[Kind]) -> maintain.GcReport:
+    def _collected(self, what: str, max_bytes: int, cleared: Collection[Kind]) -> GcReport:
         with self._command(what, change=True):
-            report = maintain.collect_all(self._folder, max_bytes, cleared)
+            report = self._folder.collect_all(max_bytes, cleared)
         report.total_bytes = self.info().total_bytes  # without the name of the lock's holder
         return report
 
