@@ -11,9 +11,8 @@ from warp_tiles.errors import RecordError
 from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.tuning.contribution import Fact
 from warp_tiles.tuning.questions import FUNCTION, LOOP
-from warp_tiles.tuning.record import Record, decode_records
+from warp_tiles.tuning.record import Environment, Record, decode_records
 from warp_tiles.tuning.store import read_export
-from warp_tiles.tuning.tuning_key import Environment
 from warp_tiles.util.warn import shown
 
 _MOST_TEXT = 200  # characters of a text of a file

@@ -59,7 +59,7 @@ def cpu_record() -> dict[str, Any]:
 
     import warp_tiles
     from warp_tiles.compile.find import dotted, find_toolchain
-    from warp_tiles.tuning.tuning_key import processor
+    from warp_tiles.tuning.record import processor
 
     toolchain = find_toolchain()
     return {

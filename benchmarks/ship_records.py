@@ -37,10 +37,18 @@ from warp_tiles.tuning.contribution import contribute, contributed_places
 from warp_tiles.tuning.corpus import PRODUCTS
 from warp_tiles.tuning.in_place import Tuner
 from warp_tiles.tuning.questions import Place
-from warp_tiles.tuning.record import DEFAULTS, Config, Record, decode_records, encode_records, identity
-from warp_tiles.tuning.shipped import shipped_file, shipped_records
+from warp_tiles.tuning.record import (
+    DEFAULTS,
+    Config,
+    Environment,
+    Record,
+    decode_records,
+    encode_records,
+    identity,
+    shipped_file,
+    shipped_records,
+)
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.tuning.tuning_key import Environment
 from warp_tiles.util.files import write_output
 
 LEAST_SPEED = 0.98  # of the package's choice

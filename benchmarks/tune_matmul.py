@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import matmul
 from benchmarks.machine import torch_with_warp
 from benchmarks.runner import geometric_mean
-from warp_tiles.array_products.choice import BUCKET, key_of
+from warp_tiles.array_products.prepared import BUCKET, key_of
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.gemm import tensor_kernel
 from warp_tiles.gemm.matmul import RATES, Rates, candidates, choose_matmul, loop_candidate, rates_name
@@ -48,10 +48,9 @@ from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType
 from warp_tiles.settings import current
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock, SearchDevice
-from warp_tiles.tuning.record import DEFAULTS, Config, Record, decode_records, encode_records
+from warp_tiles.tuning.record import DEFAULTS, Config, Record, TuningKey, decode_records, encode_records, environment_of
 from warp_tiles.tuning.search import Question, by_identity
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.tuning.tuning_key import TuningKey, environment_of
 
 MEASURED = 12  # candidates of a bucket
 DEFAULT = DEFAULTS["matmul"]  # the chooser's choice

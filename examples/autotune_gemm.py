@@ -196,7 +196,7 @@ def machine(device: Any) -> dict[str, Any]:
         from benchmarks.machine import gpu_record
 
         return gpu_record(warp_tiles.Settings().provider)
-    from warp_tiles.tuning.tuning_key import processor
+    from warp_tiles.tuning.record import processor
 
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return {"date": now, "cpu": processor(), "warp": wp.__version__, "warp_tiles": warp_tiles.__version__}

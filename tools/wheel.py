@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from tools.project import ROOT
 
-SUFFIXES = {".py", ".cuh", ".json", ".typed", ".txt"}  # of everything that belongs into the package
+SUFFIXES = {".py", ".cuh", ".css", ".json", ".typed", ".txt"}  # of everything that belongs into the package
 REQUIRED = ("warp_tiles/__init__.py", "warp_tiles/py.typed", "warp_tiles/cmake/CMakeLists.txt")
 METADATA = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 

@@ -13,12 +13,11 @@ import warp as wp
 import warp_tiles
 from benchmarks import tune_matmul
 from tests.tuning.place_fakes import Machine
-from warp_tiles.array_products.choice import key_of, winners
+from warp_tiles.array_products.prepared import key_of, winners
 from warp_tiles.gemm.matmul import choose_matmul
 from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs
-from warp_tiles.tuning.record import Record, decode_records, encode_records, identity
+from warp_tiles.tuning.record import Environment, Record, decode_records, encode_records, identity
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.tuning.tuning_key import Environment
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
 

@@ -15,7 +15,7 @@ import warp_tiles
 from tests.array_products.cases import integers, on
 from warp_tiles import settings
 from warp_tiles._warp.intercept import collected_products, intercepted, note_product
-from warp_tiles.array_products import choice
+from warp_tiles.array_products import prepared
 from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
 from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.kernels import tile_kernel
@@ -35,9 +35,9 @@ ESTIMATED = replace(RECORDED, decided_by="heuristic")
 
 @pytest.mark.parametrize("problem", [PROBLEM, MatmulProblem(1, 1, 1), replace(PROBLEM, a_alignment=2, batch=3)])
 def test_the_cpu_has_one_tile(problem: MatmulProblem) -> None:
-    found = choice.plan_of(problem, wp.get_device("cpu"))
+    found = prepared.plan_of(problem, wp.get_device("cpu"))
     assert (found.config, found.decided_by) == (MatmulConfig(32, 32, 32, 1), "heuristic")
-    forced = choice.plan_of(problem, wp.get_device("cpu"), CONFIG)
+    forced = prepared.plan_of(problem, wp.get_device("cpu"), CONFIG)
     assert forced == MatmulPlan(problem, Candidate(CONFIG), CONFIG, "search")
     assert forced.main_loop.text == "auto"
 
@@ -176,7 +176,7 @@ def test_a_product_is_computed_after_its_plan_and_planned_after_its_computation(
     arrays = on(a), on(b), out
     for _ in range(2):
         (product,) = products_of(*arrays)
-        assert product.gpu == choice.PLANNED_GPU.name
+        assert product.gpu == prepared.PLANNED_GPU.name
         assert not out.numpy().any()
         warp_tiles.matmul(*arrays)
         assert np.array_equal(out.numpy(), a @ b)
@@ -202,14 +202,14 @@ def test_what_is_kept_depends_on_the_deterministic_mode(monkeypatch: pytest.Monk
 
 def test_gpus_with_equal_multiprocessors_have_records_of_their_own() -> None:
     names = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "new")
-    h100, h200, other = (choice.records_for(Gpu(90, 132, name)) for name in names)
+    h100, h200, other = (prepared.records_for(Gpu(90, 132, name)) for name in names)
     assert h100 == other != h200
-    assert choice.records_for(Gpu(80, 108, "NVIDIA A100")) == {}
+    assert prepared.records_for(Gpu(80, 108, "NVIDIA A100")) == {}
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
 def test_a_product_with_a_shipped_record_is_computed_as_it_says(name: str) -> None:
-    records = choice.records_for(Gpu(90, 132, name))
+    records = prepared.records_for(Gpu(90, 132, name))
     for (a, b, out, layout, *sizes), known in records.items():
         dtype: Any = a if a != "tf32" else "float32"
         m, n, k, batch = (2**size for size in sizes)
@@ -230,7 +230,7 @@ def test_a_configuration_is_that_of_the_gpus_name(name: str, monkeypatch: pytest
         asked.append(gpu.name)
         return {}
 
-    monkeypatch.setattr(choice, "records_for", recorded)
+    monkeypatch.setattr(prepared, "records_for", recorded)
     a, b, c = (wp.zeros((64, 64), dtype=wp.float16, device="cpu") for _ in range(3))
     device: Any = SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name=name)
     planned(checked(a, b, c).call, device)

@@ -19,12 +19,13 @@ from tests.nightly import some
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, raster_arguments, tile_kernel
 from warp_tiles.array_products.solve_kernels import (
     SolveKernel,
+    ThreadKernel,
     block_kernel,
     diagonal_kernel,
     panel_kernel,
     substitution_kernel,
+    thread_kernel,
 )
-from warp_tiles.array_products.thread_kernels import ThreadKernel, thread_kernel
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 TILE, THREADS = (64, 64, 32), 128

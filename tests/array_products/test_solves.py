@@ -25,10 +25,10 @@ from tests.array_products.solve_cases import (
     symmetric,
 )
 from tests.nightly import some
-from warp_tiles.array_products import thread_kernels
+from warp_tiles.array_products import solve_kernels
 from warp_tiles.array_products.call import lower_view, view_of
 from warp_tiles.array_products.prepared_solves import SolveCall, _is_dense, choose, prepare_solve
-from warp_tiles.array_products.thread_kernels import ThreadKernel, fits_registers, thread_kernel, threads_of_block
+from warp_tiles.array_products.solve_kernels import ThreadKernel, fits_registers, thread_kernel, threads_of_block
 from warp_tiles.gemm.hardware import shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
@@ -148,7 +148,7 @@ MANY = 7  # matrices, as many as no other test has
 
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_kernels, "LEAST_BATCHES", {16: MANY})
+    monkeypatch.setattr(solve_kernels, "LEAST_BATCHES", {16: MANY})
     assert threads_of_block(16, 4, 4, MANY, dense=True)
 
 

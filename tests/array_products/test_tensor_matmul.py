@@ -28,6 +28,7 @@ from warp_tiles.errors import PlanError
 from warp_tiles.gemm.matmul import launch_candidate
 from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulPlan
 from warp_tiles.gemm.tensor_kernel import Slices, TensorKernel
+from warp_tiles.util import warn
 from warp_tiles.util.warn import WarnedTexts
 
 A, B, C = 1 << 20, 2 << 20, 3 << 20
@@ -79,7 +80,7 @@ class Loop:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver()
     monkeypatch.setattr(tensor_matmul.driver, "call", found.call)
-    monkeypatch.setattr(tensor_matmul, "_said", WarnedTexts())
+    monkeypatch.setattr(warn, "_once", WarnedTexts())
     monkeypatch.setattr(wp, "ScopedDevice", lambda device: warnings.catch_warnings())
     return found
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
+from warp_tiles.codegen.loops import are_disjoint
 from warp_tiles.codegen.operations import Affine, Effect, Operation, Scalar, Tile
 from warp_tiles.codegen.trace import Node
-from warp_tiles.codegen.windows import are_disjoint
 
 ROOT = t.tile("root", 64, 4)
 C, Y = t.view("c", ROOT, shape=(16, 4)), t.view("y", ROOT, shape=(16, 4))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.gemm.test_main_loop import ALL, variant_of
+from warp_tiles.gemm.main_loop import ReverseLoop, gradient_bytes, gradient_variants, reverse_loop
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.gemm.reverse_loop import ReverseLoop, gradient_bytes, gradient_variants, reverse_loop
 
 
 def found(variant: GemmProblem, **fields: Any) -> ReverseLoop | Rejected:

@@ -22,7 +22,7 @@ from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.settings import Settings
 from warp_tiles.store import MISSED_KEYS, MODULES
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.explain import MissedKeys
+from warp_tiles.store.key import MissedKeys
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
@@ -77,7 +77,7 @@ PLACES = (
 @pytest.fixture(autouse=True)
 def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that the oldest are removed."""
-    monkeypatch.setattr("warp_tiles.store.explain.MISSED_KEYS", replace(MISSED_KEYS, most_files=1))
+    monkeypatch.setattr("warp_tiles.store.key.MISSED_KEYS", replace(MISSED_KEYS, most_files=1))
 
 
 def everything(folder: Path) -> dict[str, object]:

@@ -23,8 +23,7 @@ from tests.nightly import some
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.store import documents
-from warp_tiles.tuning import store as store_module
-from warp_tiles.util import files
+from warp_tiles.util import warn
 from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.util.warn import WarnedTexts
 
@@ -51,8 +50,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process, every message is new. Files need not survive a crash of the system."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(documents, "_logged", WarnedTexts())
-    monkeypatch.setattr(store_module, "_warned", WarnedTexts())
-    monkeypatch.setattr(files, "_warned", WarnedTexts())
+    monkeypatch.setattr(warn, "_once", WarnedTexts())
 
 
 def test_two_thousand_mutations_change_a_file(written: dict[str, tuple[Path, Path]]) -> None:

@@ -23,9 +23,8 @@ from warp_tiles.errors import RecordError
 from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.store.documents import dump_json
 from warp_tiles.tuning.questions import FUNCTION, Answers, values_of
-from warp_tiles.tuning.record import DEFAULTS, Record, decode_record, encode_record
+from warp_tiles.tuning.record import DEFAULTS, Record, TuningKey, decode_record, encode_record, question_digest
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.tuning.tuning_key import TuningKey, question_digest
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import pytest
 from tests.interpreter import python
 from tests.store.cache_workers import get_or_build
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.explain import MissedKeys
-from warp_tiles.store.key import CacheKey
+from warp_tiles.store.key import CacheKey, MissedKeys
 from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
 from warp_tiles.util.trusted_folder import TrustedFolder
 
@@ -23,7 +22,7 @@ import warp_tiles
 from tests.hardening.subjects import KEY
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.explain import MissedKeys
+from warp_tiles.store.key import MissedKeys
 
 root, warm = Path(sys.argv[1]), Path(sys.argv[2])
 for place in (root, warm):  # every module is imported while this is root

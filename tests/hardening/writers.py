@@ -20,8 +20,7 @@ from tests.tuning.tuning_records import timing
 from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.store import MODULES
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.explain import MissedKeys
-from warp_tiles.store.key import CacheKey
+from warp_tiles.store.key import CacheKey, MissedKeys
 from warp_tiles.tuning.store import RecordStore
 
 KEYS = 6

@@ -29,8 +29,7 @@ from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import OwnProvider, SolverProvider
 from warp_tiles.solver.variant import OPERANDS, Config, Function, SolverConfig, SolverVariant, Variant
 from warp_tiles.solver.variant import choose as choose_lanes
-from warp_tiles.store.explain import explain
-from warp_tiles.store.key import CacheKey, KeyField
+from warp_tiles.store.key import CacheKey, KeyField, explain
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from warp_tiles.store import MISSED_KEYS
 from warp_tiles.store.documents import seal
-from warp_tiles.store.explain import MissedKeys, explain
-from warp_tiles.store.key import SCHEMA_VERSION, CacheKey, KeyField
+from warp_tiles.store.key import SCHEMA_VERSION, CacheKey, KeyField, MissedKeys, explain
 
 BASE = {
     "variant": "64x64x64 f16",
@@ -153,7 +152,7 @@ def test_a_file_of_another_key_is_no_key_and_an_unwritable_folder_raises_nothing
 
 
 def test_the_oldest_keys_are_removed_first(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("warp_tiles.store.explain.MISSED_KEYS", replace(MISSED_KEYS, most_files=3))
+    monkeypatch.setattr("warp_tiles.store.key.MISSED_KEYS", replace(MISSED_KEYS, most_files=3))
     keys = MissedKeys(tmp_path)
     for number in range(5):
         keys.add(key(str(number)))

@@ -19,9 +19,8 @@ from tests.waiting import in_threads, until
 from warp_tiles.errors import CacheError
 from warp_tiles.store import MODULES
 from warp_tiles.store.cache import Cache, Upstream, find
-from warp_tiles.store.explain import explain_among
 from warp_tiles.store.folder import Folder
-from warp_tiles.store.key import CacheKey
+from warp_tiles.store.key import CacheKey, explain_among
 
 
 def test_import_and_constructor_create_no_files(root: Path) -> None:

@@ -33,6 +33,7 @@ from warp_tiles.store.cache import Cache, Upstream
 from warp_tiles.store.keys import SigningKey
 from warp_tiles.store.paths import start_file
 from warp_tiles.store.remote import Client, RemoteStore
+from warp_tiles.util import warn
 from warp_tiles.util.threads import DaemonThreads, wait_all
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts
@@ -466,7 +467,7 @@ def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
 
     monkeypatch.setattr("warp_tiles.build.context.DaemonThreads", Threads)
     monkeypatch.setattr(ahead, "build_ahead", build)
-    monkeypatch.setattr(ahead, "_said", WarnedTexts())
+    monkeypatch.setattr(warn, "_once", WarnedTexts())
     with pytest.warns(RuntimeWarning, match="make room"), enabled(tmp_path / "full", start=file):
         pass
     assert len(built) == 1

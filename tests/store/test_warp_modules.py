@@ -40,13 +40,14 @@ from warp_tiles.store import AHEAD, MODULE, MODULES
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
+from warp_tiles.util import warn
 from warp_tiles.util.warn import WarnedTexts
 
 
 @pytest.fixture(autouse=True)
 def _disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     warp_tiles.disable()
-    monkeypatch.setattr(warp_module, "_said", WarnedTexts())
+    monkeypatch.setattr(warn, "_once", WarnedTexts())
     yield
     warp_tiles.disable()
 

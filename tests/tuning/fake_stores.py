@@ -6,8 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from warp_tiles.tuning.record import Record, Timing
-from warp_tiles.tuning.tuning_key import TuningKey
+from warp_tiles.tuning.record import Record, Timing, TuningKey
 
 
 class MemoryStore:

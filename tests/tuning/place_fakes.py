@@ -15,8 +15,7 @@ from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import DType, GemmProblem, Operand
 from warp_tiles.tuning.measure import Candidate, SearchDevice
 from warp_tiles.tuning.questions import Place
-from warp_tiles.tuning.record import Config, Timing, identity
-from warp_tiles.tuning.tuning_key import Environment
+from warp_tiles.tuning.record import Config, Environment, Timing, identity
 from warp_tiles.util.version import __version__
 
 H200 = Environment("NVIDIA H200", 90, 132, wp.__version__, "13.0", __version__)

@@ -9,7 +9,7 @@ import pytest
 import warp as wp
 
 from warp_tiles.errors import TuningError
-from warp_tiles.tuning.arguments import checked_key, in_order, key_values
+from warp_tiles.tuning.factory import checked_key, in_order, key_values
 
 NAMES = ("a", "b", "n")
 

@@ -33,7 +33,8 @@ from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.tuning import contribution as module
-from warp_tiles.tuning import in_place, shipped
+from warp_tiles.tuning import in_place
+from warp_tiles.tuning import record as tuning_record
 from warp_tiles.tuning.contribution import contribute
 from warp_tiles.tuning.corpus import PRODUCTS, Product
 from warp_tiles.tuning.questions import Place, loop_place, snapshot
@@ -84,10 +85,10 @@ def machine(enabled: None, monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The package's folder of records, empty."""
-    monkeypatch.setattr(shipped, "SHIPPED_RECORDS", tmp_path / "shipped")
-    shipped.shipped_records.cache_clear()
+    monkeypatch.setattr(tuning_record, "SHIPPED_RECORDS", tmp_path / "shipped")
+    tuning_record.shipped_records.cache_clear()
     yield tmp_path / "shipped"
-    shipped.shipped_records.cache_clear()
+    tuning_record.shipped_records.cache_clear()
 
 
 @functools.cache
@@ -427,7 +428,7 @@ class TestShipping:
             records / "loop" / "NVIDIA-H200.json": 2,
             records / "function" / "NVIDIA-H200.json": 0,
         }
-        shipped.shipped_records.cache_clear()
+        tuning_record.shipped_records.cache_clear()
         for environment in (H200, replace(H200, warp="1.20.0", driver="14.0", warp_tiles="9.9")):
             found = shipped_now(environment)
             assert len(found.shipped) == 2
@@ -442,11 +443,11 @@ class TestShipping:
     def test_a_later_file_replaces_its_own_questions(self, records: Path) -> None:
         asked = places()
         ship_records.ship(contributed((2, 80.0), (1, 90.0), (3, 70.0)), asked)
-        shipped.shipped_records.cache_clear()
+        tuning_record.shipped_records.cache_clear()
         later = contributed((1, 100.0), (1, 60.0))
         later = replace(later, records=later.records[:2])
         assert list(ship_records.ship(later, asked).values()) == [1, 1]
-        shipped.shipped_records.cache_clear()
+        tuning_record.shipped_records.cache_clear()
         found = shipped_now().shipped
         assert len(found) == 2
         assert found[list(asked)[1]].winner().median_us == 60.0
@@ -467,7 +468,7 @@ class TestShipping:
     def test_records_of_the_user_come_first(self, records: Path, tmp_path: Path, monkeypatch: Any) -> None:
         asked = places()
         ship_records.ship(contributed((2, 80.0), (0, 100.0), (3, 70.0)), asked)
-        shipped.shipped_records.cache_clear()
+        tuning_record.shipped_records.cache_clear()
         monkeypatch.setattr("warp_tiles.tuning.questions.source_of", lambda toolchain: "5" * 64)
         monkeypatch.setattr("warp_tiles.tuning.questions.present_environments", lambda: (H200,))
         place = next(iter(asked.values()))
@@ -508,11 +509,11 @@ class TestShipping:
 @pytest.mark.usefixtures("enabled")
 def test_each_shipped_record_is_valid_now() -> None:
     """Of questions that this version asks, with answers that it knows."""
-    for path in shipped.SHIPPED_RECORDS.glob("*/*.json"):
+    for path in tuning_record.SHIPPED_RECORDS.glob("*/*.json"):
         records = decode_records(path.read_bytes())
         assert records
         subject = records[0].key.subject
-        assert {shipped.shipped_file(subject, record.key.environment.device) for record in records} == {path}
+        assert {tuning_record.shipped_file(subject, record.key.environment.device) for record in records} == {path}
         if subject != "matmul":  # tests/array_products/test_choice.py looks at those
             arch = int(records[0].key.environment.arch or 0)
             asked = ship_records.places(require_hooks("the test").engine, arch)

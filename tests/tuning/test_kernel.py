@@ -17,8 +17,8 @@ from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import SettingError, TuningError
 from warp_tiles._warp.intercept import intercepted
+from warp_tiles.tuning.record import TuningKey
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.tuning.tuning_key import TuningKey
 
 CPU = wp.get_device("cpu")
 

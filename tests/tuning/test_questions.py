@@ -35,10 +35,9 @@ from warp_tiles.tuning.questions import (
     tile_configs,
     values_of,
 )
-from warp_tiles.tuning.record import DEFAULTS, Record, Timing
+from warp_tiles.tuning.record import DEFAULTS, Record, Timing, question_digest
 from warp_tiles.tuning.snapshots import TunedSnapshots
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.tuning.tuning_key import question_digest
 
 ASKED, PRODUCT = question(), variant(64, 64, 64, 128)
 LOOP = loop_place(ASKED)

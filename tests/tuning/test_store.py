@@ -21,9 +21,8 @@ from tests.tuning.tuning_records import ENVIRONMENT, failure, key, timing
 from warp_tiles import settings
 from warp_tiles.errors import RecordError
 from warp_tiles.store import RECORDS, object_name
-from warp_tiles.tuning.record import Record, encode_record
+from warp_tiles.tuning.record import Record, TuningKey, encode_record
 from warp_tiles.tuning.store import RecordFolder, RecordStore, open_store, records_entry
-from warp_tiles.tuning.tuning_key import TuningKey
 
 A, B, C = timing({"x": 1}, 10.0), timing({"x": 2}, 20.0), failure({"x": 3})
 

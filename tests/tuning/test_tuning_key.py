@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.tuning.tuning_records import ENVIRONMENT, key
 from warp_tiles.errors import ToolchainError
-from warp_tiles.tuning.tuning_key import Environment, TuningKey, alike, sharing_gpus
+from warp_tiles.tuning.record import Environment, TuningKey, alike, sharing_gpus
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 TEXT = st.text(st.characters(codec="utf-8"))

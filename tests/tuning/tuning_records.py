@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.tuning.record import Timing
+from warp_tiles.tuning.record import Environment, Timing, TuningKey
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.tuning.tuning_key import Environment, TuningKey
 
 ENVIRONMENT = Environment("NVIDIA H200", 90, 132, "1.19.0", "13.0", "0.2.0")
 CONFIGS = [{"tile_m": size, "block_dim": threads} for size in (16, 32, 64) for threads in (64, 128)]

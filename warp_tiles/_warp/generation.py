@@ -212,7 +212,6 @@ def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
 def function_uses(
     builder: Any, state: BuilderState, names: Mapping[Any, str], reached: list[tuple[Any, dict[int, Any]]]
 ) -> Iterator[FunctionUse]:
-    """Yields a use for each kernel and each function with a site that the kernel reaches."""
     for kernel, seen in reached:
         name, backward = names[kernel], bool((builder.options | kernel.options)["enable_backward"])
         reason = "the module has enable_backward=False"

@@ -26,7 +26,6 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-import logging
 import shutil
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -66,7 +65,7 @@ from warp_tiles.errors import PlanError, UnsupportedWarpError
 from warp_tiles.settings import OPTION_PREFIX, OWN, SETTINGS, Settings, current, from_options, keep_start_list
 from warp_tiles.solver.variant import SOLVERS
 from warp_tiles.util.threads import raise_if_signalled
-from warp_tiles.util.warn import warn
+from warp_tiles.util.warn import log, warn
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
@@ -75,8 +74,6 @@ if TYPE_CHECKING:
     from warp_tiles.build.warp_module import WarpModuleBuild
     from warp_tiles.plan.planner import GeneratedModule
     from warp_tiles.plan.planning import ModulePlan
-
-log = logging.getLogger("warp_tiles")
 
 
 def _code_settings() -> tuple[object, ...]:

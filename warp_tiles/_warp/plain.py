@@ -61,7 +61,6 @@ class PlainModules:
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
 
     def is_looked_up(self, module: Any, resolved: Settings) -> bool:
-        """True if a module is looked up although it will not be kept."""
         return self._engine.build_context(resolved).is_looked_up(str(module.name))
 
     def look_up(self, module: Any, options: Mapping[str, Any]) -> Start | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import logging
 import threading
 import time
 import weakref
@@ -47,6 +46,7 @@ from warp_tiles.errors import PlanError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings, current
 from warp_tiles.util.threads import PREFETCH, unless_signalled, wait_all
+from warp_tiles.util.warn import log
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from warp_tiles.build.warp_module import Start
 
 _ATTEMPTS = 4  # per load: tuning and changed settings each take one
-log = logging.getLogger("warp_tiles")
 
 
 class LoadAgain(BaseException):

@@ -5,7 +5,6 @@ It also warns of solvers without a gradient, and of gradients in deterministic m
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,9 +22,7 @@ from warp_tiles.gemm.whole_product import LEAST_WORK, Argument, WholeProduct
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
 from warp_tiles.solver.variant import SOLVERS
-from warp_tiles.util.warn import warn
-
-log = logging.getLogger("warp_tiles")
+from warp_tiles.util.warn import log, warn
 
 # required members of warp._src, each with its required parameters
 REQUIRED = {"tape.Tape.record_launch": "kernel dim max_blocks inputs outputs device block_dim"}

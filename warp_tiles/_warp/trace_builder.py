@@ -67,7 +67,6 @@ class RecordedOperation:
 
     @property
     def callee(self) -> Any:
-        """The user's function that it calls, or None."""
         return None if self.function is None or self.function.is_builtin() else self.function
 
 

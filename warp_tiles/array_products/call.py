@@ -82,7 +82,6 @@ def view_of(array: Any) -> View:
 
 
 def aligned_view(array: Any) -> View:
-    """The view with the alignment of the first element."""
     return replace(view_of(array), alignment=math.gcd(ALIGNED, array.ptr or 0))
 
 

@@ -127,7 +127,6 @@ def check_alike(a: Any, b: Any, dimensions: tuple[int, ...]) -> None:
 
 
 def checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:
-    """Returns the name of the array's dtype."""
     if not isinstance(value, wp.array):
         hint = "; copy an indexed array first, e.g. with contiguous()" if isinstance(value, wp.indexedarray) else ""
         raise TypeError(f"{name} is of type {type(value).__name__}, and must be a wp.array{hint}")
@@ -158,7 +157,6 @@ def _checked_out(out: Any, shape: tuple[int, ...], allowed: Sequence[DType]) -> 
 
 
 def check_distinct(out: Any) -> None:
-    """Refuses a result whose elements share memory."""
     if not are_distinct(out):
         raise MatmulError(
             f"{described('out', out)}, and its strides are {tuple(out.strides)}: elements share memory",

@@ -1,18 +1,19 @@
-"""Prepared products: the plan, packed launches of its kernels, and their workspace."""
+"""Prepared products: the plan on a device, packed launches of its kernels, and their workspace."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import warp as wp
 
+from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning, note_product
 from warp_tiles._warp.launch import pack_launch
 from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous
-from warp_tiles.array_products.choice import is_deterministic, plan_of
 from warp_tiles.array_products.elementwise import padding_kernel
 from warp_tiles.array_products.kernels import (
     Epilogue,
@@ -26,9 +27,95 @@ from warp_tiles.array_products.kernels import (
 from warp_tiles.array_products.tensor_matmul import TensorMatmul, warn_of_loop
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
-from warp_tiles.gemm.matmul_problem import ALIGNED, MatmulConfig, MatmulPlan
+from warp_tiles.gemm.matmul_problem import (
+    ALIGNED,
+    CPU_TILE,
+    Candidate,
+    Gpu,
+    MatmulConfig,
+    MatmulPlan,
+    MatmulProblem,
+    MeasuredConfigs,
+    ShapeBucket,
+)
+from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES
+from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.settings import DEFAULT, current
 from warp_tiles.util.threads import unless_signalled
+
+if TYPE_CHECKING:
+    from warp_tiles.tuning.record import Environment, Record, TuningKey
+
+# of plans on a machine without a GPU, with another name if the setting target_gpu has one
+PLANNED_GPU = Gpu(90, 132, "NVIDIA H200")
+_REFERENCE = "NVIDIA H100 80GB HBM3"  # other GPUs with its architecture and multiprocessors use its records
+BUCKET = ("a", "b", "out", "layout", "log2_m", "log2_n", "log2_k", "log2_batch")  # of a record's key
+
+
+def plan_of(problem: MatmulProblem, device: Any, config: MatmulConfig | None = None) -> MatmulPlan:
+    """How a product is computed on a device; ``config`` is one that a search forces."""
+    if not device.is_cuda and not is_planning():
+        found = config or CPU_TILE
+        return MatmulPlan(problem, Candidate(found), found, "search" if config else "heuristic")
+    from warp_tiles.gemm.matmul import choose_matmul
+
+    if device.is_cuda:
+        gpu = Gpu(device.arch, device.sm_count, str(device.name))
+    else:
+        gpu = replace(PLANNED_GPU, name=current().target_gpu or PLANNED_GPU.name)
+    records = {} if config or is_deterministic() else records_for(gpu)
+    return choose_matmul(problem, gpu, records, pipeline=_pipeline(), forced=config)
+
+
+def is_deterministic() -> bool:
+    """True if products have to add in the same order in each run: records do not count then."""
+    return bool(getattr(wp.config, "deterministic", False))  # Warp 1.19 has it
+
+
+def _pipeline() -> PipelineOverrides | Rejected | None:
+    """What the settings fix of a loop's pipeline, or the reason why it has no stages; None if the launch may fix it."""
+    if not (is_enabled() or is_planning()):
+        return Rejected("not_enabled")
+    now = current()
+    for name in ("register_accumulators", "async_copies"):
+        if not getattr(now, name):
+            return now.against(name)
+    return None if now.layer("main_loop") == DEFAULT else PipelineOverrides.parse(now.main_loop)
+
+
+def key_of(problem: MatmulProblem, source: str, environment: Environment) -> TuningKey:
+    """The key of the tuning record of a product's shape bucket."""
+    from warp_tiles.tuning.record import TuningKey
+
+    return TuningKey.of("matmul", dict(zip(BUCKET, problem.bucket)), source, environment)
+
+
+@functools.cache
+def records_for(gpu: Gpu) -> Mapping[ShapeBucket, MeasuredConfigs]:
+    """The configurations that the package ships for a GPU, by its name."""
+    from warp_tiles.tuning.record import shipped_records
+
+    kind = gpu.arch, gpu.multiprocessors
+    return winners(shipped_records("matmul", gpu.name, kind) or shipped_records("matmul", _REFERENCE, kind))
+
+
+def winners(records: Iterable[Record]) -> dict[ShapeBucket, MeasuredConfigs]:
+    """The measured configurations that are faster than the choice without them, by shape bucket.
+
+    A record compares loops with the kernel with tensor copies if it has a timing of the kernel.
+    """
+    found: dict[ShapeBucket, MeasuredConfigs] = {}
+    for record in records:
+        winner, values = record.winner(), dict(record.key.values)
+        if winner is not None and winner is not record.default:
+            bucket: Any = tuple(values[name] for name in BUCKET)
+            config = MatmulConfig(**winner.config)  # texts and numbers
+            compared = any(timing.config.get("tensor_copies") for timing in record.timings)
+            known = found.get(bucket, MeasuredConfigs())
+            found[bucket] = replace(known, best=config) if compared else replace(known, loop=config)
+    return found
+
 
 THREADS = 256  # of kernels without tiles
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers
@@ -235,7 +322,6 @@ def epilogue_of(call: MatmulCall) -> Epilogue:
 
 
 def kernel_of(call: MatmulCall, plan: MatmulPlan) -> TileKernel:
-    """The constants of the kernel with the loop, of a canonical call."""
     return TileKernel(
         call.a.dtype,
         call.b.dtype,
@@ -255,7 +341,6 @@ def kernel_of(call: MatmulCall, plan: MatmulPlan) -> TileKernel:
 
 
 def layout(view: View) -> Layout:
-    """The array of a view."""
     (dtype,) = types(view.dtype)
     return dtype, view.shape, view.strides
 
@@ -286,7 +371,6 @@ def packed(
 
 
 def _vectors(epilogue: Epilogue, columns: int, bias_stride: int) -> list[Layout | None]:
-    """The bias and the factor of an epilogue, which has at most both."""
     return [
         None if epilogue.bias is None else (*types(epilogue.bias), (columns,), (bias_stride,)),
         (*types(epilogue.sums), (1,), (DTYPE_BYTES[epilogue.sums],)) if epilogue.has_factor else None,
@@ -294,7 +378,6 @@ def _vectors(epilogue: Epilogue, columns: int, bias_stride: int) -> list[Layout 
 
 
 def padded_copy(view: View, parts: int, device: Any) -> PaddedCopy:
-    """A copy of an operand with so many parts."""
     padded = view.padded()
     source, result = view.stored, padded.stored
     batch, lines, _ = source.shape
@@ -315,7 +398,6 @@ def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, de
 
 
 def add_rows(sums: View, target: View, pointers: tuple[int, int], device: Any) -> None:
-    """Adds all rows of ``sums`` to ``target`` in order."""
     epilogue = Epilogue(target.dtype, has_beta=True, sums=sums.dtype)
     found = kept((sums, target, device.alias), lambda: reduction_of(epilogue, sums, target, 0, device))
     found.run_at((*pointers, None, None), 1.0, 1.0)

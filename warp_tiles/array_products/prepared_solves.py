@@ -9,18 +9,20 @@ from typing import Any
 
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.array_products.call import MatmulCall, View, contiguous
-from warp_tiles.array_products.choice import PLANNED_GPU
 from warp_tiles.array_products.elementwise import scale_kernel
-from warp_tiles.array_products.prepared import Layout, elementwise, kept, layout, packed, prepared
+from warp_tiles.array_products.prepared import PLANNED_GPU, Layout, elementwise, kept, layout, packed, prepared
 from warp_tiles.array_products.solve_kernels import (
     SolveKernel,
+    ThreadKernel,
     block_kernel,
     diagonal_kernel,
+    fits_registers,
     panel_kernel,
     substitution_kernel,
+    thread_kernel,
+    threads_of_block,
     triangle_kernel,
 )
-from warp_tiles.array_products.thread_kernels import ThreadKernel, fits_registers, thread_kernel, threads_of_block
 from warp_tiles.array_products.workspace import temporary
 from warp_tiles.gemm.hardware import shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES

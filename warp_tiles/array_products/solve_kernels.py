@@ -1,4 +1,5 @@
-"""The Warp kernels of factorizations and solves, of whole matrices in one block and of panels in many.
+"""The Warp kernels of factorizations and solves, of whole matrices in one block, of panels in many,
+and of small matrices in one thread each.
 
 All matrices are positive definite, and all factors lower ones: L of A = L L^T. ``upper`` says that memory holds the
 transposes, rows by rows: then kernels load the upper triangle U = L^T. Tiles extend beyond an array whose size is not a
@@ -9,7 +10,8 @@ multiple of theirs. There they hold zeros, and the diagonal gets ones, so that a
 # Warp reads annotations as values, so they are not types, and the file does not import them from __future__
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import warp as wp
 
@@ -286,3 +288,104 @@ def triangle_kernel(dtype: DType, adds: bool, folds: bool = False):
             Result[z, i, j] = found
 
     return lower_triangle
+
+
+# ---- one thread for each matrix
+
+# For matrices of at most so many rows: from how many on a thread for each is not slower than a block (docs/solves.md).
+LEAST_BATCHES = {4: 4_096, 8: 16_384, 12: 32_768, 16: 65_536}
+_STRIDED_ROWS, _MOST_COLUMNS = 12, 4
+_MOST_REGISTERS = 160  # 32-bit ones of a thread for the triangle
+_FEW_BYTES, _MOST_BYTES = 24 << 10, 48 << 10  # of shared memory, for a block of more than a warp, and of one
+
+
+@dataclass(frozen=True)
+class ThreadKernel:
+    """The constants of a kernel.
+
+    Attributes:
+        columns: Right-hand sides; 0 if the kernel solves nothing.
+        threads: Threads of a block, and so its matrices.
+        dense: True if the elements of each array follow one another, so that few instructions compute an address.
+        in_registers: True if a thread keeps the triangle in registers, else in shared memory.
+        factors: True to factor A; else A is a factor.
+        stores: True to store the factor in L.
+        has_info: True to store whether each matrix is positive definite.
+    """
+
+    dtype: DType
+    n: int
+    columns: int
+    threads: int
+    dense: bool
+    in_registers: bool
+    factors: bool
+    stores: bool
+    forward: bool
+    has_info: bool
+
+    @property
+    def source(self) -> str:
+        constants = {field.name.upper(): getattr(self, field.name) for field in fields(self) if field.name != "dtype"}
+        lines = [f"constexpr {type(value).__name__} {name} = {int(value)};" for name, value in constants.items()]
+        body = Path(__file__).with_name("thread_solve.cuh").read_text("utf-8")
+        return "\n".join([f"using T = wp::{self.dtype};", *lines, "", body])
+
+
+def _pitch(n: int, columns: int) -> int:
+    return n * (n + 1) // 2 + n * columns | 1
+
+
+def threads_of_block(n: int, columns: int, size_bytes: int, batch: int, dense: bool) -> int:
+    """Threads of a block that computes a matrix in each, if elements follow one another; 0 for blocks or panels."""
+    least = next((least for rows, least in LEAST_BATCHES.items() if n <= rows), None)
+    if least is None or batch < least or columns > _MOST_COLUMNS or (n > _STRIDED_ROWS and not dense):
+        return 0
+    matrix_bytes = _pitch(n, columns) * size_bytes
+    fitting = [threads for threads in (128, 64) if threads * matrix_bytes <= _FEW_BYTES]
+    return max(fitting, default=32 if 32 * matrix_bytes <= _MOST_BYTES else 0)
+
+
+def fits_registers(n: int, size_bytes: int) -> bool:
+    """True if the triangle of a matrix fits the registers of a thread."""
+    return n * (n + 1) // 2 * size_bytes // 4 <= _MOST_REGISTERS
+
+
+@functools.cache
+def thread_kernel(key: ThreadKernel):
+    """A kernel of ``batch, A, L, B, X, Info``, whose lower triangles of A and L count, with any strides.
+
+    A block copies the triangles and right-hand sides of its matrices through shared memory, so that neighbouring
+    threads read and write neighbouring elements. What a matrix has there is padded to an odd number of elements, so
+    that threads use different banks. The launch has a thread for each matrix, and on a GPU as many more as fill its
+    last block. Without a GPU, a block is a matrix.
+    """
+    (value,) = types(key.dtype)
+    has_info = key.has_info
+
+    @wp.func_native(key.source)
+    def solve_matrix(
+        A: wp.array(dtype=value, ndim=3),
+        L: wp.array(dtype=value, ndim=3),
+        B: wp.array(dtype=value, ndim=3),
+        X: wp.array(dtype=value, ndim=3),
+        z: int,
+        batch: int,
+    ) -> int: ...
+
+    @forward_kernel
+    def solve_in_thread(
+        batch: int,
+        A: wp.array(dtype=value, ndim=3),
+        L: wp.array(dtype=value, ndim=3),
+        B: wp.array(dtype=value, ndim=3),
+        X: wp.array(dtype=value, ndim=3),
+        Info: wp.array(dtype=int),
+    ):
+        z = wp.tid()
+        failed = solve_matrix(A, L, B, X, z, batch)
+        if has_info:  # noqa: SIM102  a constant decides what is generated
+            if z < batch:
+                Info[z] = failed
+
+    return solve_in_thread

@@ -21,7 +21,7 @@ from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, ROW_BYTES, ROWS, THREADS, TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.util import driver
-from warp_tiles.util.warn import WarnedTexts, warn
+from warp_tiles.util.warn import warn_once
 
 if TYPE_CHECKING:
     from warp_tiles.build.tensor_kernels import FunctionSource
@@ -33,7 +33,6 @@ _FUNCTION_THREADS = 256  # of the kernel for which a function is generated; it i
 # into the L2 cache, and zeros outside of the tensor
 _TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
 _MODES = (0, 3, 2, 0)
-_said = WarnedTexts()
 
 
 class _Arguments(ctypes.Structure):
@@ -137,7 +136,7 @@ class TensorMatmul:
 
 def warn_of_loop(plan: MatmulPlan, reason: object) -> None:
     """Warns once that a loop computes a product whose plan has a kernel."""
-    warn(f"a loop computes {plan.problem.describe()}: {reason}", _said)
+    warn_once(f"a loop computes {plan.problem.describe()}: {reason}")
 
 
 def _function_source(function: Any) -> tuple[FunctionSource, Definition]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
@@ -34,17 +33,15 @@ from warp_tiles.store.documents import DamagedError
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import absolute
 from warp_tiles.util.threads import PREFETCH, START_LIST, DaemonThreads, suppressed, unless_signalled, wait_result
-from warp_tiles.util.warn import WarnedTexts, warn
+from warp_tiles.util.warn import log, warn, warn_once
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
 
-log = logging.getLogger("warp_tiles")
 _LOCK_S = 5.0  # at the end of a program
 _FETCHES = 16  # side by side
 #: What a build ahead may raise. The launch meets the same error, and reports it.
 FAILURES = (WarpTilesError, TypeError, ValueError, OSError)
-_said = WarnedTexts()
 
 
 @dataclass(frozen=True)
@@ -366,9 +363,8 @@ class ProgramStart:
                 self._compiled[done[0].digest] = now_s() - started
         except CacheError as error:  # the next ones would be built for nothing, too
             self.stop()
-            warn(
-                f"the start list {self.file} is not used any further: what it names cannot be kept. {error.remedy}",
-                _said,
+            warn_once(
+                f"the start list {self.file} is not used any further: what it names cannot be kept. {error.remedy}"
             )
         except unless_signalled(*FAILURES) as error:  # the launch meets it again, and reports it
             log.debug("module %s was not compiled ahead: %s", module.name, error)

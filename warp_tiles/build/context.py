@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from warp_tiles.store import AHEAD, ANY_TOOLCHAIN, FUNCTIONS, LTOIR, MODULE, MOD
 from warp_tiles.store.paths import cache_root
 from warp_tiles.util.threads import LAUNCH, DaemonThreads, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
+from warp_tiles.util.warn import log
 
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled, CompileRequest
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from warp_tiles.store.packages import KernelPackages, Packaged
     from warp_tiles.store.remote import RemoteStore
 
-log = logging.getLogger("warp_tiles")
 T = TypeVar("T")
 _WAITING_THREADS = 64  # they only wait for compiler processes and for locks of other processes
 _WAITING_THREADS_OF_EXECUTORS = 256  # a cluster can have as many workers
@@ -225,7 +224,6 @@ class BuildContext:
 
     @property
     def store(self) -> ToolchainStore:
-        """The toolchain and digests."""
         bundle, root, shared = self.bundle, self.root, self.settings.cache_shared
 
         def make() -> ToolchainStore:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
@@ -29,7 +28,7 @@ from warp_tiles.solver.variant import Variant
 from warp_tiles.store import MODULE
 from warp_tiles.util.threads import wait_all
 from warp_tiles.util.version import __version__
-from warp_tiles.util.warn import WarnedTexts, warn
+from warp_tiles.util.warn import WarnedTexts, log, warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.start_list import StartModule
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.plan.planner import Choose
 
-log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
 _NOT_CACHED = (
     "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "
@@ -233,7 +231,7 @@ class Engine:
             return assigned
         cached = context.cache.manifest(key) is not None
         if not cached:
-            from warp_tiles.store.explain import MissedKeys
+            from warp_tiles.store.key import MissedKeys
 
             MissedKeys(context.root, shared=context.settings.cache_shared).add(key)
         return replace(assigned, key=key.digest, cached=cached)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import platform
 import sys
@@ -36,11 +35,11 @@ from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
 from warp_tiles.util.threads import LAUNCH, unless_signalled
 from warp_tiles.util.version import __version__
+from warp_tiles.util.warn import log
 
 if TYPE_CHECKING:
     from warp_tiles.compile.pool import Request
 
-log = logging.getLogger("warp_tiles")
 CODE, COMPILER, LINKER = "warp_tiles", "NVRTC", "nvJitLink"
 DEVICE_SOURCES, CUDA_HEADERS, WARP_HEADERS = "device sources", "CUDA headers", "Warp headers"
 ALL = (CODE, COMPILER, LINKER, DEVICE_SOURCES, CUDA_HEADERS, WARP_HEADERS)
@@ -332,7 +331,6 @@ def differences(expected: Facts, facts: Facts) -> str:
 
 
 def executor_error(error: BaseException) -> WorkerError:
-    """The error for an executor that failed, and not the compiler."""
     remedy = _LOOK
     kind = type(error).__name__
     if isinstance(error, (ImportError, AttributeError)):

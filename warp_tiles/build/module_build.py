@@ -7,7 +7,6 @@ linker, and the keys of the functions. It is the same on every machine with the 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -37,12 +36,10 @@ from warp_tiles.store.manifest import Entry
 from warp_tiles.store.packages import package_of
 from warp_tiles.util.files import write_output
 from warp_tiles.util.threads import unless_signalled, wait_result
-from warp_tiles.util.warn import warn
+from warp_tiles.util.warn import log, warn
 
 if TYPE_CHECKING:
     from warp_tiles.store.cache import BuildLease
-
-log = logging.getLogger("warp_tiles")
 
 
 class ModuleBuild:

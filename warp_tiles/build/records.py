@@ -33,7 +33,6 @@ def now_s() -> float:
 
 
 def _times(of: Phase | Artifact | ModuleRecord) -> dict[str, float]:
-    """Start and time, rounded to 0.1 ms."""
     return {"started_at_s": round(of.started_at_s, 4), "seconds": round(of.seconds, 4)}
 
 
@@ -64,7 +63,6 @@ class Phases:
 
     @property
     def found(self) -> tuple[Phase, ...]:
-        """The steps so far, sorted by start."""
         return tuple(sorted(self._phases, key=lambda phase: (phase.started_at_s, phase.name)))
 
     @contextlib.contextmanager

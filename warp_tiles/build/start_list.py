@@ -8,7 +8,6 @@ Lists of scripts lie in the store. A list that the user names is a file of the u
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -29,7 +28,6 @@ from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import shown, warn
 
-log = logging.getLogger("warp_tiles")
 _MOST_MODULES = 4096
 _MOST_VALUES = 500_000  # a thousand bytes of memory each, at most
 _MOST_NAME = 240  # bytes; the name of the binary is longer
@@ -67,7 +65,6 @@ class StartModule:
     def of(
         cls, name: str, block_dim: int, request: WarpCompileRequest, meta: Mapping[str, Any], linked: Linked | None
     ) -> StartModule:
-        """The module of a request of Warp's compiler."""
         return cls(
             name, block_dim, request.name, request.arch, request.suffix, request.output, request.optimization_level,
             request.switches, dict(meta), request.source.decode("utf-8"), linked,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -28,17 +27,15 @@ from warp_tiles.store import MODULE
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.packages import package_of
 from warp_tiles.util.files import write_output
-from warp_tiles.util.warn import WarnedTexts, warn
+from warp_tiles.util.warn import log, warn_once
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
     from warp_tiles.store.cache import BuildLease
     from warp_tiles.store.manifest import Entry
 
-log = logging.getLogger("warp_tiles")
 _LENGTH_BYTES = 8
 _MOST_TEXT_BYTES = 1 << 28  # of a source that is unpacked
-_said = WarnedTexts()
 
 
 @dataclass(frozen=True)
@@ -235,4 +232,4 @@ class WarpModuleBuild:
 
 def say_left_to_warp(reason: str) -> None:
     """Say once why modules are compiled by Warp in its own process, and not kept."""
-    warn(f"modules are compiled by Warp itself and not kept: {reason}", _said)
+    warn_once(f"modules are compiled by Warp itself and not kept: {reason}")

@@ -21,7 +21,7 @@ from warp_tiles.settings import current
 from warp_tiles.settings.values import parse_size
 from warp_tiles.store import RECORDS
 from warp_tiles.store.cache import Cache, find
-from warp_tiles.store.explain import MissedKeys, explain_among
+from warp_tiles.store.key import MissedKeys, explain_among
 from warp_tiles.store.keys import PublicKey, SigningKey, TrustedKeys, signer_if_any, trusted_by
 from warp_tiles.tuning import store as records
 from warp_tiles.util.urls import without_password

@@ -65,7 +65,6 @@ class Wanted:
 
     @contextlib.contextmanager
     def kernel_errors(self) -> Iterator[None]:
-        """Convert Warp's errors about a kernel to a ScriptError, which is printed without a traceback."""
         try:
             yield
         except (TypeError, ValueError) as error:
@@ -141,7 +140,6 @@ def _planned(target: Target, arch: int) -> dict[str, Any]:
 
 
 def print_plan(module: Mapping[str, Any]) -> None:
-    """Print the plan of a module as tables."""
     planned = descriptions.functions(module)
     rows = [
         (

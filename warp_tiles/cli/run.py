@@ -244,7 +244,6 @@ def _fail(row: Row, error: Exception) -> None:
 
 
 def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tuple[Path | None, list[Row], Discovery]:
-    """Compile what a script launches. Returns its start list if it has one, rows, and what was discovered."""
     now = current()
     if start is not None:
         api.require_place(start)

@@ -23,9 +23,8 @@ from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import current
 from warp_tiles.settings.values import seconds
 from warp_tiles.store.keys import signer_if_any, trusted_by
-from warp_tiles.tuning.record import STATUSES, Config, Record, Timing
+from warp_tiles.tuning.record import STATUSES, Config, Record, Timing, sharing_gpus
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
-from warp_tiles.tuning.tuning_key import sharing_gpus
 
 if TYPE_CHECKING:
     from warp_tiles.tuning.corpus import Product

@@ -39,8 +39,8 @@ from warp_tiles.codegen.trace import (
     own_operations,
     path_to,
 )
+from warp_tiles.gemm.main_loop import reverse_loop
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
-from warp_tiles.gemm.reverse_loop import reverse_loop
 
 # for these the reverse pass reads only the gradient of the tile, and none of its elements
 _NO_READS = frozenset({"tile_zeros", "tile_load", "tile_store"})

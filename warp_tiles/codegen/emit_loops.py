@@ -101,7 +101,6 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
 
 
 def _each(count: int, statement: str) -> str:
-    """C++ of a statement for each accumulator."""
     return f"for (int wt_i = 0; wt_i < {count}; ++wt_i) {statement}"
 
 
@@ -209,7 +208,6 @@ def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> s
 
 
 def staged_types(decision: LoopDecision) -> Iterator[str]:
-    """Yields the C++ types of the products of a loop with stages."""
     if (ring := decision.ring) is None:
         return
     for staged in ring.firsts:

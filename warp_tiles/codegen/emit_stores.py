@@ -62,7 +62,6 @@ def _emit(macros: Macros, found: ComputedStore, sources: Iterable[Tile], call: s
 
 
 def emit_reductions(macros: Macros, reductions: Iterable[RowReduction]) -> None:
-    """Writes reductions of rows."""
     for found in reductions:
         tile, result = found.operation.tiles
         function = f"[](auto x, auto y) {{ return wp::{found.builtin}(x, y); }}"

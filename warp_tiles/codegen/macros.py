@@ -49,7 +49,6 @@ class Hook(Enum):
 
     @property
     def takes_statement(self) -> bool:
-        """True if the macro takes a statement as its argument."""
         return self in (Hook.AT, Hook.REPLAY, Hook.ADJOINT, Hook.RECOMPUTE, Hook.ZERO)
 
 
@@ -65,7 +64,6 @@ class Macros:
         self._texts.setdefault(hook.name_of(number), []).append(text)
 
     def replace(self, hook: Hook, number: int, text: str) -> None:
-        """Replaces the statement inside a hook."""
         self._replaced[hook.name_of(number)] = text
 
     def definitions(self, hooks: Iterable[tuple[Hook, int]]) -> list[str]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import Array, Operation, Tile
+from warp_tiles.gemm.main_loop import GradientProduct, ReverseLoop
 from warp_tiles.gemm.pipeline import MmaPlan, PipelineConfig
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.gemm.reverse_loop import GradientProduct, ReverseLoop
 from warp_tiles.solver.variant import Variant
 
 # ---- products
@@ -176,12 +176,10 @@ class Ring:
 
     @property
     def firsts(self) -> list[StagedProduct]:
-        """The first product of each array of accumulators."""
         accumulations = ((product, product.accumulation) for product in self.products)
         return [product for product, one in accumulations if one.array == one.operation.own_hook]
 
     def buffer_of(self, tile: Tile) -> StageBuffer:
-        """The stage buffer of a loaded tile, or of its transpose."""
         return next(buffer for root, buffer in self.buffers.items() if root in tile.memory)
 
 
@@ -205,7 +203,6 @@ class Buffer:
 
 
 def extra_bytes(buffers: Iterable[Buffer]) -> int:
-    """Bytes of the buffers that lie in extra memory."""
     return sum(buffer.size_bytes for buffer in buffers if buffer.c is None)
 
 
@@ -260,7 +257,6 @@ class ChainLoad:
 
     @property
     def tile(self) -> Tile:
-        """The loaded tile."""
         (tile,) = self.load.tiles
         return tile
 
@@ -420,7 +416,6 @@ class ComputedStore:
 
     @property
     def result(self) -> Tile:
-        """The stored tile."""
         (tile,) = self.store.tiles
         return tile
 
@@ -435,13 +430,11 @@ class ComputedStore:
 
     @property
     def intermediates(self) -> tuple[Tile, ...]:
-        """The computed tiles except the stored one."""
         known = (*self.loaded, self.result)
         return tuple(tile for tile in self._tiles if tile.is_intermediate and tile not in known)
 
     @property
     def statements(self) -> tuple[Operation, ...]:
-        """Loads and operations, in the order of the program."""
         return tuple(sorted((*self.loads, *self.operations), key=lambda operation: operation.hook or 0))
 
     @property

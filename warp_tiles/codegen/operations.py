@@ -194,7 +194,6 @@ class Affine:
 
     @property
     def variables(self) -> frozenset[str]:
-        """The variables in the expression."""
         return frozenset(name for name, _ in self.terms)
 
     def __add__(self, other: Affine) -> Affine:
@@ -262,7 +261,6 @@ class Tile:
 
     @property
     def owner(self) -> bool:
-        """True if it has shared memory of its own."""
         return not self.parameter and self.storage == "shared" and self.memory == {self.name}
 
     @property
@@ -349,7 +347,6 @@ class Operation:
 
     @functools.cached_property
     def values(self) -> tuple[Value, ...]:
-        """The operands and results."""
         return (*self.operands, *self.results)
 
     @functools.cached_property
@@ -408,6 +405,5 @@ class Operation:
 
     @property
     def matrices(self) -> tuple[Tile, Tile, Tile]:
-        """The tiles A, B and C of a product."""
         a, b, c = self.tiles
         return a, b, c

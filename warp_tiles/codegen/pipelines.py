@@ -53,7 +53,6 @@ class Body:
 
     @property
     def tiles(self) -> dict[str, Tile]:
-        """The tiles that it loads, by name."""
         return {tile.name: tile for load in self.loads for tile in load.tiles}
 
 
@@ -104,7 +103,6 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
 
 
 def _between(block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Operation]) -> tuple[Node, ...]:
-    """The statements between the last load of a block and its last product."""
     last_load = max((block.index(load) for load in loads if load in block), default=len(block))
     return block[last_load + 1 : max(map(block.index, products))]
 
@@ -139,7 +137,6 @@ def _varies(function: FunctionTrace, loop: Loop, operation: Operation) -> bool:
 
 
 def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Node, ...] | None:
-    """Returns the block of statements that directly contains all wanted operations."""
     if all(operation in nodes for operation in wanted):
         return nodes
     for node in nodes:

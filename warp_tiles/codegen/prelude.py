@@ -82,7 +82,6 @@ def finished_source(source: str, code: ModuleCode) -> str:
 
 
 def _macros(code: ModuleCode) -> Macros:
-    """The macros of a module's hooks."""
     macros = Macros()
     emit_loops(macros, code.loops, code.loads.ends)
     for loop in code.loops:
@@ -133,7 +132,6 @@ def loop_declarations(variant: GemmProblem, accumulators: LoopAccumulators) -> s
 
 
 def waiting_function(variant: GemmProblem, symbol: str) -> str:
-    """Returns the C++ of a function that waits for all threads of the block and then calls a variant's function."""
     names = ("alpha", "a", "b", "beta", "c")
     parameters = ", ".join(f"{kind} {name}" for kind, name in zip(pointers(variant), names))
     return f"static void {symbol}_waiting({parameters}) {{ WP_TILE_SYNC(); {symbol}({', '.join(names)}); }}"

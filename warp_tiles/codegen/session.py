@@ -44,7 +44,6 @@ class Site:
 
     @property
     def is_solver(self) -> bool:
-        """True if the site calls a solver function."""
         return Role.ADJOINT_A not in self.roles
 
     @property

@@ -130,7 +130,6 @@ def _are_equal(one: Scalar, other: Scalar) -> bool:
 
 
 def _computed_tile(operation: Operation) -> Tile | None:
-    """The tile that an elementwise operation computes or changes; None for other operations."""
     builtin = operation.elementwise
     if operation.hook is None or builtin is None:
         return None
@@ -292,7 +291,6 @@ def _following(function: FunctionTrace, store: Operation) -> Iterator[Operation]
 
 
 def _may_change(context: Context, operation: Operation, tiles: Sequence[Tile], numbers: set[str]) -> bool:
-    """True if an operation or its adjoint may change elements of some tiles, or some numbers."""
     if operation.effect is Effect.UNKNOWN:
         return True
     if _scalars(operation) & numbers and (

@@ -127,7 +127,6 @@ class ModuleTrace:
         return (Context(self, function) for function in self.functions.values())
 
     def operations(self) -> Iterator[tuple[Context, Operation]]:
-        """Yields every operation, with the function that contains it."""
         return ((context, operation) for context in self.contexts() for operation in context.function.operations())
 
 
@@ -200,7 +199,6 @@ def operations(nodes: tuple[Node, ...]) -> Iterator[Operation]:
 
 
 def loops(nodes: tuple[Node, ...], around: tuple[Loop, ...] = ()) -> Iterator[tuple[Loop, tuple[Loop, ...]]]:
-    """Yields every loop in and below some nodes with the loops around it, outermost first."""
     for node in nodes:
         if isinstance(node, Loop):
             yield node, around
@@ -218,7 +216,6 @@ def blocks(nodes: tuple[Node, ...]) -> Iterator[tuple[Node, ...]]:
 
 
 def own_operations(loop: Loop | Branch) -> Iterator[Operation]:
-    """Yields the operations of a loop, without those of inner loops."""
     for node in loop.nodes:
         if isinstance(node, Operation):
             yield node

@@ -181,7 +181,6 @@ class _Reader:
         return start, end, known[2] if len(known) == 3 else constant(1)
 
     def _expression(self, value: Value) -> Expression | None:
-        """A value as an expression of the arguments; None if it is unknown."""
         if not isinstance(value, Scalar) or value.name in self._assigned:
             return None
         if isinstance(value.constant, int) and not isinstance(value.constant, bool):

@@ -111,7 +111,6 @@ class Toolchain:
 
 
 def dotted(version: Version | None) -> str:
-    """A version for display, e.g. ``12.9``."""
     return "none" if version is None else f"{version[0]}.{version[1]}"
 
 

@@ -201,7 +201,6 @@ class WarpCompileRequest:
 
     @classmethod
     def of(cls, module: ModuleSource, source: bytes, ltoirs: Sequence[bytes] = ()) -> WarpCompileRequest:
-        """The request of a module for the compiler of the installed Warp."""
         given = module.keywords
         return cls(
             str(warp_library()),
@@ -219,7 +218,6 @@ class WarpCompileRequest:
 
     @property
     def options(self) -> list[str]:
-        """The options as text, for a key."""
         return [f"optimization_level={self.optimization_level}", *map("{}={}".format, SWITCHES, self.switches)]
 
 

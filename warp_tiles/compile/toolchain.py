@@ -108,7 +108,6 @@ def _as_digest(value: str) -> str:
 
 
 def fact_name(kind: str, state: object) -> str:
-    """The name of a fact that holds for a state."""
     return f"{kind}-{hashlib.sha256(repr(state).encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
@@ -183,7 +182,6 @@ class ToolchainStore:
         return self._toolchain
 
     def try_toolchain(self) -> Toolchain | None:
-        """The toolchain, or None if there is none."""
         try:
             return self.toolchain()
         except ToolchainError:

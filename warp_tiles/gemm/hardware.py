@@ -125,7 +125,6 @@ def static_shared_bytes(threads: int) -> int:
 
 
 def shared_limit(arch: int, threads: int) -> int:
-    """Dynamic shared memory that a block may have, in bytes."""
     return multiprocessor(arch).block_shared_bytes - static_shared_bytes(threads)
 
 
@@ -145,7 +144,6 @@ def resident_blocks(arch: int, threads: int, *, shared_bytes: int, registers: fl
 
 
 def thread_registers(arch: int, threads: int) -> int:
-    """Registers that a thread may have in a block of ``threads``."""
     return min(multiprocessor(arch).thread_registers, multiprocessor(arch).registers // threads)
 
 

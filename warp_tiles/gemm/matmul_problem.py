@@ -90,7 +90,6 @@ class MatmulProblem:
 
     @property
     def array_bytes(self) -> int:
-        """Bytes of all matrices."""
         a, b = self.m * self.k * DTYPE_BYTES[self.a], self.k * self.n * DTYPE_BYTES[self.b]
         c = self.batch * self.m * self.n * DTYPE_BYTES[self.out]
         return c + (1 if self.a_shared else self.batch) * a + (1 if self.b_shared else self.batch) * b
@@ -255,7 +254,6 @@ class MatmulPlan:
         return f"{text}; no stages: {self.loop}" if isinstance(self.loop, Rejected) else text
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON values."""
         loop = self.loop if isinstance(self.loop, LoopAnswer) else None
         kernel = self.chosen.kernel
         warps = [loop.products[0].warps_m, loop.products[0].warps_n] if loop else []

@@ -71,7 +71,6 @@ def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list
 
 
 def accumulators_of(variant: GemmProblem) -> int:
-    """Registers of a thread that hold accumulators."""
     return variant.m * variant.n // variant.threads * (DTYPE_BYTES[variant.c.dtype] // 4)
 
 

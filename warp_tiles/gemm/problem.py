@@ -142,7 +142,6 @@ class GemmProblem:
 
     @property
     def leading_dimensions(self) -> tuple[int, ...]:
-        """Leading dimensions of A, B and C, in elements."""
         return tuple(operand.leading_dimension for operand in self.operands)
 
     @property

@@ -92,7 +92,6 @@ INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
 
 
 def transposed(variant: GemmProblem) -> GemmProblem:
-    """The transposed problem ``C^T = B^T A^T``, in the same memory."""
     return replace(
         variant,
         m=variant.n,
@@ -142,7 +141,6 @@ class Side(NamedTuple):
 
 
 def sides(view: GemmProblem, config: TileConfig) -> tuple[Side, Side]:
-    """A and B of a variant with a row-major C."""
     return (
         Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.swizzle_a),
         Side(view.b, view.b.arrangement == "col_major", view.n, config.tile_n, config.swizzle_b),
@@ -240,7 +238,6 @@ def registers_with_accumulators(variant: GemmProblem, config: TileConfig) -> int
 
 
 def _accumulators(variant: GemmProblem, config: TileConfig) -> int:
-    """Accumulators of a thread, of all its warp tiles."""
     iterations = -(-warp_tile_count(view_of(variant, config), config) // (variant.threads // LANES))
     return iterations * (config.tile_m * config.tile_n * config.lanes_k // LANES)
 

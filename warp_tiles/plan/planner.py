@@ -112,12 +112,13 @@ def plan_module(
     """
     arch = generated.session.arch
     has_suffix = arch is not None and hardware.has_wgmma(arch) and not (generated.linker_reason or without_wgmma)
-    planner = _Planner.of(generated, linker_reason, choose)
-    loops, calls = planner.decide(suffix=has_suffix)
-    while slower := planner.faster_scalar_paths(loops):
-        generated = replace(generated, session=generated.session.on_scalar_path(slower))
+    while True:
         planner = _Planner.of(generated, linker_reason, choose)
         loops, calls = planner.decide(suffix=has_suffix)
+        if not (slower := planner.faster_scalar_paths(loops)):
+            break
+        # whether a product that opts out of MathDx gains depends on its loop, and other loops on that product
+        generated = replace(generated, session=generated.session.on_scalar_path(slower))
     plan = replace(
         planner.bare,
         variants=planner.variants(calls),
@@ -250,7 +251,6 @@ class _Planner:
         }
 
     def _with_functions(self, calls: _Calls) -> set[int]:
-        """The product sites whose functions are all there."""
         return {
             site.index
             for site in self._product_sites()
@@ -346,7 +346,6 @@ class _Planner:
         return tuple(node.own_hook for node in nodes if node.site in here)
 
     def _calls_of(self, site: Site, calls: _Calls, waiting: Collection[int]) -> Iterator[FunctionCall]:
-        """What the placeholders of a site stand for: functions, if all that the site calls were built."""
         if site.is_solver:  # each function can take the scalar path alone
             for role in site.roles:
                 is_called = role is not Role.ADJOINT or site.index in self.generated.called

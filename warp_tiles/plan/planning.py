@@ -117,7 +117,6 @@ class KernelMemory:
 
     @staticmethod
     def of(kernel: str, direction: str, dynamic_bytes: int, arch: int, threads: int) -> KernelMemory:
-        """The memory of a kernel of Warp with so much dynamic shared memory, in a block of so many threads."""
         needed = dynamic_bytes + static_shared_bytes(threads)
         return KernelMemory(kernel, direction, needed, multiprocessor(arch).block_shared_bytes)
 
@@ -195,7 +194,6 @@ class PlannedLoop:
 
     @classmethod
     def of(cls, decision: LoopDecision, kernel: str, gradients: str, gradients_code: str) -> PlannedLoop:
-        """The decision about a loop in a kernel that runs it."""
         ring, reverse = decision.ring, decision.reverse_ring
         reasons = list(_reasons(decision))
         loop = cls(
@@ -243,7 +241,6 @@ class PlannedLoop:
 
     @property
     def explanation(self) -> str:
-        """The reasons in words."""
         return "; ".join(filter(None, (self.reason, self.store, self.cost)))
 
     def summary(self) -> str:
@@ -363,11 +360,9 @@ class ModulePlan:
 
     @property
     def target(self) -> str:
-        """The target of its cubin, e.g. ``sm_90`` or ``sm_90a``; empty for the CPU."""
         return "" if self.arch is None else f"sm_{self.arch}{self.arch_suffix}"
 
     def to_json(self) -> dict[str, Any]:
-        """The module as ``warp-tiles plan --json`` prints it."""
         names = ("name", "arch", "target", "block_dim", "linker_reason")
         reasons = ("loops_reason", "register_limit", "register_limit_reason", "uninstantiated_reason")
         return {

@@ -165,5 +165,4 @@ class Provider(ABC, Generic[V]):
 
 
 def refusal(provider: str, field: str, value: object, reason: str) -> UnsupportedVariant:
-    """The error for a field that a provider cannot serve."""
     return UnsupportedVariant(f"{provider} cannot serve {field}={value}: {reason}")

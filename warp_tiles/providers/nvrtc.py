@@ -59,7 +59,6 @@ class NvrtcProvider(Provider[V]):
         return (f"-arch=sm_{arch}", "--std=c++17")
 
     def request(self, recipe: Recipe) -> CompileRequest:
-        """The compile request of a recipe. Raises a ToolchainError if there is none."""
         from warp_tiles.compile.compiler import CompileRequest
 
         return CompileRequest(

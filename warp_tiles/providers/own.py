@@ -36,7 +36,6 @@ _SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 
 
 def problem_struct(variant: GemmProblem) -> str:
-    """C++ structure of the variant for ``kernels/gemm/problem.cuh``."""
     operands = dict(zip("abc", variant.operands))
     types = (f"using {name.upper()} = {DTYPES[operand.dtype].kernel_type};" for name, operand in operands.items())
     sizes = {"m": variant.m, "n": variant.n, "k": variant.k}
@@ -96,7 +95,6 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 
 
 def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | Rejected:
-    """The accumulators that a loop keeps in registers, or the reason why there are none."""
     from warp_tiles.codegen.module_code import LoopAccumulators
 
     if DTYPE_BYTES[variant.c.dtype] < 4:
@@ -158,7 +156,6 @@ _TEMPLATES: dict[Function, tuple[str, str]] = {  # header below kernels/solver, 
 
 
 def header_of(variant: SolverVariant) -> str:
-    """The header that has the template of a variant, below ``kernels/``."""
     return f"solver/{_TEMPLATES[variant.function][0]}.cuh"
 
 

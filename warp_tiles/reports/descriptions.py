@@ -214,6 +214,5 @@ def module_notes(module: Json) -> list[str]:
 
 
 def loops_note(module: Json) -> str:
-    """Why the loops of a module were not examined; empty if they were."""
     reason = module.get("loops_reason")
     return f"loops stay as Warp generates them: {reason}" if reason else ""

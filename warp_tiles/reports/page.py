@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
@@ -34,7 +35,6 @@ def is_built(module: Json) -> bool:
 
 
 def cards(modules: Sequence[Json]) -> Markup:
-    """The totals of all modules."""
     states = [function.state for module in modules for function in descriptions.functions(module)]
     built = [module for module in modules if is_built(module)]
     kept = sum(bool(module.get("up_to_date")) for module in modules)
@@ -191,7 +191,6 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
 
 
 def _start_facts(start: Json | None) -> Iterator[tuple[str, Content]]:
-    """What was compiled ahead because a start list named it."""
     if start is not None:
         waste = f", {start['unused']} for no launch ({start['unused_seconds']:.1f} s)" if start["unused"] else ""
         text = f": {start['compiled']} modules compiled ahead, {start['used']} used{waste}"
@@ -361,7 +360,6 @@ def element(name: str, /, *content: Content, **attributes: str | None) -> Markup
 
 
 def joined(parts: Iterable[Content]) -> Markup:
-    """Parts after one another. Strings are escaped."""
     return Markup("".join(part.text if isinstance(part, Markup) else escaped(part) for part in parts))
 
 
@@ -409,78 +407,11 @@ _COLOURS = {  # of the light theme, and of the dark one
     "edge": ("#cfd6de", "#363e49"),
 }
 _LIGHT, _DARK = (" ".join(f"--{name}: {pair[theme]};" for name, pair in _COLOURS.items()) for theme in (0, 1))
-_RULES = """
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--text);
-  font: 15px/1.5 system-ui, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; }
-main { max-width: 1180px; margin: 0 auto; padding: 20px 24px 60px; }
-h1 { font-size: 26px; line-height: 1.25; margin: 8px 0 4px; }
-h2 { font-size: 19px; margin: 36px 0 8px; }
-p { margin: 6px 0 12px; max-width: 80ch; }
-h1, h2, h3, p, td, th, dd, summary, li { overflow-wrap: anywhere; }
-.muted, caption, dt { color: var(--muted); }
-.facts { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margin: 8px 0; }
-.facts dd { margin: 0; min-width: 0; }
-.cards { display: flex; flex-wrap: wrap; gap: 10px; padding: 0; }
-.cards li { flex: 1 1 136px; list-style: none;
-  background: var(--panel); border: 1px solid var(--edge); border-radius: 8px;
-  padding: 10px 12px; }
-.cards b { display: block; white-space: nowrap; font-size: 22px; line-height: 1.2; font-variant-numeric: tabular-nums; }
-.notes { margin: 0; padding: 0; }
-.notes li { list-style: none; margin: 8px 0; padding: 8px 12px; background: var(--panel);
-  border-left: 4px solid var(--bad); white-space: pre-wrap; }
-details { margin: 14px 0; border: 1px solid var(--edge); border-radius: 8px; padding: 0 14px; }
-summary { cursor: pointer; font-weight: 600; padding: 10px 0; }
-summary .muted { font-weight: 400; }
-summary:focus-visible { outline: 2px solid var(--compile); outline-offset: 2px; }
-table { width: 100%; border-collapse: collapse; margin: 8px 0 16px; font-size: 14px; }
-caption { text-align: left; padding: 4px 0; }
-th, td { text-align: left; vertical-align: top; padding: 5px 10px 5px 0; border-top: 1px solid var(--edge); }
-th { color: var(--muted); font-weight: 600; border-top: 0; }
-code { font: 13px/1.45 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; }
-.short { white-space: nowrap; }
-.more { display: block; }
-td:not(.short) { min-width: 9em; }
-.state { white-space: nowrap; font-weight: 600; }
-.state.compile { color: var(--compile); } .state.cache { color: var(--cache); } .state.shared { color: var(--shared); }
-.state.wait { color: var(--muted); } .state.bad { color: var(--bad); }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 8px 0; padding: 0; }
-.legend li { list-style: none; display: flex; align-items: center; gap: 6px; }
-.legend svg { width: 22px; height: 16px; flex: none; }
-.lanes { background: var(--panel); border: 1px solid var(--edge); border-radius: 8px;
-  padding: 8px 14px 12px; margin: 10px 0; }
-.lane { display: grid; grid-template-columns: minmax(0, 30em) minmax(0, 1fr); gap: 0 16px; align-items: center;
-  padding: 2px 0; font-size: 13px; line-height: 1.35; }
-.lane.module { font-weight: 600; padding-top: 10px; }
-.lane svg { display: block; width: 100%; height: 18px; overflow: visible; }
-.lane .label { min-width: 0; overflow-wrap: anywhere; }
-.lane .label span { color: var(--muted); }
-svg text { fill: var(--muted); font-size: 12px; }
-svg .tick { stroke: var(--edge); stroke-width: 1; }
-svg rect { stroke-width: 1; }
-svg .compile { fill: var(--compile); stroke: var(--compile); } svg .link { fill: var(--link); stroke: var(--link); }
-svg .cache { fill: var(--cache); stroke: var(--cache); } svg .wait { fill: var(--wait); stroke: var(--wait); }
-svg .shared { fill: var(--shared); stroke: var(--shared); }
-@media (max-width: 720px) {
-  main { padding: 12px 14px 40px; }
-  .lane { grid-template-columns: minmax(0, 1fr); padding: 5px 0; }
-  .facts { grid-template-columns: minmax(0, 1fr); gap: 0; } .facts dd { margin: 0 0 6px; }
-  .cards li { flex-basis: calc(50% - 35px); }
-  table, caption, tbody, tr, td { display: block; }
-  thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  tr { border-top: 1px solid var(--edge); padding: 8px 0; }
-  td, td:not(.short) { border: 0; padding: 1px 0; min-width: 0; white-space: normal;
-    display: grid; grid-template-columns: 7.5em minmax(0, 1fr); gap: 8px; }
-  td::before { content: attr(data-label); color: var(--muted); }
-  td.empty { display: none; }
-}
-@media print { details { border: 0; padding: 0; } .lanes, .cards li { break-inside: avoid; } }
-"""
+_RULES = Path(__file__).with_name("page.css").read_text("utf-8")
 
 STYLE = (
     f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
-    f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}{_RULES}"
+    f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}\n{_RULES}"
 )
 
 

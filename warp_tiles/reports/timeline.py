@@ -82,7 +82,6 @@ def sessions(rows: Sequence[ModuleRows]) -> list[list[ModuleRows]]:
 
 
 def _builders(modules: Sequence[Json]) -> dict[tuple[Any, Any], str]:
-    """The module that each function was built for, by its name and the start of the build."""
     return {
         (build["symbol"], build["started_at_s"]): module["name"]
         for module in modules
@@ -110,7 +109,6 @@ def _module_rows(module: Json, builders: dict[tuple[Any, Any], str]) -> ModuleRo
 
 
 def _lookup_rows(module: Json) -> list[Row]:
-    """The row of the linked module's lookup, if modules are kept."""
     times = {str(phase["name"]): _times(phase) for phase in module["phases"] if phase["name"] in _LOOKUPS}
     spans = tuple(Span(kind, *times[name], text) for name, (kind, text) in _LOOKUPS.items() if name in times)
     if not spans:

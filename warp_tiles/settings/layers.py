@@ -214,7 +214,6 @@ def _changed() -> None:
 
 
 def keep_start_list(*, kept: bool) -> None:
-    """Note whether the program keeps a start list."""
     global _keeps_start_list
     _keeps_start_list = kept
     _changed()

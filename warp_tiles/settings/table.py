@@ -239,7 +239,6 @@ class Settings:
 
     @property
     def rules(self) -> Policy:
-        """The rules of the policy."""
         rules = POLICIES[self.policy]
         return dataclasses.replace(rules, records=False, tunes=False) if self.own_products else rules
 

@@ -165,7 +165,6 @@ def text(name: str, value: Any) -> str:
 
 
 def store_url(name: str, value: Any) -> str:
-    """The URL of a remote store; empty for none."""
     url = text(name, value).strip()
     try:
         return checked_url(url) if url else ""

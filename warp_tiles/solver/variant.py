@@ -103,12 +103,10 @@ class SolverVariant:
 
     @property
     def is_adjoint(self) -> bool:
-        """True if it is the adjoint of another function."""
         return self.function.endswith("_adjoint")
 
     @property
     def has_right_sides(self) -> bool:
-        """True if the function reads or writes right-hand sides."""
         return not RIGHT_SIDES.isdisjoint(OPERANDS[self.function])
 
     @property
@@ -126,7 +124,6 @@ class SolverVariant:
 
     @property
     def scratch_bytes(self) -> int:
-        """The same in bytes."""
         return self.scratch_elements * DTYPE_BYTES[self.dtype]
 
     @property

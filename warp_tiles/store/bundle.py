@@ -13,7 +13,6 @@ directory and end have one form, and a reader compares each of them with that fo
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import struct
@@ -33,9 +32,8 @@ from warp_tiles.store.keys import PublicKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import open_input, open_output
 from warp_tiles.util.threads import unless_signalled
-from warp_tiles.util.warn import WarnedTexts
+from warp_tiles.util.warn import WarnedTexts, log
 
-log = logging.getLogger("warp_tiles")
 #: The largest number of objects. Each has at most 138 bytes in the directory of the file.
 MOST_OBJECTS = 50_000
 _CHUNK_BYTES = 1 << 16
@@ -58,7 +56,6 @@ class _Member(NamedTuple):
 
     @property
     def header(self) -> bytes:
-        """Its local header."""
         fields = (_VERSION, 0, 0, 0, _DATE, self.crc32, self.size, self.size, len(self.name), 0)
         return _LOCAL.pack(b"PK\3\4", *fields) + self.name.encode("ascii")
 
@@ -170,7 +167,6 @@ class Bundle:
         self._stream.close()
 
     def names(self, kind: str) -> list[str]:
-        """The keys of a kind, in order."""
         return sorted(key for known, key in self._members if known == kind)
 
     def check(self) -> None:

@@ -91,7 +91,6 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing is damaged."""
         return not self.damaged
 
 
@@ -185,7 +184,6 @@ class Folder(Documents[Manifest]):
         return Entry(payload, manifest)
 
     def remove_damaged(self, name: str, reason: str) -> None:
-        """Remove and report a damaged file."""
         self.problems.add("damage", self.files.path(name), reason)
         with suppressed(OSError):
             self.files.remove(name)
@@ -399,7 +397,6 @@ class Folder(Documents[Manifest]):
 
 
 def refused(error: RefusedFolderError) -> CacheError:
-    """The error of a command for a folder that is refused."""
     return CacheError(
         f"{error.strerror}; whoever can write to it chooses the code that runs",
         remedy=f"chmod 700 {error.path}, remove a link there, choose a folder of your own, "

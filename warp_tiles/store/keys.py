@@ -23,7 +23,7 @@ from warp_tiles.store.paths import config_folder
 from warp_tiles.util.files import read_whole, write_new
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
-from warp_tiles.util.warn import WarnedTexts, warn
+from warp_tiles.util.warn import warn_once
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -36,7 +36,6 @@ _KEY_BYTES = 32
 _MAX_FILE_BYTES = 1 << 20
 _LOCK_S = 10.0  # a change takes milliseconds
 INSTALL = "pip install 'warp-tiles[remote]'"
-_warned = WarnedTexts()
 
 
 @contextmanager
@@ -95,8 +94,6 @@ class PublicKey:
 
 
 class SigningKey:
-    """A private key."""
-
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         self.public = PublicKey(key.public_key().public_bytes_raw())
@@ -139,7 +136,6 @@ class SigningKey:
             write_new(path, data)
 
     def sign(self, data: bytes) -> bytes:
-        """The signature of some data, 64 bytes."""
         return self._key.sign(data)
 
 
@@ -213,7 +209,7 @@ def trusted_by(settings: Settings) -> dict[str, PublicKey]:
         try:
             own = signer_of(settings).public
         except RemoteError as error:
-            warn(f"the own signing key is not trusted: {error.message}", _warned)
+            warn_once(f"the own signing key is not trusted: {error.message}")
         else:
             found.setdefault(own.key_id, own)
     return found

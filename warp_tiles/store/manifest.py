@@ -99,7 +99,6 @@ class Manifest:
         return cls(key=key, **values)  # type: ignore[arg-type]  # types checked above
 
     def encode(self) -> bytes:
-        """The sealed bytes of the manifest's file."""
         return seal(self.as_json())
 
     @classmethod
@@ -133,7 +132,6 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """Hex digest of the key."""
         return self.manifest.key.digest
 
     @property

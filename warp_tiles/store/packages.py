@@ -231,7 +231,6 @@ class Packaged:
 
 
 def package_of(entry: Entry | None) -> str:
-    """The package that an entry came from; empty for another place."""
     return "" if entry is None else str(entry.manifest.info.get(PACKAGE, ""))
 
 
@@ -371,7 +370,6 @@ def _digest(data: bytes) -> str:
 
 
 def _row_of(payload: bytes) -> tuple[str, int, int]:
-    """The row of a payload in an index."""
     return hashlib.sha256(payload).hexdigest(), zlib.crc32(payload), len(payload)
 
 

@@ -38,12 +38,11 @@ from warp_tiles.store.manifest import Entry
 from warp_tiles.store.paths import is_digest
 from warp_tiles.util.threads import DaemonThreads, unless_signalled, wait_all, wait_result
 from warp_tiles.util.urls import secrets_of, without_password
-from warp_tiles.util.warn import WarnedTexts
+from warp_tiles.util.warn import WarnedTexts, log
 
 if TYPE_CHECKING:
     from warp_tiles.settings import Settings
 
-log = logging.getLogger("warp_tiles")
 T = TypeVar("T")
 #: Seconds that a process waits, once, to learn whether a store answers at all. The question is asked much earlier.
 PATIENCE_S = 0.02
@@ -153,7 +152,6 @@ class Client:
         return True
 
     def remove(self, name: str) -> None:
-        """Remove an object, if the store does that."""
         with suppress(Exception):  # a plain web server has no such request
             self._library.delete(self._store, name)
 
@@ -397,7 +395,6 @@ class RemoteStore:
         return bool(self.answer(lambda: self.client().write(name, data)))
 
     def remove(self, kind: str, key: str) -> None:
-        """Remove an entry, if the store does that."""
         self.answer(lambda: self.client().remove(object_name(kind, key)))
 
     def has(self, kind: str, key: str) -> bool | None:

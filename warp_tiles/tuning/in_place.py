@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import threading
 import time
@@ -32,16 +31,14 @@ from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.launches import KernelLaunches, LaunchOptions
 from warp_tiles.tuning.measure import SearchDevice
 from warp_tiles.tuning.questions import Answers, Place, function_place, loop_place, source_of
-from warp_tiles.tuning.record import Config, Record, Timing, identity
+from warp_tiles.tuning.record import Config, Environment, Record, Timing, environment_of, identity
 from warp_tiles.tuning.search import Question, by_identity
 from warp_tiles.tuning.store import RecordStore, open_store
-from warp_tiles.tuning.tuning_key import Environment, environment_of
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
 
-log = logging.getLogger("warp_tiles")
 
 _TOLERANCE = 0.03  # of the largest element: answers differ by the order of additions
 
@@ -149,7 +146,6 @@ class Tuner:
 
 
 def kernel_of(place: Place) -> str:
-    """The name of the kernel that is launched."""
     kernel = place.launch.kernel
     return hashed_names(kernel.module, place.launch.block_dim).get(kernel.hash, name_of(kernel))
 
@@ -183,7 +179,6 @@ def search_devices(gpus: Sequence[Any], place: Place, configs: Sequence[Config])
 
 
 def copy_of(place: Place, config: Config) -> TunedLaunch:
-    """The launch of a copy of the kernel, in which the place has an answer."""
     answers = json.dumps({place.digest: config}, sort_keys=True)
     return TunedLaunch(config, _copy(place.launch, answers), place.launch.block_dim)
 

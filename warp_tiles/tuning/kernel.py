@@ -7,7 +7,6 @@ later launch is a dictionary lookup. See docs/tuning.md.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import sys
 import time
@@ -26,19 +25,26 @@ from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import LockedError, SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change
-from warp_tiles.tuning.arguments import checked_key, hashable, in_order, key_values, namespace, refuse_unknown
-from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
+from warp_tiles.tuning.factory import (
+    KernelFactory,
+    TunedLaunch,
+    checked_key,
+    hashable,
+    in_order,
+    key_values,
+    namespace,
+    refuse_unknown,
+)
 from warp_tiles.tuning.launches import Dim, KernelLaunches, LaunchOptions, dimensions
 from warp_tiles.tuning.measure import Effort, SearchDevice
-from warp_tiles.tuning.record import Config, Record, Timing
+from warp_tiles.tuning.record import Config, Record, Timing, TuningKey, environment_of
 from warp_tiles.tuning.search import Counters, Question, by_identity
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import LARGEST_SPACE, Limits, Random, Space, checked_configs, require
 from warp_tiles.tuning.store import RecordStore, open_store
-from warp_tiles.tuning.tuning_key import TuningKey, environment_of
+from warp_tiles.util.warn import log
 
 Arguments = Sequence[Any] | Mapping[str, Any] | SimpleNamespace  # in order or by name
-log = logging.getLogger("warp_tiles")
 _MOST_KEYS = 4096  # whose choices are kept in the process
 _RETRY_AFTER_S = 1.0  # after a launch of the default because another process searches
 _NOTHING = None, 0.0

@@ -18,16 +18,14 @@ import warp as wp
 from warp_tiles._warp.internals import scalar_and_shape, without_tape
 from warp_tiles._warp.launch import check_arguments, own_gradient, pack_launch
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
-from warp_tiles.tuning.arguments import is_array, is_struct, namespace
-from warp_tiles.tuning.factory import TunedLaunch
+from warp_tiles.tuning.factory import TunedLaunch, is_array, is_struct, namespace
 from warp_tiles.tuning.measure import Candidate, Effort, SearchDevice, clock_for, describe_error, is_transient
-from warp_tiles.tuning.record import Config
-from warp_tiles.tuning.tuning_key import alike
+from warp_tiles.tuning.record import Config, alike
 from warp_tiles.util.threads import held, suppressed, unless_signalled
+from warp_tiles.util.warn import log
 
 Dim = Callable[[Config, SimpleNamespace], int | Sequence[int]]
 
-log = logging.getLogger("warp_tiles")
 _SEED = 4
 
 
@@ -224,7 +222,6 @@ class Workspace:
             ) from error
 
     def restore(self) -> None:
-        """Restore the user's values in every copy that launches change."""
         for found in self._copies.values():
             if found.is_restored:
                 wp.copy(found.copy, found.source)
@@ -304,7 +301,6 @@ def _nonzero_input(name: str, array: Any, level: int) -> Any:
 
 
 def _random_gradient(array: Any) -> Any:
-    """Returns a gradient of an array, in memory of its own; None if the array is empty."""
     if not array.size:
         return None
     zeros = wp.zeros(array.shape, dtype=array.dtype, device=array.device)

@@ -26,11 +26,22 @@ from warp_tiles.gemm.tile_config import TileConfig, fits, steps_over_k, view_of
 from warp_tiles.providers.base import TunedChoice
 from warp_tiles.providers.cublasdx import CublasdxProvider, require_served
 from warp_tiles.providers.own import OwnProvider
-from warp_tiles.tuning.record import DEFAULTS, Config, Record, Timing
-from warp_tiles.tuning.shipped import shipped_records
-from warp_tiles.tuning.store import RecordStore, warn_once
-from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey, Values, environment_of, question_digest
+from warp_tiles.tuning.record import (
+    DEFAULTS,
+    Config,
+    Environment,
+    Record,
+    Scalar,
+    Timing,
+    TuningKey,
+    Values,
+    environment_of,
+    question_digest,
+    shipped_records,
+)
+from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.version import __version__
+from warp_tiles.util.warn import warn_once
 
 if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
@@ -63,7 +74,6 @@ class Place:
 
     @cached_property
     def digest(self) -> str:
-        """See :func:`question_digest`."""
         return question_digest(self.subject, self.values)
 
     def key(self, source: str, environment: Environment) -> TuningKey:
@@ -315,7 +325,6 @@ def snapshot(records: RecordStore, toolchain: ToolchainStore, now: Settings) -> 
 
 
 def by_question(records: Iterable[Record]) -> dict[str, Record]:
-    """The first record of each question, by its digest."""
     found: dict[str, Record] = {}
     for record in records:
         found.setdefault(record.key.question, record)

@@ -8,7 +8,6 @@ everything that is tuned: the answers of a script's kernels, the configurations 
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import threading
 import time
@@ -21,13 +20,11 @@ from itertools import cycle
 from warp_tiles.build.progress import is_enabled, new_bar
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.tuning.measure import Effort, Runner, SearchDevice, is_transient, race
-from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
+from warp_tiles.tuning.record import Config, Record, Timing, TuningKey, identity, settled
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.tuning.tuning_key import TuningKey
 from warp_tiles.util.threads import DaemonThreads, available_cores, held, side_by_side, wait_all
-from warp_tiles.util.warn import warn
+from warp_tiles.util.warn import log, warn
 
-log = logging.getLogger("warp_tiles")
 _BATCH = 32  # built, measured and stored together; cores are idle only at the end of a batch
 _BATCH_ON_BUDGET = 16  # smaller, so that something is measured before the time is over
 _FINALISTS = 4  # the fastest candidates, which run against each other and the default once more

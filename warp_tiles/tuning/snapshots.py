@@ -32,7 +32,7 @@ class TunedSnapshots:
         """Returns the snapshot under some settings; None if nothing was measured, or if records do not count."""
         if not now.rules.records:
             return None
-        from warp_tiles.tuning.shipped import SHIPPED_RECORDS
+        from warp_tiles.tuning.record import SHIPPED_RECORDS
 
         root = cache_root(now.cache_dir)
         identity = (root, now.cache_shared, now.record_paths, now.target_gpu, now.record_driver_mismatch, now.answers)

@@ -20,7 +20,6 @@ LARGEST_SPACE = 1_000_000
 
 
 def require(holds: bool, name: str, value: Any, remedy: str) -> None:
-    """Raise TuningError unless a value of the user is valid."""
     if not holds:
         raise TuningError(f"{name} is {shown(value, 300)}", remedy=remedy)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import logging
 import os
 import shutil
 import tempfile
@@ -28,12 +27,22 @@ from warp_tiles.store.documents import Documents, FutureSchemaError, reason_of
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root, is_digest
-from warp_tiles.tuning.record import Record, Timing, decode_record, decode_records, encode_record, encode_records
-from warp_tiles.tuning.tuning_key import Environment, Scalar, TuningKey, slug
+from warp_tiles.tuning.record import (
+    Environment,
+    Record,
+    Scalar,
+    Timing,
+    TuningKey,
+    decode_record,
+    decode_records,
+    encode_record,
+    encode_records,
+    slug,
+)
 from warp_tiles.util.files import read_whole
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
-from warp_tiles.util.warn import WarnedTexts, warn
+from warp_tiles.util.warn import log, warn_once
 
 if TYPE_CHECKING:
     from warp_tiles.store.keys import PublicKey, SigningKey
@@ -46,8 +55,6 @@ MAX_EXPORT_BYTES = 8 << 20
 _unwritten: dict[Path, Record] = {}
 _unwritten_lock = threading.Lock()
 _POLL_S = 0.05
-log = logging.getLogger("warp_tiles")
-_warned = WarnedTexts()
 
 
 class _Searching(threading.local):
@@ -56,11 +63,6 @@ class _Searching(threading.local):
 
 
 _searching = _Searching()
-
-
-def warn_once(text: str) -> None:
-    """Warn of a problem with tuning records, once per process."""
-    warn(text, _warned)
 
 
 class RecordFolder(Documents[Record]):
@@ -446,7 +448,6 @@ def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
 
 
 def records_key(data: bytes, signer: str) -> CacheKey:
-    """The key of some records, as bytes, of a signer; of unsigned ones if it is empty."""
     return CacheKey.of({"kind": "tuning records", "signer": signer, "records": hashlib.sha256(data).hexdigest()})
 
 

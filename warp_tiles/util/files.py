@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from warp_tiles.util.threads import suppressed, unless_signalled
-from warp_tiles.util.warn import WarnedTexts, warn
+from warp_tiles.util.warn import warn_once
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -38,7 +38,6 @@ TEMP_PREFIX = ".tmp-"
 DAY_S = 86400.0
 _MOST_OUTPUT_BYTES = 1 << 30
 _DIGESTS_SUFFIX = ".sha256"
-_warned = WarnedTexts()
 _staged: set[Path] = set()
 _PASSES, _PASS_S = 10, 0.005
 
@@ -293,7 +292,6 @@ def _too_large(most_bytes: int, path: str | os.PathLike[str]) -> FileTooLargeErr
 
 
 def digests_of(output: Path) -> Path:
-    """The file that holds the digests of an output."""
     return output.with_name(output.name + _DIGESTS_SUFFIX)
 
 
@@ -318,7 +316,7 @@ def is_kept(output: Path, others: Sequence[Path] = ()) -> bool:
     if matches(output, others):
         return True
     if digests_of(output).is_file() and output.is_file():
-        warn(f"{output} or its metadata does not match {digests_of(output).name}, so it is built again", _warned)
+        warn_once(f"{output} or its metadata does not match {digests_of(output).name}, so it is built again")
     return False
 
 

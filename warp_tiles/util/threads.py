@@ -91,7 +91,6 @@ def held(lock: AnyLock) -> Iterator[None]:
 
 
 def wait_result(future: Future[T]) -> T:
-    """Wait for a future. Returns its result or raises its error."""
     wait_all([future])
     return future.result()
 

@@ -8,7 +8,6 @@ reached through links, because the user chose it. Everything here raises ``OSErr
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from warp_tiles.util.files import (
     write_descriptor,
 )
 from warp_tiles.util.threads import suppressed, unless_signalled
-from warp_tiles.util.warn import printable
+from warp_tiles.util.warn import log, printable
 
 _SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -45,7 +44,6 @@ WAIT_S = 60.0
 #: Seconds to wait for a lock that this process waited for in vain before.
 WAIT_AGAIN_S = 0.5
 
-log = logging.getLogger("warp_tiles")
 _timeouts: dict[Path, str] = {}  # the error of each lock that was not obtained; a forked child inherits them
 
 
@@ -115,7 +113,6 @@ class TrustedFolder:
         return mode | 0o700, (mode & 0o666) | 0o600
 
     def make(self, folder: str) -> None:
-        """Create a folder and its missing parents."""
         with self._opened(folder, create=True):
             pass
 

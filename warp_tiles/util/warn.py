@@ -1,7 +1,8 @@
-"""Every warning of this package: one prefix, one category, and the line of the user's program that caused it."""
+"""The log, and the warnings of this package: one prefix, one category, the line of the user's program behind each."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -30,6 +31,7 @@ def shown(value: object, most: int = 80) -> str:
         return f"a value of the type {type(value).__name__} that Python does not print"
 
 
+log = logging.getLogger("warp_tiles")
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
@@ -61,6 +63,14 @@ def warn(text: str, once: WarnedTexts | None = None) -> None:
     """
     if once is None or once.add(text):
         warnings.warn(f"warp_tiles: {printable(text, lines=True)}", RuntimeWarning, stacklevel=_stacklevel())
+
+
+_once = WarnedTexts()
+
+
+def warn_once(text: str) -> None:
+    """Issue a RuntimeWarning as :func:`warn` does, unless this process has issued it before."""
+    warn(text, _once)
 
 
 def _stacklevel() -> int:
