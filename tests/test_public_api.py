@@ -79,11 +79,6 @@ def test_every_error_is_public() -> None:
     assert public <= {getattr(warp_tiles, name) for name in warp_tiles.__all__}
 
 
-def test_a_function_hides_the_folder_of_its_name() -> None:
-    code = "import warp_tiles.gemm.whole_product; assert callable(warp_tiles.plan)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_lazy_names_are_listed_before_their_import(tmp_path: Path) -> None:
     code = (
         "import sys, warp_tiles; listed = dir(warp_tiles)\n"

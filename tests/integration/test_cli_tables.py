@@ -110,15 +110,6 @@ def test_a_plan_is_whole(planned: tuple[Path, dict[str, Any]], columns: int) -> 
     assert expected - words("\n".join(lines)) == Counter()
 
 
-@pytest.mark.slow
-def test_a_wide_terminal_has_all_columns_side_by_side(planned: tuple[Path, dict[str, Any]]) -> None:
-    path, module = planned
-    rows = [line for line in screen("plan", path, columns=400) if line.startswith("│")]
-    for row in module["variants"]:
-        (line,) = [line for line in rows if row["key"][:12] in line]
-        assert row["reason"] in line
-
-
 def test_a_pipe_has_all_columns_side_by_side(planned: tuple[Path, dict[str, Any]]) -> None:
     path, module = planned
     lines = command("plan", path, as_json=False, COLUMNS="80").stdout.splitlines()
