@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.nightly import some
-from tests.random_kernels import run
 from tests.random_kernels.execute import Result, difference, embedded, execute, import_kernel, of_model, prepare
 from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import RandomKernel
@@ -89,32 +87,3 @@ def test_one_wrong_number_is_found() -> None:
             )
     nothing = Result({name: np.full_like(v, np.nan) for name, v in want.values.items()}, want.grads)
     assert difference(nothing, want)
-
-
-def test_a_worker_reports_a_wrong_result_and_a_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kernel = draw(0)
-    want = of_model(kernel)
-    name = next(iter(want.values))
-    wrong = replace(want, values={**want.values, name: want.values[name] + 1})
-    monkeypatch.setattr(run.harness, "prepare", lambda *_: None)
-    monkeypatch.setattr(run.harness, "execute", lambda _kernel, _module, device: wrong if device == "other" else want)
-    (outcome,) = run.compared("other", [0], tmp_path)
-    assert outcome["outcome"] == "differs"
-    assert outcome["what"].startswith(f"value of {name}")
-    assert "cpu" not in outcome
-
-    def refuse(*_: object) -> None:
-        raise ValueError("tile 'a' of 48 rows")
-
-    monkeypatch.setattr(run.harness, "prepare", refuse)
-    (outcome,) = run.compared("other", [0], tmp_path)
-    assert (outcome["outcome"], outcome["reason"]) == ("refused", "ValueError: tile '...' of N rows")
-
-
-@pytest.mark.slow
-def test_the_command_counts_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "out.json"
-    assert run.main(["--count", "1", "--start", "3", "--device", "cpu", "--jobs", "1", "--json", str(path)]) == 0
-    stored = json.loads(path.read_text())
-    assert (stored["done"], stored["equal"], stored["differs"]) == (1, 1, 0)
-    assert "equal: 1" in capsys.readouterr().out
