@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from benchmarks import figures, gemm
-from benchmarks.drawing import style
 from benchmarks.figures import DOCS
 from benchmarks.result_values import RESULTS, at
 
@@ -53,14 +52,6 @@ def test_other_results_make_a_picture_outdated(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("sys.argv", ["figures"])
     assert figures.main() == 0
     assert (changed.is_outdated, picture.is_outdated) == (False, True)
-
-
-def test_other_drawing_makes_every_picture_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(Path(style.__file__).parent, tmp_path / "drawing")
-    changed = tmp_path / "drawing" / "style.py"
-    changed.write_text(changed.read_text("utf-8").replace("WIDTH_INCHES, DOTS_PER_INCH = 9.0", "= 8.0"), "utf-8")
-    monkeypatch.setattr(style, "__file__", str(changed))
-    assert all(picture.is_outdated for picture in PICTURES)
 
 
 @pytest.mark.parametrize("part", ["loop", "backward_loop"])

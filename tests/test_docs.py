@@ -58,14 +58,6 @@ def test_named_paths_exist(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_a_broken_link_and_a_missing_heading_are_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# One `two`: three\n[a](page.md#one-two-three) [b](#four) [c](gone.md) [d](https://example.org/x)\n"
-    )
-    assert list(broken_links(page)) == ["#four", "gone.md"]
-
-
 # ---- settings
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.golden.__main__ import GOLDEN, differences, observed, written
+from tests.golden.__main__ import GOLDEN, differences, written
 from tests.golden.corpus import ARCHS, CUBINS, corpus
 from tests.golden.observe import (
     compiled,
@@ -77,11 +77,6 @@ def test_a_difference_is_shown() -> None:
         "case, sm_90:\n  + loop 0: as_warp",
     ]
     assert list(differences(before, packed({}, rest))) == ["case, sm_90: gone"]
-
-
-def test_only_selects_cases() -> None:
-    found = observed("example gemm", cubins=False)
-    assert list(found["cases"]) == ["example gemm"]
 
 
 def test_a_change_of_words_changes_no_line() -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tools import release
+from tools import release, wheel_tests
 from tools.project import ROOT, version
 
 BETA, STABLE = release.STATUS[True], release.STATUS[False]
@@ -62,30 +62,5 @@ def test_no_other_file_states_the_version() -> None:
     ]
 
 
-def test_every_check_runs_and_a_broken_one_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    def broken() -> list[str]:
-        raise RuntimeError("disk")
-
-    assert release.main({"one": list, "two": broken, "three": lambda: ["first", "second"]}) == 1
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "  ok      one",
-        "  FAILED  two",
-        "            RuntimeError: disk",
-        "  FAILED  three",
-        "            first",
-        "            second",
-        "2 of 3 checks failed.",
-    ]
-
-
-def test_a_complete_list_ends_with_what_a_person_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert release.main({"one": list}) == 0
-    printed = capsys.readouterr().out
-    assert f"git tag -s v{version()}" in printed
-    assert "twine upload" in printed
-    assert "pytest -m gpu" in printed
-
-
-def test_every_part_of_a_release_is_checked() -> None:
-    functions = {check.__name__ for check in release.CHECKS.values()}
-    assert functions >= {"clean_tree", "one_version", "changelog", "build", "metadata", "contents", "recipe", "site"}
+def test_the_tests_that_need_the_sources_exist() -> None:
+    assert [name for name in wheel_tests.NEEDS_SOURCES if not (ROOT / name).exists()] == []

@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
-import pytest
-
 from tools import conda_recipe
 from tools.project import pyproject, version
 
 
 def test_the_recipe_agrees_with_pyproject() -> None:
     assert conda_recipe.problems(conda_recipe.read(), conda_recipe.from_pyproject()) == []
-
-
-def changed(run: list[str], added: str = "", dropped: str = "") -> dict[str, Any]:
-    recipe = copy.deepcopy(conda_recipe.read())
-    recipe["requirements"]["run"] = [text for text in run if not (dropped and text.startswith(dropped))]
-    recipe["requirements"]["run"] += [added] if added else []
-    return recipe
-
-
-@pytest.mark.parametrize(
-    ("added", "dropped", "fault"),
-    [
-        ("", "rich", "lacks rich >=13"),
-        ("scipy", "", "needs scipy, which pyproject.toml does not"),
-        ("mathdx >=25.6", "mathdx", "has mathdx >=25.6, and pyproject.toml <25.7,>=25.6"),
-    ],
-)
-def test_each_difference_is_found(added: str, dropped: str, fault: str) -> None:
-    recipe = changed(conda_recipe.read()["requirements"]["run"], added, dropped)
-    assert conda_recipe.problems(recipe, conda_recipe.from_pyproject()) == [f"{conda_recipe.RECIPE} {fault}"]
-
-
-def test_a_recipe_with_a_version_of_its_own_is_refused() -> None:
-    recipe = conda_recipe.read()
-    recipe["context"]["version"] = version()
-    (fault,) = conda_recipe.problems(recipe, conda_recipe.from_pyproject())
-    assert "states a version" in fault
 
 
 def test_the_expression_of_the_version_finds_it() -> None:
