@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.loop_texts import (
@@ -54,6 +56,7 @@ RANGE = "for k in range(0, A.shape[1], 16):"
 BUFFERS, ALL_BUFFERS = (f"double buffers of {size} bytes lie in C's memory" for size in (2048, 4096))
 EXTRA_BUFFERS = "double buffers of 2048 bytes lie in extra shared memory"
 COMPUTED = "arrive before other statements on tiles"
+PRODUCT, OF_R = "wp.tile_matmul(a, b, c)", "wp.tile_matmul(a, r, c)"
 
 
 def gram(*computed: str, product: str = NEW, start: str = ONES, head: str = RANGE, above: str = ABOVE) -> str:
@@ -71,9 +74,27 @@ def of_gram(a: Matrix, b: Matrix, start: int = 1, length: int | None = None) -> 
     return np.block(rows)
 
 
-def scaled(weight: str, *, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, r, c)") -> str:
-    """A kernel that scales the tiles of B by a number of each step."""
-    return kernel(START, ranged(more=(*more, f"r = {weight} * b"), product=product), STORE, above=ABOVE)
+def computed(*statements: str, product: str = OF_R, start: str = START, above: str = "", **fields: Any) -> Form:
+    """A loop that computes an operand between its loads and its product. Its plan has buffers, or a code."""
+    text = kernel(start, ranged(more=statements, product=product), STORE, above=above)
+    return Form(text, **({} if "code" in fields else {"reason": BUFFERS}) | fields)
+
+
+NEGATED = "r = -b"
+SKIP, LEAVE = ("if k % 32 == 16:", "    continue"), ("if k == 160:", "    break")
+WORKS_ON_TILE = {"state": "register_accumulators", "code": "works_on_tile"}
+
+
+def minus(a: Matrix, b: Matrix) -> Matrix:
+    return -(a @ b)
+
+
+def minus_even(a: Matrix, b: Matrix) -> Matrix:
+    return -(even_steps(a) @ even_steps(b.T).T)
+
+
+def minus_half(a: Matrix, b: Matrix) -> Matrix:
+    return -(a[:, :160] @ b[:160])
 
 
 COMPUTED_FORMS: dict[str, Form] = {
@@ -85,9 +106,7 @@ COMPUTED_FORMS: dict[str, Form] = {
         has_half=False,
     ),
     "rows scaled by an operator, into C": Form(
-        gram(TRANSPOSED, BY_OPERATOR, product=INTO_C),
-        reason=EXTRA_BUFFERS,
-        expected=of_gram,
+        gram(TRANSPOSED, BY_OPERATOR, product=INTO_C), reason=EXTRA_BUFFERS, expected=of_gram
     ),
     "rows scaled by a function": Form(
         gram(TRANSPOSED, BY_FUNCTION, product=INTO_C, start=START).replace("offset=k)", "offset=k, storage='shared')"),
@@ -128,153 +147,77 @@ COMPUTED_FORMS: dict[str, Form] = {
         expected=lambda a, b: of_gram(a, b, 1, 16),
         has_half=False,
     ),
-    "an operand is scaled by a number of the step": Form(
-        scaled("B.dtype(k // 16 + 1)"),
-        reason=BUFFERS,
-        expected=lambda a, b: steps(lambda k: k + 1, a, b),
+    "an operand is scaled by a number of the step": computed(
+        "r = B.dtype(k // 16 + 1) * b", above=ABOVE, expected=lambda a, b: steps(lambda k: k + 1, a, b)
     ),
-    "an operand is scaled by a number that is computed between": Form(
-        scaled("x", more=("x = A.dtype(k // 16 % 3)",)),
-        reason=BUFFERS,
-        expected=lambda a, b: steps(lambda k: k % 3, a, b),
+    "an operand is scaled by a number that is computed between": computed(
+        "x = A.dtype(k // 16 % 3)", "r = x * b", above=ABOVE, expected=lambda a, b: steps(lambda k: k % 3, a, b)
     ),
-    "a sum of two loaded tiles, one in registers": Form(
-        kernel(
-            START,
-            ranged(
-                more=(
-                    "d = wp.tile_load(A, shape=(32, 16), offset=((1 - i) * 32, k))",
-                    "s = a + d",
-                ),
-                product="wp.tile_matmul(s, b, c)",
-            ),
-            STORE,
-        ),
-        reason=BUFFERS,
+    "a sum of two loaded tiles, one in registers": computed(
+        "d = wp.tile_load(A, shape=(32, 16), offset=((1 - i) * 32, k))",
+        "s = a + d",
+        product="wp.tile_matmul(s, b, c)",
         expected=lambda a, b: (a + np.roll(a, 32, axis=0)) @ b,
     ),
-    "an operand from a function with a shared tile": Form(
-        kernel(START, ranged(more=("r = doubled(b)",), product="wp.tile_matmul(a, r, c)"), STORE, above=ABOVE),
-        reason=BUFFERS,
-        expected=lambda a, b: 2 * (a @ b),
-        differentiable=False,
-        has_half=False,
+    "an operand from a function with a shared tile": computed(
+        "r = doubled(b)", above=ABOVE, expected=lambda a, b: 2 * (a @ b), differentiable=False, has_half=False
     ),
-    "an operand from a function with a shared tile, with a start value": Form(
-        kernel(ONES, ranged(more=("r = doubled(b)",), product="wp.tile_matmul(a, r, c)"), STORE, above=ABOVE),
+    "an operand from a function with a shared tile, with a start value": computed(
+        "r = doubled(b)",
+        start=ONES,
+        above=ABOVE,
         state="register_accumulators",
         code="call_beside_buffers",
         expected=lambda a, b: 1 + 2 * (a @ b),
         differentiable=False,
         has_half=False,
     ),
-    "both operands are computed": Form(
-        kernel(START, ranged(more=("s = -a", "r = b + b"), product="wp.tile_matmul(s, r, c)"), STORE),
-        reason=COMPUTED,
-        expected=lambda a, b: -2 * (a @ b),
+    "both operands are computed": computed(
+        "s = -a", "r = b + b", product="wp.tile_matmul(s, r, c)", reason=COMPUTED, expected=lambda a, b: -2 * (a @ b)
     ),
-    "a loaded tile is changed in place": Form(
-        kernel(START, ranged(more=("b += b",)), STORE),
-        reason=ALL_BUFFERS,
-        expected=lambda a, b: 2 * (a @ b),
+    "a loaded tile is changed in place": computed(
+        "b += b", product=PRODUCT, reason=ALL_BUFFERS, expected=lambda a, b: 2 * (a @ b), differentiable=False
+    ),
+    "a transpose of a computed operand": computed(
+        "s = -a",
+        "t = wp.tile_transpose(s)",
+        product="wp.tile_matmul(wp.tile_transpose(t), b, c)",
+        expected=minus,
         differentiable=False,
     ),
-    "a transpose of a computed operand": Form(
-        kernel(
-            START,
-            loop(
-                RANGE,
-                "k",
-                more=("s = -a", "t = wp.tile_transpose(s)"),
-                product="wp.tile_matmul(wp.tile_transpose(t), b, c)",
-            ),
-            STORE,
-        ),
-        reason=BUFFERS,
-        expected=lambda a, b: -(a @ b),
-        differentiable=False,
-    ),
-    "a computed operand, with a start value": Form(
-        kernel(ONES, ranged(more=("r = -b",), product="wp.tile_matmul(a, r, c)"), STORE),
-        reason=EXTRA_BUFFERS,
-        expected=lambda a, b: 1 - a @ b,
+    "a computed operand, with a start value": computed(
+        NEGATED, start=ONES, reason=EXTRA_BUFFERS, expected=lambda a, b: 1 - a @ b
     ),
     "a second operand is computed after the first product": Form(
         kernel(
             START,
             OTHER,
-            ranged(
-                more=("r = -b",),
-                product="wp.tile_matmul(a, r, c)\n    s = a + a\n    wp.tile_matmul(s, b, d)",
-            ),
+            ranged(more=(NEGATED,), product=f"{OF_R}\n    s = a + a\n    wp.tile_matmul(s, b, d)"),
             *STORE_SUM,
         ),
         reason=ALL_BUFFERS,
-        expected=lambda a, b: a @ b,
+        expected=np.matmul,
     ),
     "an operand of the first product is changed after it": Form(
-        kernel(
-            START, OTHER, ranged(product="wp.tile_matmul(a, b, c)\n    b += b\n    wp.tile_matmul(a, b, d)"), *STORE_SUM
-        ),
-        state="register_accumulators",
-        code="works_on_tile",
+        kernel(START, OTHER, ranged(product=f"{PRODUCT}\n    b += b\n    wp.tile_matmul(a, b, d)"), *STORE_SUM),
+        **WORKS_ON_TILE,
         expected=lambda a, b: 3 * (a @ b),
         differentiable=False,
     ),
-    "an operand is changed after the product": Form(
-        kernel(START, ranged(more=("r = -b",), product="wp.tile_matmul(a, r, c)\n    r += b"), STORE),
-        state="register_accumulators",
-        code="works_on_tile",
-        expected=lambda a, b: -(a @ b),
-        differentiable=False,
+    "an operand is changed after the product": computed(
+        NEGATED, product=f"{OF_R}\n    r += b", **WORKS_ON_TILE, expected=minus, differentiable=False
     ),
     "an operand is computed between the loads": Form(
-        kernel(
-            START,
-            RANGE,
-            indented(LOAD_B.format(k="k"), "r = -b", LOAD_A.format(k="k"), "wp.tile_matmul(a, r, c)"),
-            STORE,
-        ),
-        state="register_accumulators",
-        code="works_on_tile",
-        expected=lambda a, b: -(a @ b),
+        kernel(START, RANGE, indented(LOAD_B.format(k="k"), NEGATED, LOAD_A.format(k="k"), OF_R), STORE),
+        **WORKS_ON_TILE,
+        expected=minus,
     ),
-    "continue after an operand is computed": Form(
-        kernel(
-            START,
-            ranged(more=("r = -b", "if k % 32 == 16:", "    continue"), product="wp.tile_matmul(a, r, c)"),
-            STORE,
-        ),
-        reason=BUFFERS,
-        expected=lambda a, b: -(even_steps(a) @ even_steps(b.T).T),
-        differentiable=False,
-    ),
-    "continue before an operand is computed": Form(
-        kernel(
-            START,
-            ranged(more=("if k % 32 == 16:", "    continue", "r = -b"), product="wp.tile_matmul(a, r, c)"),
-            STORE,
-        ),
-        reason=BUFFERS,
-        expected=lambda a, b: -(even_steps(a) @ even_steps(b.T).T),
-        differentiable=False,
-    ),
-    "break before an operand is computed": Form(
-        kernel(START, ranged(more=("if k == 160:", "    break", "r = -b"), product="wp.tile_matmul(a, r, c)"), STORE),
-        reason=BUFFERS,
-        expected=lambda a, b: -(a[:, :160] @ b[:160]),
-        differentiable=False,
-    ),
-    "break after an operand is computed": Form(
-        kernel(START, ranged(more=("r = -b", "if k == 160:", "    break"), product="wp.tile_matmul(a, r, c)"), STORE),
-        reason=BUFFERS,
-        expected=lambda a, b: -(a[:, :160] @ b[:160]),
-        differentiable=False,
-    ),
-    "an element of a loaded tile decides": Form(
-        kernel(START, ranged(more=("if a[0, 0] * a[0, 0] < a.dtype(0.0):", "    break")), STORE),
-        reason=ALL_BUFFERS,
-        differentiable=False,
+    "continue after an operand is computed": computed(NEGATED, *SKIP, expected=minus_even, differentiable=False),
+    "continue before an operand is computed": computed(*SKIP, NEGATED, expected=minus_even, differentiable=False),
+    "break before an operand is computed": computed(*LEAVE, NEGATED, expected=minus_half, differentiable=False),
+    "break after an operand is computed": computed(NEGATED, *LEAVE, expected=minus_half, differentiable=False),
+    "an element of a loaded tile decides": computed(
+        "if a[0, 0] * a[0, 0] < a.dtype(0.0):", "    break", product=PRODUCT, reason=ALL_BUFFERS, differentiable=False
     ),
     "an operand is computed under a condition, in loads and product under another": Form(
         kernel(
@@ -284,23 +227,17 @@ COMPUTED_FORMS: dict[str, Form] = {
             indented(indented(LOAD_A.format(k="k"), LOAD_B.format(k="k"))),
             "        if k % 64 == 0:",
             "            b += b",
-            "        wp.tile_matmul(a, b, c)",
+            f"        {PRODUCT}",
             STORE,
         ),
         reason=ALL_BUFFERS,
         expected=lambda a, b: steps(lambda k: 2 * (k % 4 == 0) + (k % 4 == 2), a, b),
         differentiable=False,
     ),
-    "an operand is computed in an inner loop": Form(
-        kernel(
-            START,
-            RANGE,
-            indented(LOAD_A.format(k="k"), LOAD_B.format(k="k")),
-            "    for _ in range(A.shape[0] // 32):",
-            "        b += b",
-            "    wp.tile_matmul(a, b, c)",
-            STORE,
-        ),
+    "an operand is computed in an inner loop": computed(
+        "for _ in range(A.shape[0] // 32):",
+        "    b += b",
+        product=PRODUCT,
         reason=ALL_BUFFERS,
         expected=lambda a, b: 4 * (a @ b),
         differentiable=False,
@@ -309,59 +246,45 @@ COMPUTED_FORMS: dict[str, Form] = {
         kernel(
             START,
             "for part in range(A.shape[1] // 64):",
-            indented(
-                loop(
-                    "for s in range(A.shape[0] // 16):",
-                    "(part * 4 + s) * 16",
-                    more=("r = -b",),
-                    product="wp.tile_matmul(a, r, c)",
-                )
-            ),
+            indented(loop("for s in range(A.shape[0] // 16):", "(part * 4 + s) * 16", more=(NEGATED,), product=OF_R)),
             STORE,
         ),
         reason=BUFFERS,
-        expected=lambda a, b: -(a @ b),
+        expected=minus,
     ),
     "a computed operand in two loops of the same names": Form(
         kernel(
             START,
             OTHER,
-            ranged(more=("r = -b",), product="wp.tile_matmul(a, r, c)"),
+            ranged(more=(NEGATED,), product=OF_R),
             ranged(more=("r = b + b",), product="wp.tile_matmul(a, r, d)"),
             *STORE_SUM,
         ),
         reason=BUFFERS,
-        expected=lambda a, b: a @ b,
+        expected=np.matmul,
         loops=2,
     ),
     "a computed operand in Warp's unrolled loop": Form(
-        kernel(START, loop("for k in range(3):", "k * 16", more=("r = -b",), product="wp.tile_matmul(a, r, c)"), STORE),
-        state="register_accumulators",
-        code="works_on_tile",
+        kernel(START, loop("for k in range(3):", "k * 16", more=(NEGATED,), product=OF_R), STORE),
+        **WORKS_ON_TILE,
         expected=lambda a, b: -(a[:, :48] @ b[:48]),
     ),
-    "a computed operand that is stored": Form(
-        kernel(
-            START,
-            ranged(more=("r = -b", "wp.tile_store(C, r, offset=(i * 32, j * 32))"), product="wp.tile_matmul(a, r, c)"),
-            STORE,
-        ),
+    "a computed operand that is stored": computed(
+        NEGATED,
+        "wp.tile_store(C, r, offset=(i * 32, j * 32))",
         state="register_accumulators",
         code="writes_array",
-        expected=lambda a, b: -(a @ b),
+        expected=minus,
         differentiable=False,
         has_half=False,
     ),
-    "a computed operand beside a native function": Form(
-        kernel(
-            START,
-            ranged(more=("r = -b", "x = step_of_block(wp.int64(k))"), product="wp.tile_matmul(a, r, c)"),
-            STORE,
-            above=NATIVE,
-        ),
+    "a computed operand beside a native function": computed(
+        NEGATED,
+        "x = step_of_block(wp.int64(k))",
+        above=NATIVE,
         state="register_accumulators",
         code="unknown_effects",
-        expected=lambda a, b: -(a @ b),
+        expected=minus,
         differentiable=False,
     ),
 }
