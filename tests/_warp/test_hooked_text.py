@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tests._warp.generate import all_nodes, comparable, expanded, generate, reco
 from tests.computed_kernels import ROUNDED
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS
-from tests.loop_texts import LOAD_A, LOAD_B, START, STORE, Form, kernel
+from tests.loop_texts import START, STORE, kernel
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen.operations import (
     ASSIGN,
@@ -151,9 +150,3 @@ def test_module_options_do_not_change_the_text(options: dict[str, Any]) -> None:
 
 def without_lines(source: str) -> list[str]:
     return [line for line in source.splitlines() if not line.startswith("#line")]
-
-
-def test_the_comparison_finds_a_difference() -> None:
-    form: Form = replace(RANGE_FORM, text=kernel(START, LOAD_A.format(k=0), LOAD_B.format(k=0), STORE))
-    one, other = load(form.text), load(form.text.replace("(16, 32)", "(16, 16)"))
-    assert comparable(warps_source(one)) != comparable(warps_source(other))

@@ -209,13 +209,6 @@ def test_the_options_are_warps(name: str, warps_options: dict[str, Any]) -> None
     assert normalized(own) == normalized(warps_options[name])
 
 
-@pytest.mark.parametrize("name", [*OTHER, "output", "arch"])
-def test_the_comparison_can_fail(name: str, warps_options: dict[str, Any]) -> None:
-    other = {name: {**OTHER, "output": "ptx", "arch": 80}[name]}
-    own = own_flags(other, warps_options["toolkit"], warps_options["native"])
-    assert normalized(own) != normalized(warps_options["plain"])
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_another_nvrtc_changes_only_two_options(name: str, warps_options: dict[str, Any]) -> None:
     exempt = ("--Ofast-compile", "--define-macro=WP_WORKAROUND_CUDA_TEXTURE_CUBIN")

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-import warp_tiles
-from tests._warp.generate import generate
-from tests.codegen.modules import declared, macros, written
-from tests.integration.helpers import FORWARD_ONLY, load, solver_of
+from tests.integration.helpers import solver_of
 from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, FUNCTIONS, IN_PLACE, solver
-from warp_tiles.codegen import prelude
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.solver.variant import SolverConfig
 
@@ -50,73 +44,7 @@ def test_the_target_is_part_of_the_variant(arch: int, threads: int) -> None:
     assert {(solver_of(v).arch, solver_of(v).threads) for v in found.needed} == {(arch, threads)}
 
 
-@pytest.mark.parametrize("call", ["tile_cholesky_solve", "tile_lower_solve", "tile_upper_solve"])
-def test_a_vector_is_a_matrix_of_one_column(call: str) -> None:
-    for planned in plan(solver(call, shape="16")).variants:
-        assert solver_of(planned).columns == 1
-
-
-@pytest.mark.parametrize("call", ["tile_cholesky", "tile_cholesky_inplace"])
-def test_an_upper_factor_is_the_transpose_of_a_lower_one(call: str) -> None:
-    lower, upper = plan(solver(call)), plan(solver(call, arguments='a, fill_mode="upper"'))
-    for role, planned in by_role(upper).items():
-        variant = solver_of(planned)
-        assert [operand.transposed() for operand in variant.operands] == [*solver_of(by_role(lower)[role]).operands]
-
-
-def test_a_transposed_triangle_is_read_in_place() -> None:
-    (planned,) = plan(solver("tile_upper_solve", arguments="wp.tile_transpose(a), y")).variants
-    assert [operand.arrangement for operand in solver_of(planned).operands] == ["col_major", "row_major", "row_major"]
-
-
-def test_a_view_keeps_its_leading_dimension() -> None:
-    view = "wp.tile_view(a, offset=(0, 8), shape=(8, 8))"
-    (planned,) = plan(solver("tile_cholesky_solve", arguments=f"{view}, y", shape="(8, 4)")).variants
-    factor = solver_of(planned).operands[0]
-    assert (solver_of(planned).n, factor.leading_dimension, factor.alignment) == (8, 16, 4)
-
-
 # ---- the generated source
-
-
-def finished_source(text: str) -> str:
-    """The source of a module with its prelude, and all planned functions."""
-    module = load(text)
-    found = warp_tiles.plan(module, arch=90, block_dim=64)
-    return prelude.finished_source(generate(module).source, found.code)
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_the_source_calls_the_overloads(call: str) -> None:
-    source = finished_source(solver(call))
-    functions = {role: planned.symbol for role, planned in by_role(plan(solver(call))).items()}
-    assert declared(source) == sorted(functions.values())
-    names = macros(source)
-    for role, symbol in functions.items():
-        assert names[f"wt_site0_{role}"] == f"wt::Solver<{symbol}_call>{{}}"
-        assert source.count(f"struct {symbol}_call {{") == 1
-    assert source.count("struct Solver") == 1, "the overloads are included once"
-    first = ", ".join(f"wt_site0_{role}" for role in functions)
-    assert re.search(rf"\b{call}(?:<false>)?\({first}, ", source)
-    assert bool(re.search(rf"\badj_{call}(?:<false>)?\({first}, ", source)) == ("adjoint" in functions)
-
-
-def test_a_skipped_adjoint_is_not_in_the_source() -> None:
-    source = finished_source(solver("tile_cholesky", decorator=FORWARD_ONLY))
-    assert macros(source)["wt_site0_adjoint"] == "0"
-    assert "cholesky_adjoint" not in "".join(declared(source))
-
-
-def test_a_function_that_was_not_built_takes_the_scalar_path_alone() -> None:
-    module = load(solver("tile_lower_solve"))
-    found = warp_tiles.plan(module, arch=90, block_dim=64)
-    roles = by_role(found)
-    functions = {each.variant: each.device_function for each in found.needed if each.device_function}
-    for missing, present in (("forward", "adjoint"), ("adjoint", "forward")):
-        left = {variant: value for variant, value in functions.items() if variant != roles[missing].variant}
-        source = written(generate(module), left)
-        assert macros(source)[f"wt_site0_{missing}"] == "0"
-        assert macros(source)[f"wt_site0_{present}"] == f"wt::Solver<{roles[present].symbol}_call>{{}}"
 
 
 def test_products_and_solvers_of_one_kernel() -> None:

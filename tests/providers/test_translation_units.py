@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import Any, get_args
-
-import pytest
+from typing import Any
 
 from tests.bench import variant_of
 from tests.gemm.test_problem import BASE, CHANGED
-from tests.providers.test_provider import FMA, solver_variant
+from tests.providers.test_provider import FMA
 from tests.solver.test_variant import BASE as SOLVER
 from tests.solver.test_variant import CHANGED as SOLVER_CHANGED
 from warp_tiles.compile.sources import kernels_folder
@@ -21,13 +18,12 @@ from warp_tiles.providers.cublasdx import promised, source_text
 from warp_tiles.providers.nvrtc import unique_name
 from warp_tiles.providers.own import (
     config_struct,
-    header_of,
     problem_struct,
     register_accumulators,
     solver_translation_unit,
     translation_unit,
 )
-from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig
+from warp_tiles.solver.variant import SolverConfig
 
 # ---- the promises to cuBLASDx
 
@@ -59,30 +55,6 @@ def macros(variant: GemmProblem) -> dict[str, str]:
     return dict(re.findall(r"^#define WT_(\w+) (.+)$", source_text(variant), re.M))
 
 
-def test_macros_of_a_packed_variant() -> None:
-    assert macros(BASE) == {
-        "SYMBOL": BASE.symbol,
-        "M": "24",
-        "N": "20",
-        "K": "16",
-        "A_DTYPE": "__half",
-        "A_ROW_MAJOR": "1",
-        "B_DTYPE": "__nv_bfloat16",
-        "B_ROW_MAJOR": "0",
-        "C_DTYPE": "float",
-        "C_ROW_MAJOR": "1",
-        "LDA": "0",
-        "LDB": "0",
-        "LDC": "0",
-        "ALIGN_A": "16",
-        "ALIGN_B": "8",
-        "ALIGN_C": "4",
-        "TF32": "0",
-        "THREADS": "128",
-        "SM": "900",
-    }
-
-
 def test_an_explicit_leading_dimension_sets_all_and_omits_alignments() -> None:
     found = macros(CHANGED["a.leading_dimension"])
     assert [found[f"LD{name}"] for name in "ABC"] == ["99", "16", "20"]
@@ -103,18 +75,6 @@ def test_every_macro_is_used_by_the_device_source() -> None:
 # ---- the translation unit of mma
 
 
-def test_the_structs_of_mma() -> None:
-    assert problem_struct(BASE).splitlines() == [
-        "struct Problem {",
-        "    using A = wt::f16; using B = wt::bf16; using C = float;",
-        "    enum : int { m = 24, n = 20, k = 16, lda = 16, ldb = 16, ldc = 20 };",
-        "    enum : int { align_a = 16, align_b = 8, align_c = 4 };",
-        "    enum : bool { a_row_major = true, b_row_major = false, c_row_major = true, tf32 = false };",
-        "    enum : int { threads = 128, sm = 90 };",
-        "};",
-    ]
-
-
 def test_the_config_struct_has_every_field() -> None:
     config = TileConfig("mma_m16n8k16", 32, 64, k_vector=8, swizzle_a=2, swizzle_b=4, swizzle_c=2, transposed=True)
     text = config_struct(config)
@@ -128,14 +88,6 @@ def test_the_config_struct_has_every_field() -> None:
     assert found == {**expected, "instruction": "wt::Instruction::mma_m16n8k16"}
     assert text.startswith("struct Config {\n")
     assert text.endswith("};")
-
-
-def test_the_function_of_mma_has_the_symbol() -> None:
-    text = translation_unit(BASE, FMA)
-    assert text.startswith('#include "gemm/block_gemm.cuh"\n')
-    assert f'extern "C" __device__ void {BASE.symbol}(void* alpha, void* a, void* b, void* beta, void* c)' in text
-    assert problem_struct(BASE) in text
-    assert config_struct(FMA) in text
 
 
 def test_the_templates_use_every_field_of_the_structs() -> None:
@@ -167,28 +119,6 @@ def test_each_variant_and_configuration_has_templates_of_its_own() -> None:
 
 
 # ---- the translation unit of a solver
-
-
-@pytest.mark.parametrize("function", get_args(Function))
-def test_a_translation_unit_takes_a_pointer_for_each_operand_and_for_scratch_memory(function: Function) -> None:
-    variant = solver_variant(function)
-    text = solver_translation_unit(variant, SolverConfig(2))
-    match = re.search(rf'extern "C" __device__ void {variant.symbol}\((.*)\)\n', text)
-    assert match is not None
-    names = [*OPERANDS[function], *(["w"] if variant.scratch_elements else [])]
-    assert match[1] == ", ".join(f"void* {name}" for name in names)
-    assert text.startswith(f'#include "{header_of(variant)}"\n')
-    assert (kernels_folder() / header_of(variant)).is_file()
-    assert "n = 24, columns = 24, threads = 64, lanes = 2" in text
-    assert text.count("Order::") == function.startswith(("lower_solve", "upper_solve"))
-
-
-def test_a_matrix_has_the_strides_of_its_arrangement() -> None:
-    text = solver_translation_unit(SOLVER, SolverConfig())
-    assert "using T = wt::solver::Matrix<float, 24, 1, 16>;" in text, "row-major"
-    assert "using Y = wt::solver::Matrix<float, 1, 24, 8>;" in text, "column-major"
-    assert "in_place = false" in text
-    assert "in_place = true" in solver_translation_unit(replace(SOLVER, in_place=True), SolverConfig())
 
 
 def test_templates_of_different_variants_have_different_names() -> None:
