@@ -162,13 +162,6 @@ def test_a_helper_that_makes_the_module_compile_again_is_named(folder: Path) -> 
     assert "compiled once more" not in command("plan", folder / "helper.py", folder, as_json=False).stdout
 
 
-def test_a_script_without_tile_functions_has_no_table(folder: Path, other: Path) -> None:
-    (folder / "plain.py").write_text(f"{IMPORTS}import other_kernels\n{PLAIN}")
-    done = command("plan", folder / "plain.py", as_json=False)
-    assert done.stdout.splitlines()[-1] == "2 modules without tile functions, which Warp builds as always"
-    assert "module " not in done.stdout.replace("modules without", "")
-
-
 GENERIC = """
 @wp.func
 def multiplied(a: Any, b: Any):

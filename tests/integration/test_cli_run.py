@@ -40,13 +40,6 @@ def test_run_prints_only_json_also_for_modules_from_warps_own_cache(folder: Path
     assert all("sum 16384.0" in done.stderr for done in runs)
 
 
-def test_run_has_no_second_process_that_could_replace_results(folder: Path) -> None:
-    done = command("run", "--rehearse", folder / "main.py", folder, as_json=False)
-    assert done.returncode == 2
-    assert "No such option" in done.stderr
-    assert not (folder / "sum").exists()
-
-
 def test_run_reports_builds(folder: Path) -> None:
     text = "import sys\nimport warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
     text += "wp.compile_aot_module(__name__, arch=90, module_dir=sys.argv[1], use_ptx=False)\n"
