@@ -14,29 +14,6 @@ pytestmark = pytest.mark.usefixtures("enabled")
 # ---- options
 
 
-def test_the_module_option_enable_backward() -> None:
-    found = plan(gemm(), enable_backward=False)
-    assert roles(found, needed=True) == ["forward"]
-    for role in (Role.ADJOINT_A, Role.ADJOINT_B):
-        skipped = single_variant(found, role)
-        assert not skipped.needed
-        assert "module has enable_backward=False" in skipped.reason
-        assert (skipped.provider, skipped.key) == ("", "")
-        assert skipped.kernels == ("gemm",)
-
-
-def test_the_kernel_option_enable_backward() -> None:
-    found = plan(gemm(decorator=FORWARD_ONLY))
-    assert roles(found, needed=True) == ["forward"]
-    assert "kernel 'gemm' has enable_backward=False" in single_variant(found, Role.ADJOINT_A).reason
-
-
-def test_the_kernel_option_overrides_the_module_option() -> None:
-    found = plan(gemm(decorator="@wp.kernel(enable_backward=True)"), enable_backward=False)
-    assert roles(found, needed=True) == ALL
-    assert "kernel 'gemm' has a backward pass" in single_variant(found, Role.ADJOINT_B).reason
-
-
 def test_a_forward_only_kernel_beside_a_differentiable_one() -> None:
     found = plan(gemm("trained", 16, 16, 16) + gemm("inferred", 8, 8, 8, decorator=FORWARD_ONLY))
     assert sorted(found.kernels) == ["inferred", "trained"]
@@ -129,13 +106,6 @@ def value(out: wp.array(dtype=wp.float32)):
 """
 
 
-def test_grad_in_a_forward_only_kernel_needs_the_adjoints() -> None:
-    found = plan(LOSS + SLOPE)
-    assert roles(found, needed=True) == ALL
-    assert single_variant(found, Role.ADJOINT_A).kernels == ("slope",)
-    assert "wp.grad()" in single_variant(found, Role.ADJOINT_A).reason
-
-
 CUSTOM = (
     LOSS
     + """
@@ -172,17 +142,32 @@ OF_SQUARE = gemm(call="wp.tile_matmul(a, b)\n    C[0, 0] = wp.grad(square)(2.0)"
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "needed"),
+    ("text", "options", "needed", "reason"),
     [
-        (GENERIC_HELPER + gemm(call="helper(a, b)"), {}, ALL),
-        (HELPER + OUTER + caller("gemm").replace("helper(", "outer("), {}, ALL),
-        (HELPER + OUTER + caller("gemm", FORWARD_ONLY).replace("helper(", "outer("), {}, ["forward"]),
-        (LOSS + SLOPE, {"enable_backward": False}, ALL),
-        (LOSS + VALUE, {}, ["forward"]),
-        (SQUARE + OF_SQUARE, {}, ["forward"]),
-        (CUSTOM.format(gradient=SCALED), {}, ["forward"]),
+        (gemm(), {"enable_backward": False}, ["forward"], "module has enable_backward=False"),
+        (gemm(decorator=FORWARD_ONLY), {}, ["forward"], "kernel 'gemm' has enable_backward=False"),
+        (
+            gemm(decorator="@wp.kernel(enable_backward=True)"), {"enable_backward": False}, ALL,
+            "kernel 'gemm' has a backward pass",
+        ),
+        (GENERIC_HELPER + gemm(call="helper(a, b)"), {}, ALL, ""),
+        (HELPER + OUTER + caller("gemm").replace("helper(", "outer("), {}, ALL, ""),
+        (HELPER + OUTER + caller("gemm", FORWARD_ONLY).replace("helper(", "outer("), {}, ["forward"], ""),
+        (LOSS + SLOPE, {}, ALL, "wp.grad()"),
+        (LOSS + SLOPE, {"enable_backward": False}, ALL, "wp.grad()"),
+        (LOSS + VALUE, {}, ["forward"], ""),
+        (SQUARE + OF_SQUARE, {}, ["forward"], ""),
+        (CUSTOM.format(gradient=SCALED), {}, ["forward"], ""),
     ],
-    ids=["returns", "helper of a helper", "forward only", "grad", "without grad", "grad of another", "custom gradient"],
-)
-def test_adjoints_that_are_needed(text: str, options: dict[str, bool], needed: list[str]) -> None:
-    assert roles(plan(text, **options), needed=True) == needed
+    ids=[
+        "module option", "kernel option", "the kernel's comes first", "returns", "helper of a helper", "forward only",
+        "grad", "grad in a module without adjoints", "without grad", "grad of another", "custom gradient",
+    ],
+)  # fmt: skip
+def test_adjoints_that_are_needed(text: str, options: dict[str, bool], needed: list[str], reason: str) -> None:
+    found = plan(text, **options)
+    assert roles(found, needed=True) == needed
+    for variant in found.variants:
+        assert variant.kernels == found.kernels
+        assert reason in variant.reason or variant.role is Role.FORWARD
+        assert variant.needed or (variant.provider, variant.key) == ("", "")

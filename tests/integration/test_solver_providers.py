@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
-import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import load
 from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, FUNCTIONS, solver
 from warp_tiles._warp import installed
-from warp_tiles._warp.internals import find
 from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.providers.fallbacks import COSTS, IN_SOURCE_TITLE
 from warp_tiles.settings import current
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -204,24 +199,6 @@ def test_without_a_toolchain_functions_are_planned_in_the_source(
         assert "in the module's source (NVRTC was not found" in planned.reason
     assert found.linker_reason.startswith("there is no toolchain except Warp's")
     assert (found.register_limit, found.register_limit_reason) == (None, "")
-    assert libmathdx_solvers == []
-
-
-@pytest.mark.parametrize("options", [{}, OPTED_OUT], ids=["all", "opted out"])
-def test_a_build_without_a_toolchain_warns_once(
-    options: dict[str, Any], no_toolchain: None, libmathdx_solvers: list[str], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    def build_cuda(cu_path: str, arch: int, output_path: str, **keywords: Any) -> None:
-        Path(output_path).touch()
-
-    monkeypatch.setattr(find("build"), "build_cuda", build_cuda)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        wp.compile_aot_module(load(solver("tile_lower_solve"), **options), arch=90, module_dir=tmp_path)
-    texts = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
-    cost = COSTS[IN_SOURCE_TITLE]
-    assert texts == [f"warp_tiles: NVRTC was not found; using {IN_SOURCE_TITLE}, {cost}. Remedy: install it"]
     assert libmathdx_solvers == []
 
 
