@@ -87,23 +87,6 @@ def test_no_measured_product_that_opts_out_is_slower_by_own_templates() -> None:
         }
 
 
-def test_the_ratio_compares_with_the_fastest_peer() -> None:
-    row = {"tiles": {"median_us": 10.0}, "warp": {"median_us": 40.0}, "scalar": {"median_us": 20.0}}
-    gemm.add_ratios(row, ["warp", "scalar"])
-    assert (row["fastest_peer"], row["ratio"]) == ("scalar", 2.0)
-
-
-def test_the_summary_leaves_out_rows_without_a_ratio() -> None:
-    rows = [
-        {"name": "one", "types": "fp16", "ratio": 2.0, "tiles": {"tflops": 4.0}, "warp": {"tflops": 2.0}},
-        {"name": "two", "types": "fp16", "ratio": 8.0, "tiles": {"tflops": 3.0}, "warp": {"tflops": 3.0}},
-        {"name": "three", "types": "fp16"},
-    ]
-    line = gemm.summary(rows, loop=True)["fp16"]
-    assert (line["ratios"], line["geometric_mean"], line["least"]) == (2, 4.0, 2.0)
-    assert line["best_ratio"] == round(4.0 / 3.0, 3)
-
-
 def test_cold_runs_of_clients_are_compared_without_first_and_failed_ones() -> None:
     def run(side: str, jit_s: float, phase: str = "cold", **more: object) -> dict[str, object]:
         return {"side": side, "phase": phase, "jit_s": jit_s, **more}

@@ -34,24 +34,11 @@ def test_sides_alternate_in_both_orders_and_some_have_fewer_repeats() -> None:
     assert found == {"a": [1, 4, 5], "b": [2, 3]}
 
 
-def test_a_summary_has_the_mean_and_the_ends() -> None:
-    assert runner.summary([2.0, 8.0]) == {"ratios": 2, "geometric_mean": 4.0, "least": 2.0, "greatest": 8.0}
-    assert runner.summary([])["geometric_mean"] is None
-
-
 def test_a_difference_that_is_too_large_or_no_number_is_an_error() -> None:
     assert runner.require_close(1e-3, 1e-2, "float64") == 1e-3
     for found in (1e-1, float("nan")):
         with pytest.raises(WrongResultError, match="differs from float64 by"):
             runner.require_close(found, 1e-2, "float64")
-
-
-@pytest.mark.parametrize(
-    ("only", "names"),
-    [(["*"], ["loop a", "loop b", "small a"]), (["loop"], ["loop a", "loop b"]), (["*a"], ["loop a", "small a"])],
-)
-def test_only_takes_patterns_and_beginnings(only: list[str], names: list[str]) -> None:
-    assert [case.name for case in runner.select(CASES, only)] == names
 
 
 def run(path: Path, sources: str, *arguments: str, values: dict[str, Any]) -> int:
