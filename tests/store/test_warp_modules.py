@@ -395,6 +395,22 @@ def test_a_cache_of_kernels_that_is_off_is_honoured(everything: Path, monkeypatc
     assert (records(), entries(everything)) == ([], [])
 
 
+@pytest.mark.parametrize(("name", "value"), [("log_level", 10), ("verbose", True)])
+@pytest.mark.usefixtures("digesting")
+def test_a_log_of_the_compiler_is_written_in_this_process_and_found_modules_need_none(
+    name: str, value: object, everything: Path, monkeypatch: pytest.MonkeyPatch, no_generation: Callable[[], None]
+) -> None:
+    monkeypatch.setattr(CompilerPool, "submit", lambda *_, **__: pytest.fail("a worker's output is not in the log"))
+    monkeypatch.setattr(wp.config, name, value, raising=False)
+    module = load(text())
+    expected = compiled(module, everything / "first")
+    warp_tiles.disable()
+    warp_tiles.enable()
+    no_generation()
+    assert compiled(module, everything / "second") == expected
+    assert [record["found"] for record in records()] == [True]
+
+
 @pytest.mark.parametrize("option", ["deterministic", "verify_autograd_array_access"])
 @pytest.mark.usefixtures("digesting")
 def test_generation_with_effects_is_not_left_out(

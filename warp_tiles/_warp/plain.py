@@ -53,8 +53,7 @@ class PlainModules:
         from warp_tiles.build.warp_module import say_left_to_warp
         from warp_tiles.compile.module import reason_left_to_warp
 
-        prints = warp.config.log_level <= warp.LOG_DEBUG or getattr(warp.config, "verbose", False)
-        if reason := "Warp's log shows what the compiler prints" if prints else reason_left_to_warp(options):
+        if reason := reason_left_to_warp(options):
             if not this_thread.ahead and self.serves(resolved):  # the program may never launch it
                 say_left_to_warp(reason)
             return None

@@ -205,13 +205,20 @@ class WarpModuleBuild:
             write_output(output_path, output.binary)
 
     def _compile(self, request: WarpCompileRequest, call: BuildCall) -> bool:
-        """Compile in a worker. If that fails, Warp compiles here, and reports errors of the source; then True."""
+        """Compile in a worker. If that fails, or if Warp's log shows what the compiler prints, Warp compiles here.
+
+        Then True. Warp reports errors of the source.
+        """
+        import warp
+
+        is_shown = warp.config.log_level <= warp.LOG_DEBUG or getattr(warp.config, "verbose", False)  # of older Warps
         try:
-            work = self.context.submit(request)
-            if (program_start := self._engine.program_start) is not None:
-                program_start.generate_while(lambda: not work.done())
-            write_output(call.output, self._phases.of_process(COMPILE, result_of(work)).payload)
-            return False
+            if not is_shown:
+                work = self.context.submit(request)
+                if (program_start := self._engine.program_start) is not None:
+                    program_start.generate_while(lambda: not work.done())
+                write_output(call.output, self._phases.of_process(COMPILE, result_of(work)).payload)
+                return False
         except LinkError as error:
             log.debug("module %s: %s", self.plan.name, error)
         except WorkerError as error:
