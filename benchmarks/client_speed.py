@@ -22,7 +22,8 @@ Rows "starts" have cold runs, which begin with empty caches. All sides but `all`
     wheel    with an installed wheel of kernels; the row has its bytes, and the seconds of `warp-tiles bundle --wheel`
 
 The solver of `kamino` counts limits and contacts by launches, so no script without launches shows what it loads. Its
-`warm` and `wheel` are made from a start list, which a run that is not counted has written.
+`warm` and `wheel` are made from a start list, which a run that is not counted has written, and the wheel has the start
+keys of that run's cache.
 """
 
 from __future__ import annotations
@@ -209,7 +210,8 @@ def ended(command: Sequence[str], environ: Mapping[str, str], limit_s: float) ->
 def emptied(caches: Path, **more: str | Path) -> dict[str, str]:
     """The environment of a process whose caches lie in a folder."""
     paths = {"WARP_CACHE_PATH": "warp", "WARP_TILES_CACHE_DIR": "tiles", "CUDA_CACHE_PATH": "driver"}
-    return environment(**{name: caches / folder for name, folder in paths.items()}, **more)
+    paths_there = {name: caches / folder for name, folder in paths.items()}
+    return environment(PYTHONHASHSEED="0", **paths_there, **more)  # docs/cache.md: what a list for others needs
 
 
 def run(case: Case, options: argparse.Namespace, side: str, phase: str) -> Row:
@@ -247,9 +249,11 @@ def install_wheel(case: Case, options: argparse.Namespace) -> Row:
     made, folder = program(case.client, options), options.scratch / case.name / "wheel"
     options.site = folder / "site"
     words = ["bundle", "--wheel", "kernels==1", "--client", made.packages[0], "--arch", options.archs]
-    script = str(options.list) if case.client in NEEDS_LAUNCHES else shlex.join((*made.words, *made.cold))
+    is_listed = case.client in NEEDS_LAUNCHES
+    script = str(options.list) if is_listed else shlex.join((*made.words, *made.cold))
     words += ["--allow-incomplete", "-o", str(folder), script]
-    status, text, seconds = ended([*TILES, *words], emptied(folder), options.limit)
+    caches = folder.with_name("all") if is_listed else folder  # of the run that has written the list
+    status, text, seconds = ended([*TILES, *words], emptied(caches), options.limit)
     wheels = list(folder.glob("*.whl"))
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
