@@ -166,6 +166,7 @@ def test_the_first_of_two_packages_serves(tmp_path: Path) -> None:
     assert [payload_of(packages, number) for number in (1, 2)] == [b"first", b"second"]
     ((first, other, count),) = packages.shared_modules()
     assert (first.place, other.place, count) == (str(tmp_path / "first"), str(tmp_path / "second"), 1)
+    assert not list(found(tmp_path / "first", tmp_path / "second", warp="1.18.0, CUDA 13.0").shared_modules())
 
 
 # ---- why a module does not come from a package
@@ -283,6 +284,7 @@ def test_a_damaged_payload_is_said_once_and_nothing_is_lost(tmp_path: Path) -> N
             assert [payload_of(packages, 1) for _ in range(2)] == [None, None]
         assert len(caught) == 1
         assert payload_of(packages, 2) == b"other"
+        assert "its file cannot be read, as a warning says" in packages.missed("client.kernels", 90, 64, "NVRTC 13.0 a")
         path.write_bytes(data)
 
 

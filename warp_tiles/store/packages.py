@@ -133,6 +133,11 @@ class KernelPackage:
         return TrustedFolder(Path(self.place), f"{NAMESPACE}/{self.folder}", installed=True)
 
     @cached_property
+    def unread(self) -> list[str]:
+        """The files that could not be read."""
+        return []
+
+    @cached_property
     def _loaded(self) -> tuple[KernelIndex | None, str]:
         """The index, or why it cannot be used. Neither if there is none."""
         try:
@@ -226,6 +231,7 @@ class Packaged:
             self.manifest.check_payload(payload, full=True)
             return Entry(payload, self.manifest)
         except unless_signalled(OSError, DamagedError) as error:
+            self.package.unread.append(name)
             self.package.say(f"{name[:12]}: {reason_of(error)}")
             return None
 
@@ -301,12 +307,14 @@ class KernelPackages:
     def missed(self, module: str, arch: int, block_dim: int, toolchain: str) -> str:
         """Why a module did not come from a package; empty if no package names it."""
         other = "it has it from another source, or with other options or constants"
-        named = ((one.title, one.reason_lacking(module, arch, block_dim, toolchain)) for one in self.naming(module))
-        return "; ".join(f"{title}: {reason or other}" for title, reason in named)
+        damaged = f"its file cannot be read, as a warning says, or {other}"
+        named = ((one, one.reason_lacking(module, arch, block_dim, toolchain)) for one in self.naming(module))
+        return "; ".join(f"{one.title}: {reason or (damaged if one.unread else other)}" for one, reason in named)
 
     def shared_modules(self) -> Iterator[tuple[KernelPackage, KernelPackage, int]]:
         """Pairs of packages with equal keys of modules, and the number of these. The first one of a pair serves."""
-        held = [(one, set(one.index.keys.get(MODULE, ()))) for one in self.found if one.index is not None]
+        usable = [(one, one.index) for one in self.found if not one.reason_unusable]
+        held = [(one, set(index.keys.get(MODULE, ()))) for one, index in usable if index is not None]
         for (first, here), (other, there) in combinations(held, 2):
             if count := len(here & there):
                 yield first, other, count
