@@ -21,8 +21,7 @@ from warp_tiles.array_products.solve_kernels import (
     SolveKernel,
     ThreadKernel,
     block_kernel,
-    diagonal_kernel,
-    panel_kernel,
+    factor_kernel,
     substitution_kernel,
     thread_kernel,
 )
@@ -211,26 +210,22 @@ def test_one_block_for_a_matrix(machine: Machine, tmp_path: Path, dtype: str, up
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "upper"), [("float32", False), ("float64", True)])
-def test_panels_and_substitutions(machine: Machine, tmp_path: Path, dtype: str, upper: bool) -> None:  # noqa: F811
-    a, b = matrices(1, SIZE, 1), np.random.default_rng(2).normal(size=(1, SIZE, 20))
-    step = 32 if dtype == "float32" else 16
+def test_tiles_that_wait_for_one_another(machine: Machine, tmp_path: Path, dtype: str, upper: bool) -> None:  # noqa: F811
+    a, b = matrices(1, SIZE, 2), np.random.default_rng(2).normal(size=(2, SIZE, 20))
+    step, blocks, none = 32 if dtype == "float32" else 16, -(-SIZE // BLOCK), np.full(a.shape, np.nan)
     key = SolveKernel(dtype, BLOCK, 16, step, 128, upper, True, True)
-    array, info = read_triangle(a, upper, 0.0).astype(dtype), np.full(1, 7, dtype=np.int32)
-    factor, solve = (
-        Emulated(machine, made(key), 128, tmp_path / made.__name__) for made in (diagonal_kernel, panel_kernel)
+    array, counters = read_triangle(a, upper).astype(dtype), np.zeros(1 + 2 * blocks, dtype=np.int32)
+    found = Emulated(machine, factor_kernel(key), 128, tmp_path / "factor")(
+        (2 * blocks * blocks,), SIZE, blocks, 2, array, none.astype(dtype), counters, np.full(2, 7, dtype=np.int32)
     )
-    for k in range(0, SIZE, BLOCK):
-        found = factor((1,), SIZE, 0, k, array, info)
-        array, info = found["L"], found["Info"]
-        below = (SIZE - 1) // BLOCK - k // BLOCK
-        if below:
-            array = solve((1, below), SIZE, 0, k, array)["L"]
-    assert info.tolist() == [0]
-    np.testing.assert_allclose(array, factor_of(a, upper), rtol=0, atol=DTYPES[dtype])
-    x = b.astype(dtype)
+    assert found["Info"].tolist() == [0, 0]
+    assert found["Counters"].tolist() == [2 * blocks * blocks, *range(1, blocks + 1), *range(1, blocks + 1)]
+    np.testing.assert_allclose(found["L"], factor_of(a, upper), rtol=0, atol=DTYPES[dtype])
+    x, counters = b.astype(dtype), np.zeros(1 + 2 * 2, dtype=np.int32)
     for forward in (True, False):
-        x = Emulated(machine, substitution_kernel(key, forward), 128, tmp_path / f"m{forward}")(
-            (1, 2), SIZE, 0, SIZE, array, x
+        kernel = substitution_kernel(key, forward)
+        x = Emulated(machine, kernel, 128, tmp_path / f"m{forward}")(
+            (2 * blocks * 2,), SIZE, blocks, 2, 2, found["L"], x, np.full(b.shape, np.nan).astype(dtype), counters
         )["X"]
     np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=0, atol=DTYPES[dtype])
 

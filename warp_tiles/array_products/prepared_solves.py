@@ -1,36 +1,32 @@
-"""Prepared factorizations and solves: the choice of blocks or panels, packed launches, and their workspace."""
+"""Prepared factorizations and solves: the choice of threads, blocks or tiles, packed launches, and their workspace."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles._warp.intercept import is_planning
-from warp_tiles.array_products.call import MatmulCall, View, contiguous
-from warp_tiles.array_products.elementwise import scale_kernel
-from warp_tiles.array_products.prepared import PLANNED_GPU, Layout, elementwise, kept, layout, packed, prepared
+from warp_tiles.array_products.call import View, contiguous
+from warp_tiles.array_products.prepared import PLANNED_GPU, Layout, kept, layout, packed
 from warp_tiles.array_products.solve_kernels import (
     SolveKernel,
     ThreadKernel,
     block_kernel,
-    diagonal_kernel,
+    factor_kernel,
     fits_registers,
-    panel_kernel,
     substitution_kernel,
     thread_kernel,
     threads_of_block,
-    triangle_kernel,
 )
 from warp_tiles.array_products.workspace import temporary
 from warp_tiles.gemm.hardware import shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
-A, FACTOR, B, X, INFO, WORKSPACE = range(6)  # the memory of a call
+A, FACTOR, B, X, INFO, WORKSPACE, COUNTERS = range(7)  # the memory of a call
 _MOST_ROWS = 256  # that the functions of one block serve
 _CPU_ROWS, _CPU_BLOCK = 64, 32  # the CPU has 256 KiB for the tiles of a kernel
-_STRIP = 256  # columns, whose blocks the kernels of panels update; matmul's kernels do between strips
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,6 @@ class SolveConfig:
         in_block: True if one block computes a matrix.
         columns: Columns of a tile of right-hand sides; 0 without.
         step: Elements of K in an iteration of a loop of products.
-        strip: Columns of a strip, a multiple of ``rows``.
     """
 
     rows: int
@@ -73,7 +68,6 @@ class SolveConfig:
     columns: int
     threads: int
     step: int
-    strip: int
 
 
 def choose(n: int, columns: int, size_bytes: int, arch: int | None) -> SolveConfig:
@@ -81,17 +75,17 @@ def choose(n: int, columns: int, size_bytes: int, arch: int | None) -> SolveConf
     if arch is None:  # few shapes of tiles, because each of them compiles for a second
         small = n <= _CPU_ROWS
         rows, width = -(-n // 16) * 16 if small else _CPU_BLOCK, 8 if columns > 1 else columns
-        return SolveConfig(rows, small, width, 1, _CPU_BLOCK, 4 * _CPU_BLOCK)
+        return SolveConfig(rows, small, width, 1, _CPU_BLOCK)
     rows = n if n <= 32 else -(-n // 8) * 8
     width = min(32, 1 << (columns - 1).bit_length()) if columns else 0
     threads = 32 if rows <= 48 else 128 if rows <= 128 else 256
     while width > 8 and rows * (rows + width) * size_bytes > shared_limit(arch, threads):
         width //= 2
     if rows <= _MOST_ROWS and rows * (rows + width) * size_bytes <= shared_limit(arch, threads):
-        return SolveConfig(rows, True, width, threads, 0, 0)
+        return SolveConfig(rows, True, width, threads, 0)
     step = 128 // size_bytes
     tiles = 2 * 64 * (64 + step)  # of the panel's kernel: two blocks and what they subtract
-    return SolveConfig(64 if tiles * size_bytes <= shared_limit(arch, 128) else 32, False, width, 128, step, _STRIP)
+    return SolveConfig(64 if tiles * size_bytes <= shared_limit(arch, 128) else 32, False, width, 128, step)
 
 
 @dataclass(frozen=True)
@@ -100,23 +94,13 @@ class _Launch:
 
     launch: Any
     arrays: tuple[tuple[int, int] | None, ...]
-    scalars: tuple[float, ...] = ()
 
     def is_current(self) -> bool:
         return bool(self.launch.is_current())
 
     def run(self, memory: Sequence[int]) -> None:
         pointers = tuple(None if one is None else memory[one[0]] + one[1] for one in self.arrays)
-        self.launch.run_at(pointers, *self.scalars)
-
-
-@dataclass(frozen=True)
-class _Product(_Launch):
-    """C -= A B by the kernels of matmul."""
-
-    def run(self, memory: Sequence[int]) -> None:
-        a, b, c = (memory[one[0]] + one[1] for one in self.arrays if one is not None)
-        self.launch.run(a, b, c, None, -1.0, 1.0)
+        self.launch.run_at(pointers)
 
 
 @dataclass(frozen=True)
@@ -125,7 +109,8 @@ class PreparedSolve:
 
     steps: tuple[_Launch, ...]
     device: Any
-    workspace_bytes: int
+    workspace_bytes: int = 0
+    counters: int = 0
 
     def is_current(self) -> bool:
         return all(step.is_current() for step in self.steps)
@@ -133,13 +118,13 @@ class PreparedSolve:
     def run(self, *arrays: Any) -> None:
         """Launches all kernels on the current stream of the device. ``arrays`` are A, L, B, X and info."""
         memory = [0 if array is None else array.ptr or 0 for array in arrays]
-        if not self.workspace_bytes:
+        if not self.counters:
             for step in self.steps:
                 step.run(memory)
             return
-        with temporary(self.workspace_bytes, 0, self.device) as own:  # products between take the stream's
+        with temporary(self.workspace_bytes, self.counters, self.device) as own:
             for step in self.steps:
-                step.run([*memory, own.start])
+                step.run([*memory, own.start, own.arrived])
 
 
 def prepared_solve(call: SolveCall, device: Any) -> PreparedSolve:
@@ -153,21 +138,12 @@ def prepare_solve(call: SolveCall, device: Any, *, in_threads: bool = True) -> P
     dense = all(view is None or _is_dense(view) for view in (call.a, call.factor, call.b, call.x))
     threads = threads_of_block(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], call.a.shape[0], dense)
     if in_threads and threads:
-        return PreparedSolve((_in_threads(call, columns, threads, dense, device),), device, 0)
+        return PreparedSolve((_in_threads(call, columns, threads, dense, device),), device)
     arch = device.arch if device.is_cuda else PLANNED_GPU.arch if is_planning() else None
     config = choose(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], arch)
     if config.in_block:
-        return PreparedSolve((_in_block(call, config, device),), device, 0)
-    steps: list[_Launch] = []
-    factor, where, size = call.a, A, 0
-    if not call.is_factored:
-        factor, where = call.factor or contiguous(call.a.dtype, call.a.shape), FACTOR
-        if call.factor is None:
-            where, size = WORKSPACE, math.prod(factor.shape) * DTYPE_BYTES[factor.dtype]
-        steps = list(_factorization(call, factor, where, config, device))
-    if call.x is not None:
-        steps += _substitutions(call, factor, where, config, device)
-    return PreparedSolve(tuple(steps), device, size)
+        return PreparedSolve((_in_block(call, config, device),), device)
+    return _in_tiles(call, config, device)
 
 
 def _tiled(kernel: Any, scalars: Sequence[int], arrays: Sequence[Layout | None], dim: Sequence[int], at: Any) -> Any:
@@ -190,6 +166,26 @@ def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
     arrays = [None if view is None else layout(view) for view, _ in stored] + [_info(call)]
     where = [None if view is None else (at, 0) for view, at in stored] + [(INFO, 0) if call.has_info else None]
     return _Launch(_tiled(kernel, [n], arrays, [batch], (device, config)), tuple(where))
+
+
+def _in_tiles(call: SolveCall, config: SolveConfig, device: Any) -> PreparedSolve:
+    """A launch for the factor, and one for each substitution. Their blocks wait for one another by counters."""
+    steps: list[_Launch] = []
+    factor, where, size, counters = call.a, A, 0, 0
+    batch, n, _ = call.a.shape
+    if not call.is_factored:
+        factor, where = call.factor, FACTOR
+        if factor is None:
+            factor, where = contiguous(call.a.dtype, call.a.shape), WORKSPACE
+            size = math.prod(factor.shape) * DTYPE_BYTES[factor.dtype]
+            factor = factor.transposed() if call.a.is_transposed else factor
+        steps.append(_factorization(call, factor, where, config, counters, device))
+        counters += 1 + batch * -(-n // config.rows)
+    if call.x is not None:
+        for forward in (True, False) if call.forward else (False,):
+            steps.append(_substitution(call, factor, where, config, forward, counters, device))
+            counters += 1 + batch * -(-call.x.shape[2] // config.columns)
+    return PreparedSolve(tuple(steps), device, size, counters)
 
 
 def _is_dense(view: View) -> bool:
@@ -224,79 +220,33 @@ def _info(call: SolveCall) -> Layout | None:
     return (int, (call.a.shape[0],), (4,)) if call.has_info else None
 
 
-def _factorization(call: SolveCall, factor: View, where: int, config: SolveConfig, device: Any) -> Iterator[_Launch]:
-    """Blocked factorization in place, after a copy of the triangle. George and Liu, Computer Solution of Large Sparse
-    Positive Definite Systems, 2.1: the columns of a strip are updated by all strips to their left at once."""
+def _factorization(call: SolveCall, factor: View, where: int, config: SolveConfig, first: int, device: Any) -> _Launch:
+    """A block for each tile. Its counters begin with the number ``first``."""
     batch, n, _ = factor.shape
-    upper, rows = factor.is_transposed, config.rows
+    rows, upper = config.rows, factor.is_transposed
+    blocks = -(-n // rows)
     key = SolveKernel(factor.dtype, rows, 0, config.step, config.threads, upper, n % rows > 0, call.has_info)
-    memory, at = layout(factor.stored), (device, config)
-    yield _triangle(call.a, A, factor, where, device)
-    for first in range(0, n, config.strip):
-        last = min(n, first + config.strip)
-        if first:
-            left, right = (_part(factor, begin, end, 0, first) for begin, end in ((first, n), (first, last)))
-            yield _product(
-                left, _transposed(right), _part(factor, first, n, first, last), (where, where, where), device
-            )
-        for k in range(first, last, rows):
-            launch = _tiled(diagonal_kernel(key), [n, first, k], [memory, _info(call)], [batch], at)
-            yield _Launch(launch, ((where, 0), (INFO, 0) if call.has_info else None))
-            below = -(-n // rows) - k // rows - 1
-            if below:
-                launch = _tiled(panel_kernel(replace(key, has_info=False)), [n, first, k], [memory], [batch, below], at)
-                yield _Launch(launch, ((where, 0),))
-    if n > config.strip and call.factor is not None:  # products of strips reach above the diagonal
-        yield _triangle(factor, where, factor, where, device)
+    source, result = (view.transposed() if upper else view for view in (call.a, factor))
+    arrays = [layout(source), layout(result), _counters(1 + batch * blocks), _info(call)]
+    launch = _tiled(factor_kernel(key), [n, blocks, batch], arrays, [batch * blocks * blocks], (device, config))
+    return _Launch(launch, ((A, 0), (where, 0), (COUNTERS, 4 * first), (INFO, 0) if call.has_info else None))
 
 
-def _substitutions(call: SolveCall, factor: View, where: int, config: SolveConfig, device: Any) -> Iterator[_Launch]:
+def _substitution(
+    call: SolveCall, factor: View, where: int, config: SolveConfig, forward: bool, first: int, device: Any
+) -> _Launch:
+    """A block for each tile of X. Its counters begin with the number ``first``."""
     assert call.x is not None
     batch, n, columns = call.x.shape
-    upper, rows = factor.is_transposed, config.rows
+    rows, upper = config.rows, factor.is_transposed
+    blocks, strips = -(-n // rows), -(-columns // config.columns)
     key = SolveKernel(factor.dtype, rows, config.columns, 0, config.threads, upper, n % rows > 0)
-    arrays, at = [layout(factor.stored), layout(call.x)], (device, config)
-    if call.b is not None:
-        copy = elementwise(scale_kernel(call.x.dtype, call.x.dtype), (call.b, call.x), call.x.shape, device)
-        yield _Launch(copy, ((B, 0), (X, 0)), (1.0,))
-    dim = [batch, -(-columns // config.columns)]
-    strips = range(0, n, config.strip)
-    for forward, order in ((True, strips), (False, reversed(strips))):
-        if forward and not call.forward:
-            continue
-        for first in order:
-            last = min(n, first + config.strip)
-            begin, end = (0, first) if forward else (last, n)  # the rows of X that are known
-            if begin < end:
-                block = _part(factor, first, last, begin, end)
-                if not forward:
-                    block = _transposed(_part(factor, begin, end, first, last))
-                known, target = (_part(call.x, *part, 0, columns) for part in ((begin, end), (first, last)))
-                yield _product(block, known, target, (where, X, X), device)
-            launch = _tiled(substitution_kernel(key, forward), [n, first, last], arrays, dim, at)
-            yield _Launch(launch, ((where, 0), (X, 0)))
+    source, at = (call.x, X) if call.b is None or (call.forward and not forward) else (call.b, B)
+    arrays = [layout(factor.stored), layout(source), layout(call.x), _counters(1 + batch * strips)]
+    scalars, dim = (n, blocks, batch, strips), (batch * blocks * strips,)
+    launch = _tiled(substitution_kernel(key, forward), scalars, arrays, dim, (device, config))
+    return _Launch(launch, ((where, 0), (at, 0), (X, 0), (COUNTERS, 4 * first)))
 
 
-def _triangle(source: View, source_at: int, result: View, result_at: int, device: Any) -> _Launch:
-    launch = elementwise(triangle_kernel(source.dtype, adds=False), (source, result), result.shape, device)
-    return _Launch(launch, ((source_at, 0), (result_at, 0)), (1.0,))
-
-
-_Part = tuple[View, int]  # a part of the matrices of a view, and its first byte
-
-
-def _part(view: View, row: int, last_row: int, column: int, last_column: int) -> _Part:
-    (batch, _, _), (far, down, along) = view.shape, view.strides
-    offset = row * down + column * along
-    shape = (batch, last_row - row, last_column - column)
-    return View(view.dtype, shape, (far, down, along), math.gcd(view.alignment, offset)), offset
-
-
-def _transposed(part: _Part) -> _Part:
-    return part[0].transposed(), part[1]
-
-
-def _product(a: _Part, b: _Part, c: _Part, where: tuple[int, int, int], device: Any) -> _Product:
-    """C -= A B, of parts of the arrays at these positions."""
-    call = MatmulCall(a[0], b[0], c[0], scaled=True, has_beta=True)
-    return _Product(prepared(call, device), tuple((at, offset) for at, (_, offset) in zip(where, (a, b, c))))
+def _counters(count: int) -> Layout:
+    return (int, (count,), (4,))

@@ -147,116 +147,238 @@ def block_kernel(key: SolveKernel, factors: bool, stores: bool, forward: bool, s
     return forward_kernel(solve_in_block)
 
 
+_TAKE = """
+#if defined(__CUDA_ARCH__)
+    __shared__ int taken;
+    if (threadIdx.x == 0) taken = atomicAdd(counters.data, 1);
+    __syncthreads();
+    const int result = taken;
+    __syncthreads();  // the block may take another number
+    return result;
+#else
+    return counters.data[0]++;
+#endif
+"""
+
+
+@wp.func_native(_TAKE)
+def take_number(counters: wp.array(dtype=wp.int32, ndim=1)) -> int:
+    """The next number of a launch. Blocks that run have taken all numbers before, so a block may wait for those."""
+
+
+_WAIT = """
+#if defined(__CUDA_ARCH__)
+    __shared__ int seen;
+    if (threadIdx.x == 0) {
+        int done;
+        while ((done = atomicAdd(counters.data + counter, 0)) < least) __nanosleep(32);
+        __threadfence();  // acquires what the other blocks have stored
+        seen = done;
+    }
+    __syncthreads();
+    const int result = seen;
+    __syncthreads();
+    return result;
+#else
+    return counters.data[counter];
+#endif
+"""
+
+
+@wp.func_native(_WAIT)
+def wait_for(counters: wp.array(dtype=wp.int32, ndim=1), counter: int, least: int) -> int:
+    """Waits until a counter has a value, and returns its value."""
+
+
+_ANNOUNCE = """
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();  // releases what this block has stored
+        atomicExch(counters.data + counter, value);
+    }
+#else
+    counters.data[counter] = value;
+#endif
+"""
+
+
+@wp.func_native(_ANNOUNCE)
+def announce(counters: wp.array(dtype=wp.int32, ndim=1), counter: int, value: int):
+    """Sets a counter, for which other blocks wait."""
+
+
 @functools.cache
-def diagonal_kernel(key: SolveKernel):
-    """A kernel of ``n, first, k, L, Info``: factors the block at row k of each matrix, after it has subtracted the
-    products of the columns from ``first`` to k. L holds the factor left of column k, and A in the rest."""
+def factor_kernel(key: SolveKernel):
+    """A kernel of ``n, blocks, batch, A, L, Counters, Info``: a block for each of the blocks x blocks tiles of L.
+
+    Tiles are computed column by column, of all matrices. Counters[0] counts the tiles that were begun, and others, of
+    (batch, blocks), the tiles of a row of tiles that are stored. They are zero before. L may be A.
+    """
     (value,) = types(key.dtype)
     ROWS, STEP, upper = key.rows, key.step, key.upper
     is_padded, has_info = key.is_padded, key.has_info
     pad, store_info = padding_function(key), first_failure(key)
 
-    def factor_diagonal(n: int, first: int, k: int, L: wp.array(dtype=value, ndim=3), Info: wp.array(dtype=int)):
-        z, t = wp.tid()
-        matrix = L[z]
-        diagonal = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(k, k), storage="shared")
-        for j in range(first, k, STEP):
+    @wp.func
+    def subtract(
+        matrix: wp.array(dtype=value, ndim=2),
+        tile: wp.tile[value, ROWS, ROWS],
+        row: int,
+        column: int,
+        first: int,
+        last: int,
+    ):
+        for k in range(first, last, STEP):
             if upper:
-                above = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(j, k), storage="shared")
-                beside = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(j, k), storage="shared")
-                wp.tile_matmul(wp.tile_transpose(above), beside, diagonal, alpha=-1.0)
+                above = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(k, row), storage="shared")
+                beside = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(k, column), storage="shared")
+                wp.tile_matmul(wp.tile_transpose(beside), above, tile, alpha=-1.0)
             else:
-                left = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(k, j), storage="shared")
-                right = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(k, j), storage="shared")
-                wp.tile_matmul(left, wp.tile_transpose(right), diagonal, alpha=-1.0)
-        if is_padded:
-            pad(diagonal, n - k, t)
-        if upper:
-            wp.tile_cholesky_inplace(diagonal, fill_mode="upper")
-        else:
-            wp.tile_cholesky_inplace(diagonal)
-        wp.tile_store(matrix, diagonal, offset=(k, k))
-        if has_info:
-            store_info(diagonal, Info, z, k, t)
+                left = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(row, k), storage="shared")
+                right = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(column, k), storage="shared")
+                wp.tile_matmul(left, wp.tile_transpose(right), tile, alpha=-1.0)
 
-    return forward_kernel(factor_diagonal)
-
-
-@functools.cache
-def panel_kernel(key: SolveKernel):
-    """A kernel of ``n, first, k, L``: the blocks of the factor below that of :func:`diagonal_kernel`, one each."""
-    (value,) = types(key.dtype)
-    ROWS, STEP, upper = key.rows, key.step, key.upper
-
-    def solve_panel(n: int, first: int, k: int, L: wp.array(dtype=value, ndim=3)):
-        z, i, _ = wp.tid()
+    def factor_tile(
+        n: int,
+        blocks: int,
+        batch: int,
+        A: wp.array(dtype=value, ndim=3),
+        L: wp.array(dtype=value, ndim=3),
+        Counters: wp.array(dtype=int),
+        Info: wp.array(dtype=int),
+    ):
+        _, t = wp.tid()
+        number = take_number(Counters)
+        j = number // (batch * blocks)
+        z = number // blocks - j * batch
+        i = number % blocks
         matrix = L[z]
-        row = k + (i + 1) * ROWS
-        diagonal = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(k, k), storage="shared")
-        if upper:
-            block = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(k, row), storage="shared")
-            for j in range(first, k, STEP):
-                above = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(j, k), storage="shared")
-                other = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(j, row), storage="shared")
-                wp.tile_matmul(wp.tile_transpose(above), other, block, alpha=-1.0)
-            wp.tile_lower_solve_inplace(wp.tile_transpose(diagonal), block)
-            wp.tile_store(matrix, block, offset=(k, row))
+        row, column = i * ROWS, j * ROWS
+        if i < j:
+            nothing = wp.tile_zeros(shape=(ROWS, ROWS), dtype=value)
+            if upper:
+                wp.tile_store(matrix, nothing, offset=(column, row))
+            else:
+                wp.tile_store(matrix, nothing, offset=(row, column))
         else:
-            below = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(row, k), storage="shared")
-            for j in range(first, k, STEP):
-                left = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(row, j), storage="shared")
-                right = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(k, j), storage="shared")
-                wp.tile_matmul(left, wp.tile_transpose(right), below, alpha=-1.0)
-            wp.tile_lower_solve_inplace(diagonal, wp.tile_transpose(below))
-            wp.tile_store(matrix, below, offset=(row, k))
+            of_row, of_column = 1 + z * blocks + i, 1 + z * blocks + j
+            if upper:
+                tile = wp.tile_load(A[z], shape=(ROWS, ROWS), offset=(column, row), storage="shared")
+            else:
+                tile = wp.tile_load(A[z], shape=(ROWS, ROWS), offset=(row, column), storage="shared")
+            ready = wp.min(wait_for(Counters, of_row, 0), wait_for(Counters, of_column, 0))
+            ready = wp.min(ready, j)
+            subtract(matrix, tile, row, column, 0, ready * ROWS)
+            for done in range(ready, j):
+                wait_for(Counters, of_row, done + 1)
+                wait_for(Counters, of_column, done + 1)
+                subtract(matrix, tile, row, column, done * ROWS, done * ROWS + ROWS)
+            if i == j:
+                if is_padded:
+                    pad(tile, n - column, t)
+                if upper:
+                    wp.tile_cholesky_inplace(tile, fill_mode="upper")
+                else:
+                    wp.tile_cholesky_inplace(tile)
+            else:
+                wait_for(Counters, of_column, j + 1)
+                diagonal = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(column, column), storage="shared")
+                if upper:
+                    wp.tile_lower_solve_inplace(wp.tile_transpose(diagonal), tile)
+                else:
+                    wp.tile_lower_solve_inplace(diagonal, wp.tile_transpose(tile))
+            if upper:
+                wp.tile_store(matrix, tile, offset=(column, row))
+            else:
+                wp.tile_store(matrix, tile, offset=(row, column))
+            if has_info:  # noqa: SIM102  a constant of the kernel
+                if i == j:  # the next tile of the diagonal reads what this one stores
+                    store_info(tile, Info, z, column, t)
+            announce(Counters, of_row, j + 1)
 
-    return forward_kernel(solve_panel)
+    return forward_kernel(factor_tile)
 
 
 @functools.cache
 def substitution_kernel(key: SolveKernel, forward: bool):
-    """A kernel of ``n, first, last, L, X``: solves with rows and columns ``first`` to ``last`` of L, or of L^T if not
-    ``forward``, in place. One block computes some columns of X, of shape (batch, n, columns)."""
+    """A kernel of ``n, blocks, batch, strips, L, B, X, Counters``: X of (batch, n, columns) from B, with L, or with L^T
+    if not ``forward``. A block computes a tile, of one of the strips of columns.
+
+    Counters[0] counts the tiles that were begun, and others, of (batch, strips), the tiles of a strip that are stored.
+    They are zero before. X may be B.
+    """
     (value,) = types(key.dtype)
     ROWS, COLUMNS, upper, is_padded = key.rows, key.columns, key.upper, key.is_padded
     pad = padding_function(key)
     reads_rows = forward != upper  # memory holds the blocks of the triangle that is multiplied as they are
 
-    def substitute(n: int, first: int, last: int, L: wp.array(dtype=value, ndim=3), X: wp.array(dtype=value, ndim=3)):
-        z, c, t = wp.tid()
+    @wp.func
+    def subtract(
+        matrix: wp.array(dtype=value, ndim=2),
+        right_sides: wp.array(dtype=value, ndim=2),
+        x: wp.tile[value, ROWS, COLUMNS],
+        i: int,
+        column: int,
+        last_block: int,
+        first: int,
+        last: int,
+    ):
+        for solved in range(first, last):
+            j = solved * ROWS
+            if not forward:
+                j = (last_block - solved) * ROWS
+            others = wp.tile_load(right_sides, shape=(ROWS, COLUMNS), offset=(j, column), storage="shared")
+            if reads_rows:
+                block = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(i, j), storage="shared")
+                wp.tile_matmul(block, others, x, alpha=-1.0)
+            else:
+                stored = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(j, i), storage="shared")
+                wp.tile_matmul(wp.tile_transpose(stored), others, x, alpha=-1.0)
+
+    def substitute(
+        n: int,
+        blocks: int,
+        batch: int,
+        strips: int,
+        L: wp.array(dtype=value, ndim=3),
+        B: wp.array(dtype=value, ndim=3),
+        X: wp.array(dtype=value, ndim=3),
+        Counters: wp.array(dtype=int),
+    ):
+        _, t = wp.tid()
+        number = take_number(Counters)
+        turn = number // (batch * strips)
+        z = number // strips - turn * batch
+        strip = number % strips
         matrix = L[z]
         right_sides = X[z]
-        column = c * COLUMNS
-        blocks = (last - first + ROWS - 1) // ROWS
-        for number in range(blocks):
-            i = first + number * ROWS
-            start, end = first, i
-            if not forward:
-                i = first + (blocks - 1 - number) * ROWS
-                start, end = i + ROWS, last
-            x = wp.tile_load(right_sides, shape=(ROWS, COLUMNS), offset=(i, column), storage="shared")
-            for j in range(start, end, ROWS):
-                known = wp.tile_load(right_sides, shape=(ROWS, COLUMNS), offset=(j, column), storage="shared")
-                if reads_rows:
-                    block = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(i, j), storage="shared")
-                    wp.tile_matmul(block, known, x, alpha=-1.0)
-                else:
-                    stored = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(j, i), storage="shared")
-                    wp.tile_matmul(wp.tile_transpose(stored), known, x, alpha=-1.0)
-            diagonal = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(i, i), storage="shared")
-            if is_padded:
-                pad(diagonal, n - i, t)
-            if forward:
-                if upper:
-                    wp.tile_lower_solve_inplace(wp.tile_transpose(diagonal), x)
-                else:
-                    wp.tile_lower_solve_inplace(diagonal, x)
+        column = strip * COLUMNS
+        counter = 1 + z * strips + strip
+        i = turn * ROWS
+        if not forward:
+            i = (blocks - 1 - turn) * ROWS
+        x = wp.tile_load(B[z], shape=(ROWS, COLUMNS), offset=(i, column), storage="shared")
+        diagonal = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(i, i), storage="shared")
+        if is_padded:
+            pad(diagonal, n - i, t)
+        ready = wp.min(wait_for(Counters, counter, 0), turn)
+        subtract(matrix, right_sides, x, i, column, blocks - 1, 0, ready)
+        for known in range(ready, turn):
+            wait_for(Counters, counter, known + 1)
+            subtract(matrix, right_sides, x, i, column, blocks - 1, known, known + 1)
+        if forward:
+            if upper:
+                wp.tile_lower_solve_inplace(wp.tile_transpose(diagonal), x)
             else:
-                if upper:
-                    wp.tile_upper_solve_inplace(diagonal, x)
-                else:
-                    wp.tile_upper_solve_inplace(wp.tile_transpose(diagonal), x)
-            wp.tile_store(right_sides, x, offset=(i, column))
+                wp.tile_lower_solve_inplace(diagonal, x)
+        else:
+            if upper:
+                wp.tile_upper_solve_inplace(diagonal, x)
+            else:
+                wp.tile_upper_solve_inplace(wp.tile_transpose(diagonal), x)
+        wp.tile_store(right_sides, x, offset=(i, column))
+        announce(Counters, counter, turn + 1)
 
     return forward_kernel(substitute)
 

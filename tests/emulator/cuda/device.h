@@ -179,6 +179,7 @@ __attribute__((no_sanitize("thread"))) inline int __syncthreads_or(int vote)
 inline void __syncwarp(unsigned lanes = 0xffffffffu) { wt::emulator::warp_barrier(lanes); }
 inline void __threadfence() { wt::emulator::fence(); }
 inline void __threadfence_block() { }
+inline void __nanosleep(unsigned) { }
 inline unsigned __activemask() { return wt::emulator::active_lanes(); }
 inline unsigned __ballot_sync(unsigned lanes, int vote) { return wt::emulator::ballot(lanes, vote != 0); }
 
