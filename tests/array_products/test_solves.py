@@ -33,7 +33,7 @@ from warp_tiles.gemm.hardware import shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
 F64, F32 = wp.float64, wp.float32
-LARGE = 150  # strips of panels
+LARGE = 150  # several tiles
 SIZES = [1, 5, 16, 30, 64, LARGE]
 
 
@@ -297,7 +297,7 @@ def test_gradients_of_solutions(upper: bool, factored: bool) -> None:
 
 
 @pytest.mark.slow
-def test_gradients_of_panels() -> None:
+def test_gradients_of_several_tiles() -> None:
     a, b = matrices(1, LARGE), np.random.default_rng(2).normal(size=LARGE)
     lower, seed = factor_of(a, False), np.random.default_rng(3).normal(size=a.shape)
     (found,) = taped(warp_tiles.cholesky, seed, on(a, F64, requires_grad=True))
@@ -464,8 +464,8 @@ def test_tiles_fit_a_block(arch: int, size_bytes: int) -> None:
             used = config.rows * (config.rows + config.columns) * size_bytes
             assert used <= shared_limit(arch, config.threads)
         else:
-            assert config.strip % config.rows == 0 == config.rows % config.step
-            blocks = 2 * config.rows * (config.rows + config.step) * size_bytes  # of the kernel of a panel
+            assert config.rows % config.step == 0
+            blocks = 2 * config.rows * (config.rows + config.step) * size_bytes  # of the kernel of a tile
             assert blocks <= shared_limit(arch, config.threads)
     assert choose(128, 1, 8, 90).in_block
     assert not choose(256, 0, 4, 90).in_block
