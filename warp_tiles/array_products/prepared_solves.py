@@ -84,8 +84,9 @@ def choose(n: int, columns: int, size_bytes: int, arch: int | None) -> SolveConf
     if rows <= _MOST_ROWS and rows * (rows + width) * size_bytes <= shared_limit(arch, threads):
         return SolveConfig(rows, True, width, threads, 0)
     step = 128 // size_bytes
-    tiles = 2 * 64 * (64 + step)  # of the panel's kernel: two blocks and what they subtract
-    return SolveConfig(64 if tiles * size_bytes <= shared_limit(arch, 128) else 32, False, width, 128, step)
+    tiles = 2 * 64 * (64 + step)  # two of the matrix, and what is subtracted
+    rows = 64 if tiles * size_bytes <= shared_limit(arch, 128) else 32
+    return SolveConfig(rows, False, rows if columns > 32 else min(width, rows), 128, step)
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,8 @@ def _substitution(
     batch, n, columns = call.x.shape
     rows, upper = config.rows, factor.is_transposed
     blocks, strips = -(-n // rows), -(-columns // config.columns)
-    key = SolveKernel(factor.dtype, rows, config.columns, 0, config.threads, upper, n % rows > 0)
+    step = config.step if config.columns >= rows else rows  # few columns gain nothing from more iterations
+    key = SolveKernel(factor.dtype, rows, config.columns, step, config.threads, upper, n % rows > 0)
     source, at = (call.x, X) if call.b is None or (call.forward and not forward) else (call.b, B)
     arrays = [layout(factor.stored), layout(source), layout(call.x), _counters(1 + batch * strips)]
     scalars, dim = (n, blocks, batch, strips), (batch * blocks * strips,)

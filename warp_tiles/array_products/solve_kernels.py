@@ -309,7 +309,7 @@ def substitution_kernel(key: SolveKernel, forward: bool):
     They are zero before. X may be B.
     """
     (value,) = types(key.dtype)
-    ROWS, COLUMNS, upper, is_padded = key.rows, key.columns, key.upper, key.is_padded
+    ROWS, COLUMNS, STEP, upper, is_padded = key.rows, key.columns, key.step, key.upper, key.is_padded
     pad = padding_function(key)
     reads_rows = forward != upper  # memory holds the blocks of the triangle that is multiplied as they are
 
@@ -320,21 +320,17 @@ def substitution_kernel(key: SolveKernel, forward: bool):
         x: wp.tile[value, ROWS, COLUMNS],
         i: int,
         column: int,
-        last_block: int,
         first: int,
         last: int,
     ):
-        for solved in range(first, last):
-            j = solved * ROWS
-            if not forward:
-                j = (last_block - solved) * ROWS
-            others = wp.tile_load(right_sides, shape=(ROWS, COLUMNS), offset=(j, column), storage="shared")
+        for k in range(first, last, STEP):
+            solved = wp.tile_load(right_sides, shape=(STEP, COLUMNS), offset=(k, column), storage="shared")
             if reads_rows:
-                block = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(i, j), storage="shared")
-                wp.tile_matmul(block, others, x, alpha=-1.0)
+                block = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(i, k), storage="shared")
+                wp.tile_matmul(block, solved, x, alpha=-1.0)
             else:
-                stored = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(j, i), storage="shared")
-                wp.tile_matmul(wp.tile_transpose(stored), others, x, alpha=-1.0)
+                stored = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(k, i), storage="shared")
+                wp.tile_matmul(wp.tile_transpose(stored), solved, x, alpha=-1.0)
 
     def substitute(
         n: int,
@@ -363,10 +359,16 @@ def substitution_kernel(key: SolveKernel, forward: bool):
         if is_padded:
             pad(diagonal, n - i, t)
         ready = wp.min(wait_for(Counters, counter, 0), turn)
-        subtract(matrix, right_sides, x, i, column, blocks - 1, 0, ready)
+        if forward:
+            subtract(matrix, right_sides, x, i, column, 0, ready * ROWS)
+        else:
+            subtract(matrix, right_sides, x, i, column, (blocks - ready) * ROWS, blocks * ROWS)
         for known in range(ready, turn):
             wait_for(Counters, counter, known + 1)
-            subtract(matrix, right_sides, x, i, column, blocks - 1, known, known + 1)
+            first = known * ROWS
+            if not forward:
+                first = (blocks - 1 - known) * ROWS
+            subtract(matrix, right_sides, x, i, column, first, first + ROWS)
         if forward:
             if upper:
                 wp.tile_lower_solve_inplace(wp.tile_transpose(diagonal), x)
