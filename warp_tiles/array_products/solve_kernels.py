@@ -1,4 +1,4 @@
-"""The Warp kernels of factorizations and solves, of whole matrices in one block, of panels in many,
+"""The Warp kernels of factorizations and solves, of whole matrices in one block, of its tiles in many,
 and of small matrices in one thread each.
 
 All matrices are positive definite, and all factors lower ones: L of A = L L^T. ``upper`` says that memory holds the
