@@ -175,11 +175,12 @@ def _in_tiles(call: SolveCall, config: SolveConfig, device: Any) -> PreparedSolv
     factor, where, size, counters = call.a, A, 0, 0
     batch, n, _ = call.a.shape
     if not call.is_factored:
-        factor, where = call.factor, FACTOR
-        if factor is None:
-            factor, where = contiguous(call.a.dtype, call.a.shape), WORKSPACE
-            size = math.prod(factor.shape) * DTYPE_BYTES[factor.dtype]
-            factor = factor.transposed() if call.a.is_transposed else factor
+        if call.factor is None:
+            own = contiguous(call.a.dtype, call.a.shape)
+            factor, where = own.transposed() if call.a.is_transposed else own, WORKSPACE
+            size = math.prod(own.shape) * DTYPE_BYTES[own.dtype]
+        else:
+            factor, where = call.factor, FACTOR
         steps.append(_factorization(call, factor, where, config, counters, device))
         counters += 1 + batch * -(-n // config.rows)
     if call.x is not None:

@@ -461,7 +461,7 @@ def _pitch(n: int, columns: int) -> int:
 
 
 def threads_of_block(n: int, columns: int, size_bytes: int, batch: int, dense: bool) -> int:
-    """Threads of a block that computes a matrix in each, if elements follow one another; 0 for blocks or panels."""
+    """Threads of a block that computes a matrix in each, if elements follow one another; 0 where blocks compute it."""
     least = next((least for rows, least in LEAST_BATCHES.items() if n <= rows), None)
     if least is None or batch < least or columns > _MOST_COLUMNS or (n > _STRIDED_ROWS and not dense):
         return 0
