@@ -55,6 +55,7 @@ OTHERS = {
     r"cmake ": "tests/integration/test_cmake_build.py builds so, for a minute",
     r"python (-m )?benchmarks\b": "it measures for minutes, most of them on a GPU",
     r"python examples/|python -m tests\.": "it takes minutes, or a GPU",
+    r"python warp_compile_probe\.py ": "it is NVIDIA's, and needs a GPU",
     r"(dask|mpiexec|nsys) ": "the program is not installed with the tests",
     r"(ruff|mypy|pre-commit)\b": "it is a check of CI",
 }
