@@ -230,9 +230,8 @@ def function_uses(
 def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tuple[int, int]]) -> list[KernelMemory]:
     """Raises the shared memory of kernels by the bytes of the two passes that a function needs, by its label.
 
-    Returns:
-        The memory of each kernel. A module for the CPU has none, and of architectures older than the oldest supported
-        one, no limit is known.
+    Returns the memory of each kernel. For the CPU there is none, and of architectures older than the oldest supported
+    one, no limit is known.
     """
     # Warp counts the tiles of a function at its calls, and later operations may move its tiles to shared memory
     for owner in (*builder.functions, *builder.kernels):  # callees come first

@@ -58,11 +58,7 @@ def argument_names(kernel: Any) -> tuple[str, ...]:
 
 
 def overload_for(kernel: Any, values: Sequence[Any]) -> Any:
-    """Returns the kernel itself, or the instance of a generic kernel for these arguments.
-
-    Raises:
-        RecordingError: The arguments do not fit the kernel's.
-    """
+    """The kernel itself, or the instance of a generic one for these arguments. A RecordingError refuses others."""
     if not kernel.is_generic:
         return kernel
     try:
@@ -97,11 +93,7 @@ def arrays_in(variable: Any, value: Any, prefix: str = "") -> Iterator[tuple[str
 
 
 def pack(kernel: Any, index: int, value: Any, device: Any) -> Any:
-    """Converts an argument to the C structure or number that the kernel takes.
-
-    Raises:
-        RecordingError: The value does not match the argument's type, dtype or number of dimensions.
-    """
+    """Converts an argument to the C structure or number that the kernel takes. A RecordingError refuses another one."""
     argument = kernel.adj.args[index]
     what = f"argument '{argument.label}' of kernel {kernel.key}"
     expected = argument.type

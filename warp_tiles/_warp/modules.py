@@ -161,8 +161,7 @@ def module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda")
 def name_of(kernel: Any, differing: Iterable[str] = ()) -> str:
     """The kernel's key, and in brackets what stands for ``Any`` in an instance of a generic kernel.
 
-    Args:
-        differing: Constants in which the kernels of its factory differ. They follow in the brackets.
+    Constants in which the kernels of its factory differ follow in the brackets.
     """
     names: list[str] = []
     if (generic := getattr(kernel, "generic_parent", None)) is not None:

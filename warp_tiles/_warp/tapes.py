@@ -77,8 +77,7 @@ class Tapes:
     def gradients(self, kernel: Any, dim: Any, values: Sequence[Any], device: Any, block_dim: int) -> Any:
         """The gradients of a launch as two products, or None if its adjoint kernel computes them.
 
-        Args:
-            dim: The launch dimensions, with the threads of a block last.
+        ``dim`` has the threads of a block last.
         """
         blocks = tuple(dim) if isinstance(dim, (tuple, list)) else ()
         if not device.is_cuda or len(blocks) != 3 or blocks[2] != block_dim or warp.config.verify_autograd_array_access:

@@ -74,8 +74,7 @@ class RecordedOperation:
 class RecordedBlock:
     """The body of a loop, of a branch or of the function.
 
-    Attributes:
-        in_flight: True if loads before a loop may be in flight after it, because it may have no iterations.
+    Loads before a loop may be ``in_flight`` after it, because it may have no iterations.
     """
 
     kind: Literal["range", "while", "unrolled", "branch", "function"]
@@ -158,8 +157,7 @@ def is_int32(value: Any) -> bool:
 class Scalars:
     """The scalars of one function whose values are constants or affine expressions.
 
-    Attributes:
-        assigned: C++ names of the variables that the function assigns to or changes. Their values are not constant.
+    ``assigned`` are C++ names of variables that the function assigns to or changes, so that they are not constant.
     """
 
     def __init__(self) -> None:

@@ -190,11 +190,7 @@ def _with_cost(instead: str) -> str:
 
 @dataclass(frozen=True)
 class Linked:
-    """What a module of warp_tiles is linked from, besides its source.
-
-    Attributes:
-        suffix: ``a`` if its loops need ``sm_90a``, else empty.
-    """
+    """What a module of warp_tiles is linked from, besides its source. Its suffix is ``a`` if loops need ``sm_90a``."""
 
     functions: tuple[Variant, ...]
     suffix: str

@@ -15,11 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles.build import records
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
-from warp_tiles.build.records import Artifact, ModuleRecord, Phases, now_s
+from warp_tiles.build.records import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Artifact, ModuleRecord, Phases, now_s
 from warp_tiles.build.start_list import StartModule
 from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
@@ -173,7 +172,7 @@ class ModuleBuild:
 
     def _found(self, entry: Entry, output: Path) -> ModuleRecord:
         """Write a module that was linked before. Its functions are neither built nor fetched."""
-        with self._phases.measured(records.WRITE):
+        with self._phases.measured(WRITE):
             write_output(output, entry.payload)
         artifacts = [
             Artifact(v.variant, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
@@ -184,7 +183,7 @@ class ModuleBuild:
 
     def _built(self, call: BuildCall, early: Future[Compiled] | None, foreign: list[str]) -> ModuleRecord:
         """Link the module from its functions, here or with Warp's own build. See :meth:`finish`."""
-        with self._phases.measured(records.WAIT):
+        with self._phases.measured(WAIT):
             artifacts = [wait_result(future) for future in self._futures.values()]
         self._refuse_scalar(artifacts)
         if any(artifact.provider == "libmathdx" for artifact in artifacts):
@@ -201,7 +200,7 @@ class ModuleBuild:
                 plan, artifacts = self._linkable(plan, artifacts, module, reason)
                 self._write(plan, call.source)
         if reason:
-            with self._phases.measured(records.WARP_LINK):
+            with self._phases.measured(WARP_LINK):
                 plan, artifacts = self._link_by_warp(plan, artifacts, call)
         return self._record(plan, artifacts, reason, call.output)
 
@@ -299,10 +298,10 @@ class ModuleBuild:
         """
 
         def link(compiled: Future[Compiled]) -> None:
-            module, own = call.module, self._phases.of_process(records.COMPILE, result_of(compiled))
+            module, own = call.module, self._phases.of_process(COMPILE, result_of(compiled))
             registers = plan.register_limit if module.output == "cubin" else None
             request = LinkRequest(module.name, (own.payload, *payloads), module.target, module.output, registers)
-            linked = self._phases.of_process(records.LINK, result_of(self._context.submit(request)))
+            linked = self._phases.of_process(LINK, result_of(self._context.submit(request)))
             write_output(call.output, linked.payload)
 
         try:

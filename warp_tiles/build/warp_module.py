@@ -40,11 +40,7 @@ _MOST_TEXT_BYTES = 1 << 28  # of a source that is unpacked
 
 @dataclass(frozen=True)
 class WarpOutput:
-    """What Warp writes for a module: the payload of an entry.
-
-    Attributes:
-        target: The end of the binary's name, e.g. ``.sm_90a.cubin``.
-    """
+    """What Warp writes for a module: the payload of an entry. The target ends its name, e.g. ``.sm_90a.cubin``."""
 
     binary: bytes
     source: bytes

@@ -84,11 +84,7 @@ class Compiled:
 
 
 def compile_to_ltoir(request: CompileRequest, nvrtc: Nvrtc) -> Compiled:
-    """Compile one translation unit to LTO-IR, in this process.
-
-    Raises:
-        BuildError: The compiler rejected the source. Its log is attached.
-    """
+    """Compile one translation unit to LTO-IR, in this process. A BuildError has the log of the compiler."""
     start = time.perf_counter()
     try:
         made = nvrtc.compile(request.source, request.name, (*LTO_FLAGS, *request.all_flags))

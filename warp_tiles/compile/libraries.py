@@ -115,11 +115,7 @@ class NvJitLink(_Library):
     _version_function = "nvJitLinkVersion"
 
     def link(self, inputs: Sequence[tuple[str, bytes]], flags: Sequence[str]) -> bytes:
-        """Link LTO-IR, named for messages, to a cubin, or to PTX if the flags have ``-ptx``.
-
-        Raises:
-            LinkError: An input or a flag is wrong. Its log is attached.
-        """
+        """Link LTO-IR, named for messages, to a cubin, or to PTX by the flag ``-ptx``. A LinkError has the log."""
         with self._linking(flags) as handle:
             for name, data in inputs:
                 self._step("nvJitLinkAddData", handle, _LTOIR, data, c_size_t(len(data)), name.encode())

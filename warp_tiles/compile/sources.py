@@ -24,8 +24,7 @@ _MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
 class DeviceSource:
     """A header that translation units include, and the folders of its own includes.
 
-    Attributes:
-        folder: Folder of this package's sources. After a change in it, the includes are searched again.
+    After a change in ``folder``, that of this package's sources, the includes are searched again.
     """
 
     path: Path

@@ -72,11 +72,7 @@ class FileFacts:
         return self._digest("file", {"": path}, lambda paths: _hash_file(paths[""]))
 
     def digest_many(self, files: Mapping[str, str | os.PathLike[str]]) -> str:
-        """One SHA-256 over the names and contents of several files, hex. Their order and folders do not count.
-
-        Raises:
-            OSError: A file cannot be read.
-        """
+        """One SHA-256 over the names and contents of several files, hex. Their order and folders do not count."""
         return self._digest("group", files, _hash_group)
 
     def digest_folder(self, folder: Path, pattern: str) -> str:

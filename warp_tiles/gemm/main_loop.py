@@ -428,11 +428,7 @@ class GradientProduct:
 
 @dataclass(frozen=True)
 class ReverseLoop:
-    """How a block computes the reverse pass of a loop.
-
-    Attributes:
-        extra_bytes: Bytes of shared memory that the kernel needs for that beyond its tiles and their gradients.
-    """
+    """How a block computes the reverse pass of a loop, with extra memory beyond its tiles and their gradients."""
 
     of_a: GradientProduct
     of_b: GradientProduct

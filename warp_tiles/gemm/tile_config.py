@@ -176,11 +176,7 @@ def instructions(variant: GemmProblem) -> tuple[Instruction, ...]:
 
 
 def require_supported(variant: GemmProblem) -> None:
-    """Check that the templates can compute a variant at all.
-
-    Raises:
-        UnsupportedVariant: The message names the field and its value.
-    """
+    """Check that the templates can compute a variant at all. An UnsupportedVariant names the field and its value."""
     if variant.arch < MIN_ARCH:
         raise UnsupportedVariant(f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest supported architecture")
     most = multiprocessor(variant.arch).block_threads

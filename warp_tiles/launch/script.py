@@ -140,8 +140,7 @@ def _searching(folder: str) -> Iterator[None]:
 class _Marked:
     """A stream with a mark before each line. Its other members are the stream's.
 
-    Attributes:
-        mark: The text before each line. Loggers of the script may keep the stream, so it is emptied at the end.
+    Loggers of the script may keep the stream, so the mark is emptied at the end.
     """
 
     def __init__(self, stream: TextIO) -> None:

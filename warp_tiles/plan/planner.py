@@ -222,8 +222,7 @@ class _Planner:
     def decide(self, *, suffix: bool) -> tuple[tuple[LoopDecision, ...], _Calls]:
         """The decision about each loop, and the roles that functions compute.
 
-        Args:
-            suffix: True if the module may be compiled for an architecture-specific target such as ``sm_90a``.
+        With ``suffix``, the module may be compiled for an architecture-specific target such as ``sm_90a``.
         """
         without: frozenset[int] = frozenset()  # sites that take the scalar path, because a function is missing
         while True:

@@ -36,11 +36,7 @@ def _promised(operand: Operand, widest: int) -> Operand:
 
 
 def require_served(provider: str, variant: GemmProblem) -> None:
-    """Refuse a variant that cuBLASDx cannot compute. The same holds for Warp's libmathdx.
-
-    Raises:
-        UnsupportedVariant: The message names the field and its value.
-    """
+    """Refuse a variant that cuBLASDx and Warp's libmathdx cannot compute. The error names the field and its value."""
     if variant.arch < MIN_ARCH:
         raise refusal(provider, "arch", variant.arch, f"cuBLASDx needs sm_{MIN_ARCH} or newer")
     if variant.threads < LANES:

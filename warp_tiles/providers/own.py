@@ -113,11 +113,7 @@ def _chosen(variant: GemmProblem) -> TileConfig:
 
 
 class OwnProvider(NvrtcProvider[GemmProblem]):
-    """Builds GEMM variants from the templates in ``kernels/gemm``.
-
-    Args:
-        tuned: Measurements. With None, the heuristics make every choice.
-    """
+    """Builds GEMM variants from the templates in ``kernels/gemm``, as measured or else as the heuristics choose."""
 
     header = _SOURCE
 

@@ -121,8 +121,7 @@ def with_tiles(modules: Iterable[Json]) -> tuple[list[Json], str]:
 def compiled_again(modules: Iterable[Json]) -> list[str]:
     """Block sizes for which a module with tile functions is compiled, although no kernel launched with them has any.
 
-    Args:
-        modules: Modules. Those of a planned script have ``launched``, the names of the kernels of their block size.
+    Modules of a planned script have ``launched``, the names of the kernels of their block size.
     """
     compiled: dict[tuple[str, str, int, int], list[int]] = {}  # the functions for each architecture
     planned = [module for module in modules if "launched" in module]

@@ -80,8 +80,7 @@ def notes(modules: Sequence[Json]) -> list[str]:
 def module_section(module: Json, is_one_of_many: bool, is_open: bool) -> Markup:
     """One module: what was done with each product, solver and loop, and why.
 
-    Args:
-        is_one_of_many: True if others have its title, because the module changed during the run.
+    It ``is_one_of_many`` with its title if it changed during the run.
     """
     planned = descriptions.functions(module)
     parts: list[Markup] = [_facts(_module_facts(module))]
@@ -345,9 +344,7 @@ Content = Markup | str
 def element(name: str, /, *content: Content, **attributes: str | None) -> Markup:
     """An element with content. Strings are escaped, markup is not.
 
-    Args:
-        attributes: Its attributes. ``_`` in a name becomes ``-``, and one at its end is dropped (``class_``). None
-            leaves an attribute out.
+    In names of attributes ``_`` becomes ``-``, and one at the end is dropped (``class_``). None leaves one out.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"'
@@ -373,8 +370,7 @@ def table(
 ) -> Markup:
     """A table whose cells carry their headings, so that a narrow page can show each row as a list.
 
-    Args:
-        unbroken: Headings of columns with short texts, which are not broken into lines.
+    Short texts, in columns with ``unbroken`` headings, are not broken into lines.
     """
     headings, rows = descriptions.filled(headings, list(rows))
     names = [element("th", name, scope="col", class_="short" if name in unbroken else None) for name in headings]

@@ -46,8 +46,7 @@ AskUpstream = Callable[[], Upstream]
 class BuildLease:
     """The lookup of one key, during which no other process builds it.
 
-    Attributes:
-        found: The entry; None if it has to be built and given to ``keep``, with its ``info``.
+    Without ``found`` the entry has to be built and given to ``keep``, with its ``info``.
     """
 
     found: Entry | None

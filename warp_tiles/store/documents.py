@@ -156,9 +156,8 @@ T = TypeVar("T")
 class Documents(Generic[T]):
     """The documents of one kind, each with a name.
 
-    Args:
-        decode: Reads a document from untrusted bytes and its name. Raises FutureSchemaError if a later release wrote
-            it, and another ValueError if it is damaged.
+    ``decode`` reads one from untrusted bytes and its name. It raises FutureSchemaError if a later release wrote it, and
+    another ValueError if it is damaged.
     """
 
     #: Of changes, by name below the folder.
@@ -268,10 +267,10 @@ class Documents(Generic[T]):
                 self.files.remove(oldest)
 
     def changing(self, wait_s: float | None = None) -> AbstractContextManager[None]:
-        """Hold the lock of changes. If the file system has no locks, the change is made without one.
+        """Hold the lock of changes, also where the file system has none.
 
-        Raises:
-            OSError: The folder cannot be used, or another process holds the lock for ``wait_s``, by default a minute.
+        Raises an OSError if the folder cannot be used, or another process holds the lock for ``wait_s``, by default a
+        minute.
         """
         return store_lock(self.files, self.lock_name, self._unlocked, wait_s)
 

@@ -377,8 +377,7 @@ class Folder(Documents[Manifest]):
     def collect_all(self, max_bytes: int, cleared: Collection[Kind] = ()) -> GcReport:
         """Collect the cache of functions, what killed processes left of all kinds, and then the caches beside it.
 
-        Args:
-            cleared: The kinds that are removed as a whole. Of the other caches, payloads without a key are.
+        Some kinds are ``cleared`` as a whole. Of the other caches, payloads without a key are removed.
         """
         swept = self.sweep(*(kind.folder or LAYOUT for kind in KINDS))
         report = self.collect(-1 if self.kind in cleared else max_bytes)

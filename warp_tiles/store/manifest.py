@@ -110,11 +110,7 @@ class Manifest:
         return manifest
 
     def check_payload(self, payload: bytes, *, full: bool) -> None:
-        """Verify length and CRC-32 of a payload that was read, and its SHA-256 if ``full`` is set.
-
-        Raises:
-            DamagedError: The payload does not match the manifest.
-        """
+        """Verify length and CRC-32 of a payload, and its SHA-256 if ``full``. Raises DamagedError if one differs."""
         if len(payload) != self.payload_bytes:
             raise DamagedError(f"payload of {len(payload)} bytes, {self.payload_bytes} were stored")
         if zlib.crc32(payload) != self.payload_crc32:

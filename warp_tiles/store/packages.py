@@ -118,11 +118,7 @@ class KernelIndex:
 
 @dataclass(frozen=True)
 class KernelPackage:
-    """One folder of a package.
-
-    Attributes:
-        warp: Version of the installed Warp and of its CUDA.
-    """
+    """One folder of a package, and the version of the installed Warp and of its CUDA."""
 
     place: str
     folder: str

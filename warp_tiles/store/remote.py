@@ -382,11 +382,7 @@ class RemoteStore:
     # ---- writing
 
     def push(self, kind: str, entry: Entry) -> bool:
-        """Sign an entry and write it. A failure is said once. Returns True if it was written.
-
-        Raises:
-            RemoteError: There is no signing key.
-        """
+        """Sign an entry with the signing key, and write it. False if that failed, which is said once."""
         signer = self.signer
         if signer is None:
             raise RemoteError("nothing can be written without a signing key", remedy="set WARP_TILES_SIGNING_KEY")
@@ -410,11 +406,7 @@ class RemoteStore:
         return True
 
     def keys(self, kind: str) -> list[str]:
-        """The keys of the entries of a kind, in order.
-
-        Raises:
-            RemoteError: The store does not answer, or cannot be listed.
-        """
+        """The keys of the entries of a kind, in order. Raises RemoteError if the store does not list them."""
         try:
             found = wait_result(self._threads.submit(self._listing, kind, self.wait_s))
         except unless_signalled(FutureTimeoutError, NotSupportedError, OSError) as error:

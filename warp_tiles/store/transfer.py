@@ -89,11 +89,7 @@ def push(
 
 
 def pull(cache: Cache, remote: RemoteStore, done: Callable[[], None]) -> Transfer:
-    """Fetch and verify all entries of a store that are for this toolchain.
-
-    Raises:
-        RemoteError: The store does not answer, or cannot be listed.
-    """
+    """Fetch and verify all entries of a store that are for this toolchain. Raises RemoteError without a list."""
 
     def one(digest: str) -> Transfer:
         try:
