@@ -50,25 +50,17 @@ if TYPE_CHECKING:
     from warp_tiles.tuning.measure import Effort
     from warp_tiles.tuning.space import Random, Space
 
-_LAZY_NAMES = {
-    "Effort": "tuning.measure",
-    "GemmProblem": "gemm.problem",
-    "ModulePlan": "plan.planning",
-    "Operand": "gemm.problem",
-    "PlannedLoop": "plan.planning",
-    "PlannedVariant": "plan.planning",
-    "Random": "tuning.space",
-    "RecordedLaunch": "launch.recorded",
-    "RecordingTarget": "launch.recorded",
-    "Role": "gemm.problem",
-    "Space": "tuning.space",
-    "TunedKernel": "tuning.kernel",
-    "autotune": "tuning.kernel",
-    "cholesky": "array_products.solves",
-    "matmul": "array_products.product",
-    "record": "launch.recorded",
-    "solve": "array_products.solves",
+_LAZY = {
+    "array_products.product": ("matmul",),
+    "array_products.solves": ("cholesky", "solve"),
+    "gemm.problem": ("GemmProblem", "Operand", "Role"),
+    "launch.recorded": ("RecordedLaunch", "RecordingTarget", "record"),
+    "plan.planning": ("ModulePlan", "PlannedLoop", "PlannedVariant"),
+    "tuning.kernel": ("TunedKernel", "autotune"),
+    "tuning.measure": ("Effort",),
+    "tuning.space": ("Random", "Space"),
 }
+_MODULE_OF = {name: module for module, names in _LAZY.items() for name in names}
 
 __all__ = [
     "BuildError",
@@ -126,12 +118,12 @@ __all__ = [
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name not in _LAZY_NAMES:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
+        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_NAMES})
+    return sorted({*globals(), *_MODULE_OF})
