@@ -7,7 +7,7 @@ computes softmax(Q K^T) V and the sums of the softmax, or another function of Q,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,7 @@ class Form:
         code: The code of the reason why its tiles do not stay in registers; empty if they do.
         keys: Rows of K and V.
         k_transposed: True if K has its rows as columns.
+        columns: Of Q, K and V.
     """
 
     text: str
@@ -124,13 +125,16 @@ class Form:
     keys: int = KEYS
     blocks: int = ROWS // M
     k_transposed: bool = False
+    columns: int = D
+    threads: int = THREADS
 
     def arguments(self) -> list[Matrix]:
         """Small integers, so that scores are exact."""
         random = np.random.default_rng(self.keys)
-        q, k, v = (random.integers(-2, 3, (rows, D)).astype(np.float16) for rows in (ROWS, self.keys, self.keys))
+        q, k, v = (random.integers(-2, 3, (rows, self.columns)) for rows in (ROWS, self.keys, self.keys))
+        q, k, v = (values.astype(np.float16) for values in (q, k, v))
         k = np.ascontiguousarray(k.T) if self.k_transposed else k
-        return [q, k, v, np.zeros((ROWS, D), dtype=np.float32), np.zeros((2, ROWS), dtype=np.float32)]
+        return [q, k, v, np.zeros((ROWS, self.columns), dtype=np.float32), np.zeros((2, ROWS), dtype=np.float32)]
 
     def results(self) -> tuple[Matrix, Matrix]:
         """The expected O, and the expected L."""
@@ -253,4 +257,10 @@ FORMS: dict[str, Form] = {
         kernel(LOADS + SCORES + ROW + VALUES, store=STORE_O), code="not_in_chain", expected=with_rows_of_maxima
     ),
     "a store in the loop": Form(kernel(BODY.replace(SOFTMAX, STORE_O + SOFTMAX)), code="writes_array"),
+}
+FORMS |= {
+    f"{name}, 128 threads": replace(
+        FORMS[name], text=FORMS[name].text.replace("32", "64"), columns=64, blocks=ROWS // 64, threads=128
+    )
+    for name in ("attention", "rows that end within a tile", "K transposed", "no iteration", "in an outer loop")
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Chains of products: the C of a product goes through elementwise operations and reductions of rows to the A of the next one, in
-// registers. Each warp has ROWS rows of all matrices and columns of a chain. With g = lane / 4 and q = lane % 4, a lane has of them
+// registers. Each warp has ROWS rows of all matrices and columns of a chain, 16 of each instruction, which WARPS warps compute together.
+// With g = lane / 4, q = lane % 4 and r(i) the first of the warp's rows of instruction i, a lane has of them
 //
-//   a matrix   at[(i * COLUMNS / 8 + j) * 4 + e]: row 16 * i + 8 * (e / 2) + g, column 8 * j + 2 * q + e % 2, as an instruction has D
-//   a column   at[2 * i + half]: row 16 * i + 8 * half + g, which four lanes have
+//   a matrix   at[(i * COLUMNS / 8 + j) * 4 + e]: row r(i) + 8 * (e / 2) + g, column 8 * j + 2 * q + e % 2, as an instruction has D
+//   a column   at[2 * i + half]: row r(i) + 8 * half + g, which four lanes have
 //
 // Elementwise operations are those of stores.cuh, for all elements of a lane at once. The B of a product lies in a stage buffer.
 #pragma once
@@ -14,30 +15,32 @@
 #include "module/pipeline.cuh"
 #include "module/reductions.cuh"
 #include "module/stores.cuh"
+#include "module/warpgroup_product.cuh"
 
 namespace wt_module {
 
-// The two stage buffers of a tile: its own memory, and memory elsewhere.
+// The buffers of a tile in the two stages, which begin at the first suitable address of some memory.
 struct ChainBuffer {
     unsigned current;  // that is multiplied in this iteration
     unsigned sum;      // of both addresses
 
-    inline __device__ void start(unsigned own, unsigned second)
+    inline __device__ void start(unsigned memory, unsigned offset, unsigned stage_bytes)
     {
-        current = own;
-        sum = own + second;
+        current = (memory + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT + offset;
+        sum = 2 * current + stage_bytes;
     }
     inline __device__ unsigned next() const { return sum - current; }
     inline __device__ void swap() { current = next(); }
 };
 
-template <int ROWS> inline __device__ int chain_row(int i, int half)
+template <int ROWS, int WARPS> inline __device__ int chain_row(int i, int half)
 {
-    return static_cast<int>(threadIdx.x) / 32 * ROWS + 16 * i + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    return warp / WARPS * WARPS * ROWS + (i * WARPS + warp % WARPS) * 16 + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4;
 }
 
 // Calls act(index, row, column) for each pair of neighbouring elements of a lane: the index of the first one, and its place.
-template <int ROWS, int COLUMNS, class Act> inline __device__ void for_each_pair(const Act& act)
+template <int ROWS, int WARPS, int COLUMNS, class Act> inline __device__ void for_each_pair(const Act& act)
 {
     const int q = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
@@ -46,20 +49,20 @@ template <int ROWS, int COLUMNS, class Act> inline __device__ void for_each_pair
         for (int j = 0; j < COLUMNS / 8; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                act((i * COLUMNS / 8 + j) * 4 + 2 * half, chain_row<ROWS>(i, half), 8 * j + 2 * q);
+                act((i * COLUMNS / 8 + j) * 4 + 2 * half, chain_row<ROWS, WARPS>(i, half), 8 * j + 2 * q);
 }
 
 // Reads a lane's elements of a dense shared tile: a column, or a matrix.
-template <int ROWS, typename T, int COUNT, typename Layout, bool Owner>
+template <int ROWS, int WARPS, typename T, int COUNT, typename Layout, bool Owner>
 inline __device__ void read_fragment(Elements<T, COUNT>& to, const wp::tile_shared_t<T, Layout, Owner>& tile)
 {
     if constexpr (COUNT == ROWS / 8) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            to.at[i] = tile.data.ptr[chain_row<ROWS>(i / 2, i % 2)];
+            to.at[i] = tile.data.ptr[chain_row<ROWS, WARPS>(i / 2, i % 2)];
     } else {
         constexpr int COLUMNS = Layout::Shape::dim(1);
-        for_each_pair<ROWS, COLUMNS>([&](int index, int row, int column) {
+        for_each_pair<ROWS, WARPS, COLUMNS>([&](int index, int row, int column) {
             const auto pair = wt::arch::load<2>(tile.data.ptr + row * COLUMNS + column);
             to.at[index] = pair.at[0], to.at[index + 1] = pair.at[1];
         });
@@ -67,25 +70,25 @@ inline __device__ void read_fragment(Elements<T, COUNT>& to, const wp::tile_shar
 }
 
 // Writes them.
-template <int ROWS, typename T, int COUNT, typename Layout, bool Owner>
+template <int ROWS, int WARPS, typename T, int COUNT, typename Layout, bool Owner>
 inline __device__ void write_fragment(const Elements<T, COUNT>& from, wp::tile_shared_t<T, Layout, Owner>& tile)
 {
     if constexpr (COUNT == ROWS / 8) {
         if (threadIdx.x % 4 == 0) {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i)
-                tile.data.ptr[chain_row<ROWS>(i / 2, i % 2)] = from.at[i];
+                tile.data.ptr[chain_row<ROWS, WARPS>(i / 2, i % 2)] = from.at[i];
         }
     } else {
         constexpr int COLUMNS = Layout::Shape::dim(1);
-        for_each_pair<ROWS, COLUMNS>([&](int index, int row, int column) {
+        for_each_pair<ROWS, WARPS, COLUMNS>([&](int index, int row, int column) {
             wt::arch::store(tile.data.ptr + row * COLUMNS + column, wt::Vector<T, 2> {from.at[index], from.at[index + 1]});
         });
     }
 }
 
 // The same for a column in registers, as Warp's tiles in registers have it. It passes through shared memory that nothing else uses.
-template <int ROWS, typename T, int COUNT, typename Layout>
+template <int ROWS, int WARPS, typename T, int COUNT, typename Layout>
 inline __device__ void read_column(Elements<T, COUNT>& to, const wp::tile_register_t<T, Layout>& tile, void* memory)
 {
     T* const column = static_cast<T*>(memory);
@@ -97,17 +100,17 @@ inline __device__ void read_column(Elements<T, COUNT>& to, const wp::tile_regist
     WP_TILE_SYNC();
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
-        to.at[i] = column[chain_row<ROWS>(i / 2, i % 2)];
+        to.at[i] = column[chain_row<ROWS, WARPS>(i / 2, i % 2)];
 }
 
-template <int ROWS, typename T, int COUNT, typename Layout>
+template <int ROWS, int WARPS, typename T, int COUNT, typename Layout>
 inline __device__ void write_column(const Elements<T, COUNT>& from, wp::tile_register_t<T, Layout>& tile, void* memory)
 {
     T* const column = static_cast<T*>(memory);
     if (threadIdx.x % 4 == 0) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            column[chain_row<ROWS>(i / 2, i % 2)] = from.at[i];
+            column[chain_row<ROWS, WARPS>(i / 2, i % 2)] = from.at[i];
     }
     WP_TILE_SYNC();
 #pragma unroll
@@ -184,7 +187,7 @@ inline __device__ Elements<float, ROWS / 8> reduce_fragment(const Function& func
 // ---- products of 16-bit elements. A: a lane's registers of ROWS / 16 x DEPTH / 16 instructions
 
 // Reads A from a dense shared tile.
-template <int ROWS, int DEPTH, typename Tile>
+template <int ROWS, int WARPS, int DEPTH, typename Tile>
 inline __device__ void read_operand(unsigned (&a)[ROWS / 16][DEPTH / 16][4], const Tile& tile)
 {
     const int q = static_cast<int>(threadIdx.x) % 4;
@@ -194,7 +197,7 @@ inline __device__ void read_operand(unsigned (&a)[ROWS / 16][DEPTH / 16][4], con
         for (int step = 0; step < DEPTH / 16; ++step)
 #pragma unroll
             for (int r = 0; r < 4; ++r) {
-                const int row = chain_row<ROWS>(i, r % 2), column = 16 * step + 8 * (r / 2) + 2 * q;
+                const int row = chain_row<ROWS, WARPS>(i, r % 2), column = 16 * step + 8 * (r / 2) + 2 * q;
                 a[i][step][r] = *reinterpret_cast<const unsigned*>(tile.data.ptr + row * DEPTH + column);
             }
 }
@@ -225,7 +228,7 @@ template <class T_, int LINES, int DEPTH, bool IS_K_MAJOR> struct ChainOperand {
     using Layout = BufferLayout<K_MAJOR ? LINES : DEPTH, static_cast<int>(sizeof(T)) * (K_MAJOR ? DEPTH : LINES)>;
 };
 
-// Adds A B to a matrix in registers.
+// Adds A B to a matrix in registers, by mma.sync.
 template <class T, int ROWS, int COLUMNS, int DEPTH, bool K_MAJOR, int COUNT, typename A>
 inline __device__ void multiply_chain(Elements<float, COUNT>& sums, const A& a, unsigned buffer)
 {
@@ -245,6 +248,41 @@ inline __device__ void multiply_chain(Elements<float, COUNT>& sums, const A& a, 
                 multiply<T>(reinterpret_cast<wt::f32(&)[4]>(sums.at[(i * COLUMNS / 8 + j) * 4]), registers, b[j]);
         }
     }
+}
+
+// Columns from DONE on, the largest power of two first, and a step of K: adds A B by wgmma.
+template <class B, int LEFT, int DONE, int BLOCKS>
+__forceinline__ __device__ void multiply_columns(wt::f32 (&sums)[BLOCKS][4], const unsigned (&a)[4], wt::u64 b, int k)
+{
+    constexpr int N = LEFT >= 256 ? 256 : LEFT >= 128 ? 128 : LEFT >= 64 ? 64 : LEFT >= 32 ? 32 : 16;
+    auto& part = reinterpret_cast<wt::f32 (&)[N / 8][4]>(sums[DONE / 8]);
+    wt::arch::wgmma<!B::K_MAJOR>(part, a, wt::arch::wgmma_after(b, wgmma_offset<B>(DONE, k)), typename B::T {});
+    if constexpr (LEFT > N)
+        multiply_columns<B, LEFT - N, DONE + N>(sums, a, b, k);
+}
+
+// Adds A B to a matrix in registers, by wgmma.
+template <class T, int ROWS, int COLUMNS, int DEPTH, bool K_MAJOR, int COUNT, typename A>
+inline __device__ void multiply_chain_by_warpgroups(Elements<float, COUNT>& sums, const A& a, unsigned buffer)
+{
+    using B = ChainOperand<T, COLUMNS, DEPTH, K_MAJOR>;
+    constexpr int BLOCKS = ROWS / 16, STEPS = DEPTH / 16;
+    static_assert(COUNT == ROWS * COLUMNS / 32, "a warp has whole instructions");
+    auto& accumulators = reinterpret_cast<wt::f32 (&)[BLOCKS][COLUMNS / 8][4]>(sums.at);
+    unsigned registers[BLOCKS * STEPS][4];
+#pragma unroll
+    for (int i = 0; i < BLOCKS * STEPS; ++i)
+        operand_of<DEPTH>(registers[i], a, i / STEPS, i % STEPS);
+    const wt::u64 b = wgmma_operand<B>(buffer, 0);
+    wt::arch::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+            multiply_columns<B, COLUMNS, 0>(accumulators[i], registers[i * STEPS + step], b, 16 * step);
+    wt::arch::wgmma_commit();
+    complete_products(accumulators);
+    wt::arch::wgmma_has_read(registers);
 }
 
 }  // namespace wt_module

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import attention
 from benchmarks.runner import difference
-from tests.chain_forms import FORMS, THREADS, Form
+from tests.chain_forms import FORMS, Form
 from tests.emulator.generated import Runs, build
 from tests.emulator.module import Machine
 from tests.emulator.staged import bits
@@ -29,20 +29,26 @@ def check(ours: Runs, warps: Runs, form: Form) -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_results(machine: Machine, tmp_path: Path, name: str) -> None:
     form = FORMS[name]
-    ours = build(machine, tmp_path / "ours", form.text, THREADS)
-    warps = build(machine, tmp_path / "warps", form.text, THREADS, async_copies=False)
-    assert bool(ours.source.count("wt_module::multiply_chain<")) == (not form.code)
+    ours = build(machine, tmp_path / "ours", form.text, form.threads)
+    warps = build(machine, tmp_path / "warps", form.text, form.threads, async_copies=False)
+    function = "multiply_chain_by_warpgroups" if form.threads == 128 else "multiply_chain"
+    assert bool(ours.source.count(f"wt_module::{function}<")) == (not form.code)
     check(ours, warps, form)
 
 
-def test_a_second_stage_in_the_memory_of_a_carried_tile(machine: Machine, tmp_path: Path) -> None:
-    """The benchmark's kernel, whose arrays are views of arrays of three dimensions."""
-    cell = attention.Cell("attention", 96, 64, 64, 128)
-    kernels = build(machine, tmp_path / "m", cell.text("tiles").removeprefix("import warp as wp\n"), cell.threads)
-    assert kernels.source.count("wt_module::multiply_chain<") == 2
+@pytest.mark.parametrize("main_loop", ["wgmma", "mma"])
+@pytest.mark.parametrize("size", [(96, 64), (64, 128)])
+def test_benchmark(machine: Machine, tmp_path: Path, size: tuple[int, int], main_loop: str) -> None:
+    """The benchmark's kernel, whose arrays are views of arrays of three dimensions. 128 rows are 32 for each warp."""
+    cell = attention.Cell("attention", *size, 64, 128)
+    text = cell.text("tiles").removeprefix("import warp as wp\n")
+    kernels = build(machine, tmp_path / "m", text, cell.threads, main_loop=main_loop)
+    function = "multiply_chain_by_warpgroups" if main_loop == "wgmma" else "multiply_chain"
+    assert kernels.source.count(f"wt_module::{function}<") == 2
     random = np.random.default_rng(1)
     operands = [random.standard_normal((2, 128, cell.d)).astype(np.float16) for _ in range(3)]
-    found = kernels.run("attention", (2, 2), [*operands, 0.1, np.zeros_like(operands[0])])["O"]
+    blocks = (2, 128 // cell.m)
+    found = kernels.run("attention", blocks, [*operands, 0.1, np.zeros_like(operands[0])])["O"]
     expected = attention.expected(cell, [values.astype(np.float64) for values in operands], 0.1)
     assert difference(found.astype(np.float64), expected) < attention.LARGEST_DIFFERENCE
 

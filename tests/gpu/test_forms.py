@@ -125,7 +125,7 @@ def test_row_reductions(size: tuple[int, int], threads: int, gpu: str) -> None:
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_chains(name: str, gpu: str) -> None:
-    text, threads = CHAINS[name].text, chain_forms.THREADS
+    text, threads = CHAINS[name].text, CHAINS[name].threads
     ours, warps = DeviceKernels(text, gpu, threads), DeviceKernels(text, gpu, threads, async_copies=False)
     chains.check(ours, warps, CHAINS[name])
 

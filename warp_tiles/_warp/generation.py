@@ -230,6 +230,8 @@ def function_uses(
 def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tuple[int, int]]) -> list[KernelMemory]:
     """Raises the shared memory of kernels by the bytes of the two passes that a function needs, by its label.
 
+    A negative number of a kernel lowers it, if no statement needs memory behind the tiles.
+
     Returns the memory of each kernel. For the CPU there is none, and of architectures older than the oldest supported
     one, no limit is known.
     """
@@ -247,6 +249,8 @@ def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tup
             for custom in (callee.custom_grad_func, callee.custom_replay_func):
                 if custom is not None:  # the reverse pass calls it in place of the callee
                     adjoint.alloc_shared_extra_backward(custom.adj.get_total_required_shared())
+        if forward < 0 and not adjoint.max_required_extra_shared_memory and not builder.options.get("verify_fp"):
+            adjoint.max_required_extra_shared_memory = forward  # verify_fp fills all tiles
     arch, threads = state.session.arch, state.session.block_dim
     memory: list[KernelMemory] = []
     if arch is None or arch < MIN_ARCH:

@@ -4,7 +4,7 @@ The C of a product goes through elementwise operations and reductions of rows to
 of these tiles in shared memory, or copies it there. If each warp has whole rows of all of them, a lane can hold its
 elements over the loop's body, in the places that the instruction gives them (``kernels/module/chains.cuh``). Tiles that
 live over the iterations, such as a sum, stay in registers over the loop. The operands that an iteration loads go to one
-of two stages, while those of the iteration before are multiplied.
+of two stages, while those of the iteration before are multiplied. The stages lie in the memory of these tiles.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from warp_tiles.codegen.module_code import Chain, ChainLoad, aligned
+from warp_tiles.codegen.module_code import Chain, ChainLoad
 from warp_tiles.codegen.operations import (
     COPY,
     JUMPS,
@@ -32,12 +32,15 @@ from warp_tiles.codegen.operations import (
     Scalar,
     Tile,
 )
+from warp_tiles.codegen.pipelines import runs_of
 from warp_tiles.codegen.reductions import has_whole_parts
-from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.stages import LoopTarget, stage_buffers
 from warp_tiles.codegen.trace import Context, Loop, operations, own_operations
-from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, multiprocessor
+from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, has_wgmma, multiprocessor
+from warp_tiles.gemm.mma_choice import WARPGROUP
+from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, LoopInstruction
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
+from warp_tiles.gemm.rejected import accepted, refuse, rejectable
 
 _HALVES = ("float16", "bfloat16")
 _ROWS = 16  # of an instruction
@@ -76,7 +79,7 @@ def plan_chain(context: Context, loop: Loop, products: Sequence[Operation], targ
 
 @dataclass(frozen=True)
 class _Load:
-    """A load without its second buffer, see :class:`ChainLoad`."""
+    """A load without its place in a stage, see :class:`ChainLoad`."""
 
     load: Operation
     array: Array
@@ -287,6 +290,9 @@ class _Walk:
         first = next(iter(self.products.values()))
         warps, left = divmod(first.threads, LANES)
         refuse(first.arch < ASYNC_COPIES_ARCH, "no_async_copies", first.arch)
+        has_groups = "wgmma" in target.families and has_wgmma(first.arch) and first.threads % WARPGROUP == 0
+        refuse(not has_groups and "mma" not in target.families, "no_tensor_core_grid", first.threads, first.size)
+        instruction: LoopInstruction = "wgmma" if has_groups else "mma_m16n8k16"
         refuse(bool(left) or self.rows % (_ROWS * warps) != 0, "chain_rows", self.rows, warps, _ROWS)
         refuse(len({variant.a.dtype for variant in self.products.values()}) > 1, "two_dtypes")
         refuse(not self.fixed.keys().isdisjoint(self.carried), "no_chain")
@@ -300,7 +306,12 @@ class _Walk:
         fixed = sum(tile.shape[1] for tile in self.fixed.values()) * self.rows // first.threads // 2
         refuse(accumulators + fixed > _MOST_REGISTERS, "chain_registers", accumulators + fixed, _MOST_REGISTERS)
         idle = [tile for tile in (*self.made.values(), *self.carried.values()) if tile.owner]
-        loads = self._placed(idle)
+        buffers, stage_bytes = stage_buffers([load.load for load in self.loads.values()])
+        runs = runs_of(self.context.function, {tile.name for tile in idle} | self.loads.keys())
+        run = max(runs, key=lambda run: runs[run])
+        needed = 2 * stage_bytes + STAGE_ALIGNMENT  # they begin up to an alignment later
+        refuse(runs[run] < needed, "chain_memory", needed, runs[run])
+        loads = tuple(ChainLoad(one.load, one.array, one.offsets, buffers[name].offset_bytes) for name, one in self.loads.items())
         loop = self.loop
         more, increment = f"iter_cmp({loop.iterator}) != 0", f"{loop.iterator}.step"
         if loop.steps is not None:
@@ -309,9 +320,12 @@ class _Walk:
         return Chain(
             more,
             increment,
+            instruction,
             self.rows // warps,
             loads,
-            max(idle, key=lambda tile: tile.size_bytes),
+            stage_bytes,
+            next(tile for tile in (*idle, *(load.tile for load in loads)) if tile.name == run[0]),
+            self._spared_bytes(run, needed),
             tuple(self.operations),
             tuple(self.carried.values()),
             tuple(self.made.values()),
@@ -323,18 +337,22 @@ class _Walk:
             min(accumulators + fixed + _OTHER_REGISTERS, multiprocessor(first.arch).thread_registers),
         )
 
-    def _placed(self, idle: Sequence[Tile]) -> tuple[ChainLoad, ...]:
-        """The loads with their second buffers, each in the first idle tile that has room."""
-        used = dict.fromkeys(sorted(idle, key=lambda tile: -tile.size_bytes), 0)
-        places: dict[str, tuple[Tile, int]] = {}
-        for load in sorted(self.loads.values(), key=lambda load: -load.tile.size_bytes):
-            size = aligned(load.tile.size_bytes)
-            tile = next((tile for tile, bytes_used in used.items() if bytes_used + size <= tile.size_bytes), None)
-            if tile is None:
-                raise Refused(Rejected("chain_memory", (size, ", ".join(str(one.size_bytes) for one in used))))
-            places[load.tile.name] = tile, used[tile]
-            used[tile] += size
-        return tuple(ChainLoad(one.load, one.array, one.offsets, *places[name]) for name, one in self.loads.items())
+    def _spared_bytes(self, run: Sequence[str], needed: int) -> int:
+        """Bytes at the end of a kernel's tiles that nothing uses: those of the body, behind the stages in a run of tiles."""
+        if self.context.calls():
+            return 0
+        sizes, spared = dict(self.context.function.frame), 0
+        stages = dict.fromkeys(run, 0)  # bytes of stages in each tile
+        for name in run:
+            stages[name] = min(needed, sizes[name])
+            needed -= stages[name]
+        for name, size in reversed(sizes.items()):
+            if name not in self.made and name not in self.loads:
+                break
+            spared += size - stages.get(name, 0)
+            if stages.get(name):
+                break
+        return spared
 
     def _sums(self) -> list[Tile]:
         return list({product.matrices[2].name: product.matrices[2] for product in self.products}.values())

@@ -37,27 +37,28 @@ class _Emitter:
         self._macros, self._hook, self._chain = macros, hook, chain
 
     def emit(self) -> None:
-        chain, rows = self._chain, self._chain.rows
+        chain, rows = self._chain, self._rows
         begin, end = (partial(self._macros.add, hook, self._hook) for hook in (Hook.BEGIN, Hook.END))
         shared = [tile for tile in chain.carried if tile.owner]
         held = [tile for tile in chain.carried if not tile.owner]
-        memory = f"{chain.idle.name}.data.ptr"
+        memory = f"{chain.first.name}.data.ptr"
         for tile in chain.carried:
             begin(self._declared(tile))
         for tile in shared:
             begin(f"wt_module::read_fragment<{rows}>({self._name(tile)}, {tile.name});")
-        for tile in held:  # after all threads have read the idle tile
+        for tile in held:  # after all threads have read tiles that may lie there
             begin(f"wt_module::read_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
         for tile in chain.fixed:
             name = self._name(tile)
-            begin(f"unsigned {name}[{rows // 16}][{tile.shape[1] // 16}][4];")
+            begin(f"unsigned {name}[{chain.rows // 16}][{tile.shape[1] // 16}][4];")
             begin(f"wt_module::read_operand<{rows}, {tile.shape[1]}>({name}, {tile.name});")
         begin(f"bool {self._first}; {self._first} = true;")
         for load in chain.loads:
             tile, name = load.tile, self._name(load.tile)
-            second = f"wt_module::address({load.second.name}.data.ptr) + {load.offset_bytes}"
-            begin(f"wt_module::ChainBuffer {name}; {name}.start(wt_module::address({tile.name}.data.ptr), {second});")
+            place = f"wt_module::address({chain.first.name}.data.ptr), {load.offset_bytes}, {chain.stage_bytes}"
+            begin(f"wt_module::ChainBuffer {name}; {name}.start({place});")
             begin(f"wt_module::BufferLoader<decltype({tile.name})> {name}_loader;")
+        begin(_SYNC)  # the stages lie in memory that other threads may still read
         texts = {load.load.own_hook: text for load, text in zip(chain.loads, self._loads())}
         computed: dict[str, Tile] = {}  # in registers of Warp's, since the last reduction
         for number, operation in enumerate(chain.operations):
@@ -96,6 +97,11 @@ class _Emitter:
         later = chain.operations if tile in chain.carried else chain.operations[number + 1 :]
         operands = (value for one in later if one.name in _ADDING for value in one.operands if isinstance(value, Tile))
         return any(chain.roots.get(value.name, value) == tile for value in operands)
+
+    @property
+    def _rows(self) -> str:
+        """Rows of a warp, and the warps that compute an instruction together."""
+        return f"{self._chain.rows}, {4 if self._chain.instruction == 'wgmma' else 1}"
 
     @property
     def _first(self) -> str:
@@ -168,4 +174,5 @@ class _Emitter:
         template = f"{DTYPES[variant.a.dtype].kernel_type}, {chain.rows}, {variant.n}, {variant.k}, {is_k_major}"
         clear = f"wt_module::clear({self._name(c)}.at); " if operation.results else ""
         operands = f"{self._name(c)}, {self._name(a)}, {self._name(loaded)}.current"
-        return f"{clear}wt_module::multiply_chain<{template}>({operands});"
+        function = "multiply_chain_by_warpgroups" if chain.instruction == "wgmma" else "multiply_chain"
+        return f"{clear}wt_module::{function}<{template}>({operands});"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.gemm.main_loop import GradientProduct, ReverseLoop
-from warp_tiles.gemm.pipeline import MmaPlan, PipelineConfig
+from warp_tiles.gemm.pipeline import LoopInstruction, MmaPlan, PipelineConfig
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.solver.variant import Variant
@@ -245,14 +245,12 @@ class ChainLoad:
     Attributes:
         array: The array, which is the same in each iteration.
         offsets: The numbers in its place that change with the loop's variable, and by how much for each increment.
-        second: The tile in registers in whose memory its second buffer lies.
-        offset_bytes: The offset of that buffer.
+        offset_bytes: The offset of its buffer in a stage.
     """
 
     load: Operation
     array: Array
     offsets: tuple[tuple[str, int], ...]
-    second: Tile
     offset_bytes: int
 
     @property
@@ -266,8 +264,10 @@ class Chain:
     """A loop that keeps the tiles between its products in registers (:mod:`warp_tiles.codegen.chains`).
 
     Attributes:
+        instruction: That of its products.
         rows: Rows of each matrix that a warp has.
-        idle: A tile in registers, whose memory holds nothing in the loop.
+        first: The first of the tiles in whose memory the two stages lie, which hold nothing in the loop.
+        spared_bytes: Those of the function's last tiles, whose memory nothing uses.
         operations: The operations on tiles that registers hold, in the order of the program.
         carried: The tiles that live over the iterations, in shared memory before and after the loop.
         made: The tiles that an iteration makes.
@@ -282,9 +282,12 @@ class Chain:
 
     more: str
     increment: str
+    instruction: LoopInstruction
     rows: int
     loads: tuple[ChainLoad, ...]
-    idle: Tile
+    stage_bytes: int
+    first: Tile
+    spared_bytes: int
     operations: tuple[Operation, ...]
     carried: tuple[Tile, ...]
     made: tuple[Tile, ...]
@@ -294,12 +297,6 @@ class Chain:
     products: Mapping[Operation, GemmProblem]
     accumulators: int
     registers: int
-
-    instruction = "mma_m16n8k16"
-
-    @property
-    def stage_bytes(self) -> int:
-        return sum(aligned(load.tile.size_bytes) for load in self.loads)
 
 
 @dataclass(frozen=True)

@@ -302,8 +302,14 @@ def _longest_run(function: FunctionTrace, idle: Collection[str]) -> tuple[tuple[
 
     The last tiles come first, because extra memory continues them.
     """
+    runs = runs_of(function, idle)
+    if runs and next(reversed(runs))[-1] == function.frame[-1][0]:
+        return next(reversed(runs)), True
+    return max(runs, key=lambda run: runs[run], default=()), False
+
+
+def runs_of(function: FunctionTrace, idle: Collection[str]) -> dict[tuple[str, ...], int]:
+    """Returns the idle tiles that lie next to each other, with their bytes."""
     sizes = dict(function.frame)
-    runs = [tuple(group) for is_idle, group in itertools.groupby(sizes, idle.__contains__) if is_idle]
-    if runs and runs[-1][-1] == function.frame[-1][0]:
-        return runs[-1], True
-    return max(runs, key=lambda run: sum(sizes[name] for name in run), default=()), False
+    runs = (tuple(group) for is_idle, group in itertools.groupby(sizes, idle.__contains__) if is_idle)
+    return {run: sum(sizes[name] for name in run) for run in runs}

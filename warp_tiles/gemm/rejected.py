@@ -155,7 +155,7 @@ REASONS = {
         "its tiles need {} registers of a thread, which has room for {}: use more threads or smaller tiles"
     ),
     "chain_memory": (
-        "a second buffer of {} bytes needs the memory of a tile in registers, and these have {}: use more rows"
+        "two stages need {} bytes of the memory of its tiles, and neighbours have {}: use more rows"
     ),
     # ---- stores of accumulators
     "several_cs": "the loop has several Cs: give each a loop of its own",

@@ -436,12 +436,12 @@ class _Planner:
         reserved: dict[str, tuple[int, int]] = {}
 
         def reserve(label: str, forward: int, backward: int) -> None:
-            if forward or backward:
-                before = reserved.get(label, (0, 0))
-                reserved[label] = max(before[0], forward), max(before[1], backward)
+            before = reserved.get(label, (forward, backward))
+            reserved[label] = max(before[0], forward), max(before[1], backward)
 
         for loop in (loop for decisions in alternatives for loop in decisions):
-            reserve(loop.function, loop.extra_bytes, loop.reverse_ring.answer.extra_bytes if loop.reverse_ring else 0)
+            forward = -loop.chain.spared_bytes if loop.chain else loop.extra_bytes
+            reserve(loop.function, forward, loop.reverse_ring.answer.extra_bytes if loop.reverse_ring else 0)
         for site in self.session.sites:
             adjoint = site.variants.get(Role.ADJOINT) if site.index in self.generated.called else None
             if isinstance(adjoint, SolverVariant) and self.function_of(adjoint) is not None:

@@ -45,6 +45,14 @@ WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], u64 a, u64 b, T)
     emulator::collective(emulator::Kind::wgmma, {d, &product, nullptr, 0});
 }
 
+template <bool B_IS_MN_MAJOR, int GROUPS, class T>
+WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b, T)
+{
+    using emulator::AsyncType;
+    const emulator::AsyncProduct product {0, b, 8 * GROUPS, false, B_IS_MN_MAJOR, true, same<T, bf16> ? AsyncType::bf16 : AsyncType::f16};
+    emulator::collective(emulator::Kind::wgmma, {d, &product, a, 0});
+}
+
 template <int GROUPS>
 WT_DEVICE void wgmma_tf32(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b)
 {

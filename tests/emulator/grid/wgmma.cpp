@@ -73,13 +73,14 @@ float AsyncProducts::element(Product& product, unsigned address, AsyncType type,
     return value_of(bits, type);
 }
 
-// An element of A in registers, whose layout is that of mma.m16n8k8 with tf32.
-float AsyncProducts::element(Product& product, const WarpOperands& lanes, int row, int k)
+// An element of A in registers, whose layout is that of mma.m16n8k8 with tf32, or of m16n8k16.
+float AsyncProducts::element(Product& product, const WarpOperands& lanes, int row, int k, AsyncType type)
 {
-    const int lane = row % 8 * 4 + k % 4, index = row / 8 + k / 4 * 2;
+    const int per_register = 4 / size_of(type), word = k / per_register;
+    const int lane = row % 8 * 4 + word % 4, index = row / 8 + word / 4 * 2;
     const unsigned* const at = static_cast<const unsigned*>(lanes[std::size_t(lane)]->b) + index;
     product.registers.push_back({at, *at});
-    return value_of(*at, AsyncType::tf32);
+    return value_of(type == AsyncType::tf32 ? *at : *at >> 16 * (k % per_register) & 0xffff, type);
 }
 
 void AsyncProducts::issue(int warp, const WarpOperands& lanes, Reader& reader)
@@ -95,7 +96,7 @@ void AsyncProducts::issue(int warp, const WarpOperands& lanes, Reader& reader)
     for (int row = 0; row < rows; ++row)
         for (int k = 0; k < product.depth; ++k) {
             if (asked.a_is_in_registers) {
-                product.a.push_back(element(product, lanes, row, k));
+                product.a.push_back(element(product, lanes, row, k, asked.type));
                 continue;
             }
             const unsigned at = Descriptor(asked.a).address(unsigned(rows * warp + row), unsigned(k), bytes, asked.a_is_mn_major);

@@ -54,7 +54,7 @@ private:
     using Group = std::vector<Product>;
 
     float element(Product& product, unsigned address, AsyncType type, Reader& reader);
-    float element(Product& product, const WarpOperands& lanes, int row, int k);
+    float element(Product& product, const WarpOperands& lanes, int row, int k, AsyncType type);
     void complete(const Product& product, Reader& reader);
     bool is_in_flight(const float* sums) const;
 
