@@ -36,7 +36,7 @@ from warp_tiles.codegen.pipelines import runs_of
 from warp_tiles.codegen.reductions import has_whole_parts
 from warp_tiles.codegen.stages import LoopTarget, stage_buffers
 from warp_tiles.codegen.trace import Context, Loop, operations, own_operations
-from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, has_wgmma, multiprocessor
+from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, has_wgmma, multiprocessor, resident_blocks
 from warp_tiles.gemm.mma_choice import WARPGROUP
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, LoopInstruction
 from warp_tiles.gemm.problem import GemmProblem
@@ -45,7 +45,7 @@ from warp_tiles.gemm.rejected import accepted, refuse, rejectable
 _HALVES = ("float16", "bfloat16")
 _ROWS = 16  # of an instruction
 _MOST_REGISTERS = 176  # that matrices take in a thread; others need the rest
-_OTHER_REGISTERS = 96  # of a thread, by estimate
+_OTHER_REGISTERS: dict[LoopInstruction, int] = {"wgmma": 48, "mma_m16n8k16": 96}  # of a thread, by estimate
 _BROADCAST = "tile_broadcast"
 
 
@@ -311,7 +311,12 @@ class _Walk:
         run = max(runs, key=lambda run: runs[run])
         needed = 2 * stage_bytes + STAGE_ALIGNMENT  # they begin up to an alignment later
         refuse(runs[run] < needed, "chain_memory", needed, runs[run])
-        loads = tuple(ChainLoad(one.load, one.array, one.offsets, buffers[name].offset_bytes) for name, one in self.loads.items())
+        loads = tuple(
+            ChainLoad(one.load, one.array, one.offsets, buffers[name].offset_bytes) for name, one in self.loads.items()
+        )
+        spared = self._spared_bytes(run, needed)
+        registers = accumulators + fixed + _OTHER_REGISTERS[instruction]
+        shared = sum(dict(self.context.function.frame).values()) + self.context.bytes_around() - spared
         loop = self.loop
         more, increment = f"iter_cmp({loop.iterator}) != 0", f"{loop.iterator}.step"
         if loop.steps is not None:
@@ -325,7 +330,8 @@ class _Walk:
             loads,
             stage_bytes,
             next(tile for tile in (*idle, *(load.tile for load in loads)) if tile.name == run[0]),
-            self._spared_bytes(run, needed),
+            spared,
+            resident_blocks(first.arch, first.threads, shared_bytes=shared, registers=registers),
             tuple(self.operations),
             tuple(self.carried.values()),
             tuple(self.made.values()),
@@ -334,11 +340,11 @@ class _Walk:
             dict(self.views),
             dict(self.products),
             accumulators,
-            min(accumulators + fixed + _OTHER_REGISTERS, multiprocessor(first.arch).thread_registers),
+            min(registers, multiprocessor(first.arch).thread_registers),
         )
 
     def _spared_bytes(self, run: Sequence[str], needed: int) -> int:
-        """Bytes at the end of a kernel's tiles that nothing uses: those of the body, behind the stages in a run of tiles."""
+        """Bytes at the end of a kernel's tiles that nothing uses, behind the stages in a run of tiles."""
         if self.context.calls():
             return 0
         sizes, spared = dict(self.context.function.frame), 0

@@ -268,6 +268,7 @@ class Chain:
         rows: Rows of each matrix that a warp has.
         first: The first of the tiles in whose memory the two stages lie, which hold nothing in the loop.
         spared_bytes: Those of the function's last tiles, whose memory nothing uses.
+        blocks: Blocks that a multiprocessor runs at a time, as far as shared memory and registers decide.
         operations: The operations on tiles that registers hold, in the order of the program.
         carried: The tiles that live over the iterations, in shared memory before and after the loop.
         made: The tiles that an iteration makes.
@@ -288,6 +289,7 @@ class Chain:
     stage_bytes: int
     first: Tile
     spared_bytes: int
+    blocks: int
     operations: tuple[Operation, ...]
     carried: tuple[Tile, ...]
     made: tuple[Tile, ...]
@@ -352,7 +354,7 @@ class LoopDecision:
     @property
     def resident_blocks(self) -> int:
         """Blocks that a multiprocessor runs at a time, if the loop has stages; else 0."""
-        return self.ring.loop.blocks if self.ring else 0
+        return self.ring.loop.blocks if self.ring else self.chain.blocks if self.chain else 0
 
     @property
     def registers(self) -> int:
@@ -521,3 +523,9 @@ class ModuleCode:
     reductions: tuple[RowReduction, ...] = ()
     skipped: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()
+
+    @property
+    def chain_blocks(self) -> int:
+        """Resident blocks of the module's chains, at least; 0 if other loops have stages, or none."""
+        chains = [loop.chain for loop in self.loops if loop.chain or loop.ring]
+        return min((chain.blocks if chain else 0 for chain in chains), default=0)

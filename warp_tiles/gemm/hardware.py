@@ -158,6 +158,11 @@ def max_registers(arch: int, threads: int, blocks: int = 1) -> int | None:
     return available if available < multiprocessor(arch).thread_registers else None
 
 
+def resident_registers(arch: int, threads: int, blocks: int) -> int:
+    """Registers that a thread may have so that ``blocks`` blocks of ``threads`` fit a multiprocessor."""
+    return max_registers(arch, threads, blocks) or multiprocessor(arch).thread_registers
+
+
 def paired_registers(arch: int) -> int:
     """Registers of a thread that leave room for a second block of 256 threads: 128 of 65,536."""
     return multiprocessor(arch).registers // (2 * 256)

@@ -530,6 +530,10 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     own = [v for v in plan.needed if v.provider == "own"]
     if (paired := _pair(plan)) is not None:
         limits[paired[0]] = paired[1]
+    elif (blocks := plan.code.chain_blocks) > 1:
+        limits[hardware.resident_registers(plan.arch, plan.block_dim, blocks)] = (
+            f"{blocks} resident blocks hide latency"
+        )
     elif (alone := hardware.max_registers(plan.arch, plan.block_dim)) is not None:
         limits[alone] = f"a block of {plan.block_dim} threads cannot launch with more"
     solvers = [(v.variant, v.kernels) for v in own if isinstance(v.variant, SolverVariant)]
