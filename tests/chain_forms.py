@@ -136,6 +136,11 @@ class Form:
         k = np.ascontiguousarray(k.T) if self.k_transposed else k
         return [q, k, v, np.zeros((ROWS, self.columns), dtype=np.float32), np.zeros((2, ROWS), dtype=np.float32)]
 
+    @property
+    def function(self) -> str:
+        """The device function of its products on sm_90."""
+        return "multiply_chain_by_warpgroups" if self.threads == 128 else "multiply_chain"
+
     def results(self) -> tuple[Matrix, Matrix]:
         """The expected O, and the expected L."""
         q, k, v = (values.astype(np.float64) for values in self.arguments()[:3])

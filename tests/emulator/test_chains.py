@@ -31,8 +31,7 @@ def test_results(machine: Machine, tmp_path: Path, name: str) -> None:
     form = FORMS[name]
     ours = build(machine, tmp_path / "ours", form.text, form.threads)
     warps = build(machine, tmp_path / "warps", form.text, form.threads, async_copies=False)
-    function = "multiply_chain_by_warpgroups" if form.threads == 128 else "multiply_chain"
-    assert bool(ours.source.count(f"wt_module::{function}<")) == (not form.code)
+    assert bool(ours.source.count(f"wt_module::{form.function}<")) == (not form.code)
     check(ours, warps, form)
 
 
@@ -53,10 +52,11 @@ def test_benchmark(machine: Machine, tmp_path: Path, size: tuple[int, int], main
     assert difference(found.astype(np.float64), expected) < attention.LARGEST_DIFFERENCE
 
 
-def test_bfloat16(machine: Machine, tmp_path: Path) -> None:
-    form = FORMS["attention"]
-    kernels = build(machine, tmp_path / "m", form.text.replace("wp.float16", "wp.bfloat16"), THREADS)
-    assert kernels.source.count("wt_module::multiply_chain<wt::bf16") == 2
+@pytest.mark.parametrize("name", ["attention", "attention, 128 threads"])
+def test_bfloat16(machine: Machine, tmp_path: Path, name: str) -> None:
+    form = FORMS[name]
+    kernels = build(machine, tmp_path / "m", form.text.replace("wp.float16", "wp.bfloat16"), form.threads)
+    assert kernels.source.count(f"wt_module::{form.function}<wt::bf16") == 2
     *operands, o, sums = form.arguments()
     given = [bits(values.astype(np.float32), "bfloat16") for values in operands]
     found = kernels.run("attend", (form.blocks,), [*given, o, sums])["O"]

@@ -12,7 +12,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests import chain_forms, reductions
+from tests import reductions
 from tests.blocked_solves import BLOCKS, MOST, text
 from tests.chain_forms import FORMS as CHAINS
 from tests.computed_kernels import BODIES, REVERSED, SIZES, TYPES, Case, Values
