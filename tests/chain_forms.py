@@ -27,9 +27,9 @@ def attend(
 ):
     i = wp.tid()
 """
-START = """
-q = wp.tile_load(Q, shape=(32, 32), offset=(i * 32, 0), storage="shared")
-o = wp.tile_zeros(shape=(32, 32), dtype=float, storage="shared")
+LOAD_Q = 'q = wp.tile_load(Q, shape=(32, 32), offset=(i * 32, 0), storage="shared")\n'
+START = f"""
+{LOAD_Q}o = wp.tile_zeros(shape=(32, 32), dtype=float, storage="shared")
 highest = wp.tile_full(shape=32, value=-1.0e30, dtype=float)
 total = wp.tile_zeros(shape=32, dtype=float)
 """
@@ -226,6 +226,13 @@ FORMS: dict[str, Form] = {
         + indented(BODY, 12)
         + indented(STORE.replace("i * 32", "tile * 32"), 8),
         blocks=1,
+    ),
+    "a left operand that an outer loop uses again": Form(
+        HEAD.format(backward=False)
+        + indented(LOAD_Q + "for again in range(Q.shape[0] // 32):", 4)
+        + indented(START.replace(LOAD_Q, "") + LOOP, 8)
+        + indented(BODY, 12)
+        + indented(STORE, 8),
     ),
     "a break before the loads": Form(
         kernel("if step == 128:\n    break\n" + BODY),

@@ -26,7 +26,7 @@ struct ChainBuffer {
 
     inline __device__ void start(unsigned memory, unsigned offset, unsigned stage_bytes)
     {
-        current = (memory + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT + offset;
+        current = uniform((memory + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT) + offset;
         sum = 2 * current + stage_bytes;
     }
     inline __device__ unsigned next() const { return sum - current; }
@@ -171,10 +171,16 @@ inline __device__ Elements<float, ROWS / 8> reduce_fragment(const Function& func
                 }
                 total = function(y[0], y[1]);
             } else {
-                total = function(x[0][0], x[0][1]);
+                float y[WIDTH];
 #pragma unroll
-                for (int j = 1; j < WIDTH; ++j)
-                    total = function(total, function(x[j][0], x[j][1]));
+                for (int j = 0; j < WIDTH; ++j)
+                    y[j] = function(x[j][0], x[j][1]);
+#pragma unroll
+                for (int step = 1; step < WIDTH; step *= 2)
+#pragma unroll
+                    for (int j = 0; j + step < WIDTH; j += 2 * step)
+                        y[j] = function(y[j], y[j + step]);
+                total = y[0];
                 total = function(total, __shfl_xor_sync(ALL, total, 2));
                 total = function(total, __shfl_xor_sync(ALL, total, 1));
             }

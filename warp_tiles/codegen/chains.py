@@ -45,7 +45,7 @@ from warp_tiles.gemm.rejected import accepted, refuse, rejectable
 _HALVES = ("float16", "bfloat16")
 _ROWS = 16  # of an instruction
 _MOST_REGISTERS = 176  # that matrices take in a thread; others need the rest
-_OTHER_REGISTERS: dict[LoopInstruction, int] = {"wgmma": 48, "mma_m16n8k16": 96}  # of a thread, by estimate
+_OTHER_REGISTERS: dict[LoopInstruction, int] = {"wgmma": 56, "mma_m16n8k16": 96}  # of a thread, by estimate
 _BROADCAST = "tile_broadcast"
 
 
