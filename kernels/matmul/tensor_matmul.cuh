@@ -19,8 +19,13 @@
 // A stage has rows of 128 bytes, whose 16-byte vectors are permuted (swizzling mode 128B). An operand that is contiguous along K has
 // a row for each of its rows of M or N. An operand that is contiguous along M or N has panels of 128 bytes of it, with a row for
 // each element of K. Elements outside of the arrays are zeros when they are loaded, and are not stored.
+//
+// Blocks may form clusters, whose tiles lie side by side. Then an item is a tile or slice for each block of a cluster. The blocks of a row
+// share A's part of a stage, those of a column B's: each loads a piece of it, for all of them. So a block fills stages of the blocks of its
+// row and column, and a stage is empty when these blocks have multiplied theirs. Tiles outside of C are computed, too, and not stored.
 #pragma once
 
+#include "arch/cluster.cuh"
 #include "arch/convert.cuh"
 #include "arch/ldmatrix.cuh"
 #include "arch/memory.cuh"
@@ -53,8 +58,8 @@ struct alignas(64) TensorMap {
 struct Arguments {
     int m, n, k, batch;         // none is 0
     int a_step, b_step;         // 1, or 0 if all matrices of the batch have the same operand
-    int group;                  // rows of tiles that blocks with consecutive numbers compute column by column
-    int whole, slices;          // tiles without slices, and the slices of each of the others
+    int group;                  // rows of tiles that blocks with consecutive numbers compute column by column; of clusters' tiles
+    int whole, slices;          // tiles without slices, and the slices of each of the others; of clusters' tiles
     float alpha, beta;
     const float* factor;        // of alpha; null for 1
     const void* bias;           // read if the configuration has one
@@ -65,9 +70,9 @@ struct Arguments {
 
 // The element types of A and B, of C and of the bias (void without one), a class whose of() is applied to each element of C (void
 // without one), the rows and columns of a tile, the number of stages, whether A is contiguous along M and B along N, whether C is read,
-// and whether tiles have slices of K.
+// whether tiles have slices of K, and the blocks of a cluster along M and N.
 template <class T_, class Out_, class Bias_, class Function_, int M, int N, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA,
-          bool SLICES>
+          bool SLICES, int CLUSTER_ROWS = 1, int CLUSTER_COLUMNS = 1>
 struct Config {
     using T = T_;
     using Out = Out_;
@@ -81,12 +86,20 @@ struct Config {
     static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of C in a chunk
     static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES;
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
+    static constexpr int CLUSTER_M = CLUSTER_ROWS, CLUSTER_N = CLUSTER_COLUMNS, CLUSTER = CLUSTER_M * CLUSTER_N;  // blocks
+    static constexpr int SHARING = CLUSTER_M + CLUSTER_N - 1;  // blocks of a row and a column
 
     static_assert(M % (ROWS * OWNERS) == 0 && N % COLUMNS == 0, "a tile has whole instructions and chunks");
     static_assert(!(OWNERS > 1 && HAS_SLICES), "one warpgroup counts the slices of a tile");
+    static_assert((A_MN ? TILE_K : M) % (CLUSTER_N * PATTERN_ROWS) == 0 && (B_MN ? TILE_K : N) % (CLUSTER_M * PATTERN_ROWS) == 0,
+                  "a piece of a stage has whole swizzling patterns");
 
     // The first row of a warpgroup's part of a tile
     static WT_DEVICE int first_row(int group) { return OWNERS > 1 ? group * BLOCKS * ROWS : 0; }
+
+    // The block's row and column in its cluster, whose blocks have consecutive numbers along M, then along N
+    static WT_DEVICE int cluster_row() { return int(blockIdx.x) % CLUSTER % CLUSTER_M; }
+    static WT_DEVICE int cluster_column() { return int(blockIdx.x) % CLUSTER / CLUSTER_M; }
 };
 
 constexpr int ALIGNMENT = 1024;  // of a stage: the swizzling pattern repeats after so many bytes
@@ -130,16 +143,17 @@ struct Tile {
     int row, column, matrix, start, end, slice, split;
 };
 
-// The tiles and slices of a block
+// The tiles and slices of a block. The numbers are those of the cluster.
 template <class P> struct Tiles {
+    static constexpr int ROWS_OF_CLUSTER = P::CLUSTER_M * P::TILE_M, COLUMNS_OF_CLUSTER = P::CLUSTER_N * P::TILE_N;
     const Arguments& given;
     int rows, columns, count;
-    int number = int(blockIdx.x);
+    int number = int(blockIdx.x) / P::CLUSTER;
 
     explicit WT_DEVICE Tiles(const Arguments& of)
     : given(of)
-    , rows((given.m + P::TILE_M - 1) / P::TILE_M)
-    , columns((given.n + P::TILE_N - 1) / P::TILE_N)
+    , rows((given.m + ROWS_OF_CLUSTER - 1) / ROWS_OF_CLUSTER)
+    , columns((given.n + COLUMNS_OF_CLUSTER - 1) / COLUMNS_OF_CLUSTER)
     , count(given.whole + (rows * columns * given.batch - given.whole) * given.slices)
     {
     }
@@ -159,18 +173,35 @@ template <class P> struct Tiles {
         }
         const int matrix = tile / (rows * columns), index = tile % (rows * columns), group = given.group;
         const int first = index / (group * columns) * group, height = min(group, rows - first), within = index - first * columns;
-        number += int(gridDim.x);
-        return {(first + within % height) * P::TILE_M, within / height * P::TILE_N, matrix, start, end, slice, split};
+        number += int(gridDim.x) / P::CLUSTER;
+        Tile found {(first + within % height) * ROWS_OF_CLUSTER, within / height * COLUMNS_OF_CLUSTER, matrix, start, end, slice, split};
+        if constexpr (P::CLUSTER > 1) {
+            found.row += P::cluster_row() * P::TILE_M;
+            found.column += P::cluster_column() * P::TILE_N;
+            found.split = split * P::CLUSTER + int(blockIdx.x) % P::CLUSTER;
+        }
+        return found;
     }
 };
 
 // ---- loads
 
-// Starts the copies of an operand's elements (x, k) and EXTENT - 1 more rows or columns to a stage.
-template <int EXTENT, int DEPTH, bool ALONG_MN>
-WT_DEVICE void copy_operand(u32 to, u32 full, const TensorMap& map, int x, int k, int matrix)
+// Starts the copies of an operand's elements (x, k) and EXTENT - 1 more rows or columns to a stage: all of them, or one of several pieces
+// to all `blocks` that share them.
+template <int EXTENT, int DEPTH, bool ALONG_MN, int PIECES>
+WT_DEVICE void copy_operand(u32 to, u32 full, const TensorMap& map, int x, int k, int matrix, int piece, u16 blocks)
 {
-    if constexpr (ALONG_MN) {
+    if constexpr (PIECES > 1) {
+        constexpr int LINES = (ALONG_MN ? DEPTH : EXTENT) / PIECES;
+        to += piece * LINES * ROW_BYTES;
+        if constexpr (ALONG_MN) {
+#pragma unroll
+            for (int done = 0; done < EXTENT; done += DEPTH)
+                copy_tensor_to_blocks(to + done * ROW_BYTES, &map, full, x + done, k + piece * LINES, matrix, blocks);
+        } else {
+            copy_tensor_to_blocks(to, &map, full, k, x + piece * LINES, matrix, blocks);
+        }
+    } else if constexpr (ALONG_MN) {
 #pragma unroll
         for (int done = 0; done < EXTENT; done += DEPTH)  // a panel is as wide as deep
             copy_tensor(to + done * ROW_BYTES, &map, full, x + done, k, matrix);
@@ -181,13 +212,20 @@ WT_DEVICE void copy_operand(u32 to, u32 full, const TensorMap& map, int x, int k
 
 template <class P> WT_DEVICE void load_tiles(Ring<P> ring, const TensorMap& a, const TensorMap& b, const Arguments& given)
 {
+    const int row = P::cluster_row(), column = P::cluster_column();
+    u16 blocks_of_row = 0;
+    for (int i = 0; i < P::CLUSTER_N; ++i)
+        blocks_of_row |= 1 << (i * P::CLUSTER_M + row);
+    const u16 blocks_of_column = ((1 << P::CLUSTER_M) - 1) << column * P::CLUSTER_M;
     for (Tiles<P> tiles(given); tiles.has_next();) {
         const Tile tile = tiles.next();
         for (int k = tile.start; k < tile.end; k += P::TILE_K, ring.advance()) {
             mbarrier_wait(ring.empty(), ring.parity ^ 1);  // in the first round, nobody has to empty it
             mbarrier_arrive_and_expect(ring.full(), P::STAGE_BYTES);
-            copy_operand<P::TILE_M, P::TILE_K, P::A_MN>(ring.a(), ring.full(), a, tile.row, k, tile.matrix * given.a_step);
-            copy_operand<P::TILE_N, P::TILE_K, P::B_MN>(ring.b(), ring.full(), b, tile.column, k, tile.matrix * given.b_step);
+            copy_operand<P::TILE_M, P::TILE_K, P::A_MN, P::CLUSTER_N>(
+                ring.a(), ring.full(), a, tile.row, k, tile.matrix * given.a_step, column, blocks_of_row);
+            copy_operand<P::TILE_N, P::TILE_K, P::B_MN, P::CLUSTER_M>(
+                ring.b(), ring.full(), b, tile.column, k, tile.matrix * given.b_step, row, blocks_of_column);
         }
     }
 }
@@ -375,6 +413,22 @@ template <int DEPTH, bool ALONG_MN> WT_DEVICE u64 operand(u32 start)
     return wgmma_operand(start, PATTERN_ROWS * ROW_BYTES, DEPTH * ROW_BYTES, ROW_BYTES);
 }
 
+// A warp has multiplied a stage, which the blocks of this one's row and column fill. Its mbarrier has the same place in all blocks.
+template <class P> WT_DEVICE void empty_stage(u32 empty)
+{
+    if constexpr (P::CLUSTER == 1) {
+        mbarrier_arrive(empty);
+    } else {
+        const int row = P::cluster_row(), column = P::cluster_column();
+#pragma unroll
+        for (int i = 0; i < P::CLUSTER_N; ++i)
+            mbarrier_arrive_at_block(shared_address_of_block(empty, i * P::CLUSTER_M + row));
+#pragma unroll
+        for (int i = 1; i < P::CLUSTER_M; ++i)
+            mbarrier_arrive_at_block(shared_address_of_block(empty, column * P::CLUSTER_M + (row + i) % P::CLUSTER_M));
+    }
+}
+
 template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& c, const Arguments& given, int group)
 {
     constexpr int A_STEP = P::A_MN ? P::STEP * ROW_BYTES : 32, B_STEP = P::B_MN ? P::STEP * ROW_BYTES : 32;  // bytes
@@ -415,7 +469,7 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
             }
             wgmma_wait<1>();  // until the products of the stage before are complete
             if (is_first_lane && k != tile.start)
-                mbarrier_arrive(multiplied);
+                empty_stage<P>(multiplied);
             multiplied = ring.empty();
         }
         if (P::OWNERS == 1 && is_first_lane)
@@ -425,7 +479,7 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
         for (int i = 0; i < P::BLOCKS; ++i)
             wgmma_has_written(accumulators[i]);
         if (is_first_lane && tile.start < tile.end)
-            mbarrier_arrive(multiplied);
+            empty_stage<P>(multiplied);
         if constexpr (P::HAS_SLICES)
             if (tile.slice >= 0) {
                 if (!add_slices<P>(accumulators, ring, given, group, tile))
@@ -449,7 +503,7 @@ template <class P> WT_DEVICE void matmul(const TensorMap& a, const TensorMap& b,
         prefetch_tensor_map(&c);
         for (int stage = 0; stage < P::STAGES; ++stage, ring.advance()) {
             mbarrier_initialize(ring.full(), 1);
-            mbarrier_initialize(ring.empty(), P::OWNERS * WARPGROUP / 32);
+            mbarrier_initialize(ring.empty(), P::SHARING * P::OWNERS * WARPGROUP / 32);
         }
         ring.parity = 0;
         for (int group = 0; group < MULTIPLYING; ++group)
@@ -458,7 +512,12 @@ template <class P> WT_DEVICE void matmul(const TensorMap& a, const TensorMap& b,
             mbarrier_initialize(ring.previous(0, 0) + 8 * number, 1);
         fence_initialized_mbarriers();
     }
-    __syncthreads();
+    if constexpr (P::CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
+    } else {
+        __syncthreads();
+    }
     const int warpgroup = __shfl_sync(0xffffffffu, int(threadIdx.x) / WARPGROUP, 0);  // the compiler learns that lanes agree
     if (warpgroup == MULTIPLYING) {
         keep_registers<LOADING_REGISTERS>();
@@ -469,6 +528,10 @@ template <class P> WT_DEVICE void matmul(const TensorMap& a, const TensorMap& b,
         multiply_tiles(ring, c, given, warpgroup);
         if (threadIdx.x % WARPGROUP == 0)
             wait_for_tensor_stores<0>();
+    }
+    if constexpr (P::CLUSTER > 1) {  // other blocks arrive at this one's mbarriers
+        cluster_arrive();
+        cluster_wait();
     }
 }
 

@@ -56,6 +56,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self.launches: list[tuple[int, dict[str, Any]]] = []
+        self.clusters = 7
 
     def launch(self, blocks: int, parameters: Any) -> None:
         given = tensor_matmul._Arguments.from_address(parameters[3])
@@ -140,6 +141,28 @@ def test_slices_get_a_workspace(product: TensorMatmul, kernel: Kernel, monkeypat
     ((blocks, given),) = kernel.launches
     assert blocks == 7
     assert {"whole": 7, "slices": 3, "sums": 4096, "arrived": 8192}.items() <= given.items()
+
+
+def test_clusters_share_the_boxes_of_their_copies(
+    product: TensorMatmul, driver: Driver, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = launch_candidate(CALL.problem, (128, 128), 1, Gpu(90, 132), (2, 4))
+    assert launch.slices.whole == 4 * 4, "clusters of 256 rows and 512 columns"
+    plan = replace(product.plan, chosen=replace(launch, slices=Slices(5, 2, 3)))
+    asked: list[tuple[int, ...]] = []
+
+    @contextmanager
+    def workspace(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
+        asked.append((size_bytes, counters))
+        yield Workspace(4096, 8192)
+
+    monkeypatch.setattr(tensor_matmul, "workspace", workspace)
+    TensorMatmul(CALL, plan, product.device, False, lambda: None).run(A, B, C, 64, 0.5, 0.0)
+    assert [one[5] for one in driver.maps] == [(64, 32, 1), (64, 32, 1), (64, 64, 1)]
+    assert asked == [(8 * 2 * 3 * 128 * 128 * 4, 8 * 2)]
+    ((blocks, given),) = kernel.launches
+    assert blocks == 7 * 8, "as many clusters as the GPU runs at a time"
+    assert (given["whole"], given["slices"], given["group"]) == (5, 3, 4)
 
 
 def test_the_maps_of_the_last_arrays_are_kept(product: TensorMatmul, driver: Driver) -> None:

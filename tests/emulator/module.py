@@ -183,8 +183,9 @@ class EmulatedModule:
         arguments: Sequence[bytes],
         memory: Memory,
         shared_bytes: int,
+        cluster: int = 1,
     ) -> Outcome:
-        """Run a kernel on all blocks, one after the other.
+        """Run a kernel on all blocks or clusters, one after the other.
 
         Args:
             kernel: Name in the source.
@@ -193,11 +194,12 @@ class EmulatedModule:
             arguments: The bytes of each argument.
             memory: The arrays that arguments point to.
             shared_bytes: Dynamic shared memory per block.
+            cluster: Blocks per cluster.
         """
         number = next(self._numbers)
         request, answer = (self._program.with_name(f"{name}_{number}") for name in ("request", "answer"))
         words = struct.Struct("<Q").pack
-        parts = [_text(kernel), *map(words, (blocks, threads, self._arch, shared_bytes))]
+        parts = [_text(kernel), *map(words, (blocks, threads, cluster, self._arch, shared_bytes))]
         parts.append(words(len(memory.places)))
         for name, (offset, size) in memory.places.items():
             parts += [_text(name), words(offset), words(size)]

@@ -21,11 +21,11 @@ from tests.mutation.made import changes
 from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
-from warp_tiles.gemm.tensor_kernel import HEADER, ROW_BYTES, ROWS, STEP_US, THREADS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import HEADER, ROW_BYTES, STEP_US, THREADS, TensorKernel
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 
-BLOCKS = 2
+CLUSTERS = 2
 KERNELS = (
     TensorKernel("float16", "float32", 128, 128),
     TensorKernel("bfloat16", "bfloat16", 128, 192, True, True, False, "bfloat16"),
@@ -39,6 +39,11 @@ KERNELS = (
     TensorKernel("float16", "float16", 128, 256, True, False, True, "float16"),
     TensorKernel("float32", "float32", 128, 256),
     TensorKernel("float16", "float16", 64, 64, False, True, True, has_slices=True),  # one chunk
+    TensorKernel("float16", "float16", 128, 256, False, True, cluster_m=2),
+    TensorKernel("bfloat16", "float32", 64, 128, True, False, True, cluster_n=2),
+    TensorKernel("float16", "float16", 64, 64, True, True, has_slices=True, cluster_m=2, cluster_n=2),
+    TensorKernel("float32", "float32", 128, 64, cluster_m=4, cluster_n=1),
+    TensorKernel("float16", "float16", 64, 192, False, False, True, "float16", cluster_m=1, cluster_n=4),
 )
 FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
@@ -46,6 +51,7 @@ SLICED = replace(SMALL, has_beta=True, has_slices=True)
 READING = replace(SMALL, out="float16", tile_m=192, a_along_m=True, b_along_n=True, has_beta=True)
 ODD = replace(SMALL, out="float16", tile_n=192)  # three chunks
 LARGE = replace(SMALL, out="float16", tile_m=128, tile_n=256)  # both warpgroups compute a tile
+CLUSTERED = replace(SMALL, a_along_m=True, cluster_m=2, cluster_n=2)
 STAGES = 3  # of the mutated kernels, so that few products fill their ring
 TEXT = (kernels_folder() / HEADER).read_text("utf-8")
 # hints, what the compiler alone needs, and lanes that the emulator does not let diverge
@@ -54,6 +60,7 @@ UNNEEDED = re.compile(
 )
 # parts of calls that other kernels than SMALL have
 CALLS = {
+    **dict.fromkeys(("_to_blocks", "_at_block", "cluster_"), CLUSTERED),
     "// while the tile": READING,
     "chunks.read_first()": SLICED,
     "wait_for_tensor_stores<0>(); (2)": ODD,
@@ -98,6 +105,7 @@ SIZES: dict[TensorKernel, tuple[tuple[int, int, int], dict[str, Any]]] = {
     READING: ((200, 136, 136), {"beta": 2.0}),
     ODD: ((136, 200, 136), {}),
     LARGE: ((136, 264, 264), {}),
+    CLUSTERED: ((200, 136, 264), {}),
 }
 
 
@@ -149,26 +157,22 @@ class Product:
         rng = np.random.default_rng(sum(sizes))
         a, b = rng.integers(-2, 3, (batch, m, k)), rng.integers(-2, 3, (1 if is_shared else batch, k, n))
         c, bias = rng.integers(-50, 51, (batch, m, n)), rng.integers(-50, 51, n)
-        tiles = batch * -(-m // kernel.tile_m) * -(-n // kernel.tile_n)
-        whole = tiles if slices == 1 else tiles // BLOCKS * BLOCKS
-        rows = -(-m // kernel.tile_m)
+        rows, columns = -(-m // (kernel.cluster_m * kernel.tile_m)), -(-n // (kernel.cluster_n * kernel.tile_n))
+        tiles = batch * rows * columns
+        whole = tiles if slices == 1 else tiles // CLUSTERS * CLUSTERS
         self.given = _Arguments(m, n, k, batch, 1, not is_shared, rows, whole, slices, alpha, beta)
         if slices > 1:
-            split = tiles - whole
+            split = (tiles - whole) * kernel.cluster
             sums = np.full(split * slices * kernel.tile_m * kernel.tile_n, np.nan, np.float32)
             self.given.sums = self.memory.add("sums", sums)
             self.given.arrived = self.memory.add("arrived", np.zeros(split, np.int32))
         lines_a, lines_b = (a.swapaxes(1, 2) if kernel.a_along_m else a), (b if kernel.b_along_n else b.swapaxes(1, 2))
-        tile_k = kernel.tile_k
+        lines_c = c if kernel.has_beta else np.full(c.shape, np.nan)
         self.maps = [
-            self._map("a", lines_a, kernel.a, (tile_k, tile_k if kernel.a_along_m else kernel.tile_m)),
-            self._map("b", lines_b, kernel.a, (tile_k, tile_k if kernel.b_along_n else kernel.tile_n)),
-            self._map(
-                "c",
-                c if kernel.has_beta else np.full(c.shape, np.nan),
-                kernel.out,
-                (ROW_BYTES // DTYPE_BYTES[kernel.out], ROWS),
-            ),
+            self._map(name, lines, dtype, box)
+            for name, lines, dtype, box in zip(
+                "abc", (lines_a, lines_b, lines_c), (kernel.a, kernel.a, kernel.out), kernel.boxes
+            )
         ]
         self.expected = alpha * (1.0 if factor is None else factor) * (a.astype(float) @ b.astype(float))
         if kernel.has_beta:
@@ -192,9 +196,9 @@ class Product:
 
     def run(self, module: EmulatedModule, number: int) -> Outcome:
         """Launches the kernel with this number."""
-        return module.launch(
-            f"kernel_{number}", BLOCKS, THREADS, [*self.maps, bytes(self.given)], self.memory, self.kernel.shared_bytes
-        )
+        arguments, cluster = [*self.maps, bytes(self.given)], self.kernel.cluster
+        name, shared_bytes = f"kernel_{number}", self.kernel.shared_bytes
+        return module.launch(name, CLUSTERS * cluster, THREADS, arguments, self.memory, shared_bytes, cluster)
 
     def check(self, module: EmulatedModule, number: int) -> None:
         """Launches the kernel. Its result is exact, but for one rounding to C's type."""
@@ -238,6 +242,13 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (11, (264, 136, 136), {"beta": 2.0}),
     (11, (136, 72, 72), {"batch": 3, "beta": 2.0}),
     (11, (320, 190, 264), {"slices": 3, "beta": -1.0}),  # whole tiles, and one with slices
+    (12, (520, 264, 6 * 64 + 24), {}),  # six clusters' tiles, some of them outside of C
+    (12, (136, 520, 72), {"batch": 2}),
+    (13, (136, 520, 9 * 64 + 24), {"beta": 2.0}),
+    (14, (200, 200, 600), {"slices": 3}),  # four clusters' tiles
+    (14, (300, 120, 600), {"slices": 3}),  # three, of which the last one has slices
+    (15, (520, 136, 8 * 32 + 8), {}),
+    (16, (136, 1000, 6 * 64 + 24), {"beta": 2.0}),
     (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:

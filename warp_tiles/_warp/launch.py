@@ -374,21 +374,42 @@ _RELAXED_CAPTURE = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _MAX_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
+class _LaunchConfig(ctypes.Structure):
+    """``CUlaunchConfig`` without attributes."""
+
+    _fields_ = (
+        *(
+            (name, ctypes.c_uint)
+            for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_bytes")
+        ),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
 class NativeKernel:
     """A kernel from a cubin, which is loaded into a device's context and stays there. Thread-safe.
 
-    The kernel's function has C linkage. ``shared_bytes`` is the dynamic shared memory of a block.
+    The kernel's function has C linkage.
+
+    Args:
+        shared_bytes: The dynamic shared memory of a block.
+        cluster: The blocks of a cluster, which are constants of the code.
+
+    Attributes:
+        clusters: How many of them the device runs at a time; for blocks without a cluster, its multiprocessors.
 
     Raises:
         LinkError: The driver refuses the cubin or the shared memory.
     """
 
-    def __init__(self, device: Any, code: bytes, name: str, threads: int, shared_bytes: int) -> None:
+    def __init__(self, device: Any, code: bytes, name: str, threads: int, shared_bytes: int, cluster: int = 1) -> None:
         def checked(driver_function: str, *arguments: Any) -> None:
             if error := driver.call(driver_function, *arguments):
                 raise LinkError(f"the driver refuses kernel {name} on {device}: {error}")
 
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        module, function, clusters = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int(device.sm_count)
         mode = ctypes.c_int(_RELAXED_CAPTURE)
         checked("cuCtxPushCurrent_v2", ctypes.c_void_p(device.context))
         try:
@@ -397,10 +418,16 @@ class NativeKernel:
                 checked("cuModuleLoadData", ctypes.byref(module), code)
                 checked("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
                 checked("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
+                if cluster > 1:
+                    config = _LaunchConfig(cluster, 1, 1, threads, 1, 1, shared_bytes)
+                    checked("cuOccupancyMaxActiveClusters", ctypes.byref(clusters), function, ctypes.byref(config))
             finally:
                 driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         finally:
             driver.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        if not clusters.value:
+            raise LinkError(f"{device} cannot run clusters of {cluster} blocks of kernel {name}")
+        self.clusters = clusters.value
         self._what = f"kernel {name} on {device}"
         self._runtime = runtime()
         self._native = self._runtime.core.wp_cuda_launch_kernel

@@ -18,7 +18,7 @@ from warp_tiles.array_products.workspace import workspace
 from warp_tiles.gemm.hardware import WGMMA_ARCH
 from warp_tiles.gemm.matmul_problem import ALIGNED, Candidate, MatmulPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, ROW_BYTES, ROWS, THREADS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, THREADS, TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.util import driver
 from warp_tiles.util.warn import warn_once
@@ -78,8 +78,8 @@ class TensorMatmul:
         self._views = (call.a, call.b, call.out)
         self._maps: dict[tuple[int, int, int], tuple[Any, ...]] = {}
         self._given = _arguments(call, plan.chosen)
-        self._blocks = min(slices.items, device.sm_count)  # each computes several
-        self._counters, self._workspace_bytes = slices.split, kernel.workspace_bytes(slices)
+        self._blocks = min(slices.items, self._native.clusters) * kernel.cluster  # each computes several items
+        self._counters, self._workspace_bytes = slices.split * kernel.cluster, kernel.workspace_bytes(slices)
 
     def is_current(self) -> bool:
         """True, unless settings that count have changed, or the module of its function or of a loop that was needed."""
@@ -116,14 +116,10 @@ class TensorMatmul:
         """The addresses of the parameters and the maps of these arrays; None if the driver refuses a map."""
         kernel = self._kernel
         a, b, out = self._views
-        across = kernel.tile_k  # a panel is as deep as wide
-        boxes = (
-            (kernel.tile_k, across if kernel.a_along_m else kernel.tile_m),
-            (kernel.tile_k, across if kernel.b_along_n else kernel.tile_n),
-            (ROW_BYTES // DTYPE_BYTES[kernel.out], ROWS),
-        )
         with wp.ScopedDevice(self.device):  # a new thread has no context
-            maps = [TensorMap.of(view, at, box) for view, at, box in zip((a.stored, b.stored, out), pointers, boxes)]
+            maps = [
+                TensorMap.of(view, at, box) for view, at, box in zip((a.stored, b.stored, out), pointers, kernel.boxes)
+            ]
         if any(one is None for one in maps):
             warn_of_loop(self.plan, f"the driver refuses a tensor map of its arrays on {self.device}")
             return None
@@ -157,7 +153,7 @@ def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | N
     hooks = installed()
     assert hooks is not None  # else the plan has no kernel
     code = cubin_of(hooks.engine, kernel, current(), function)
-    return NativeKernel(wp.get_device(alias), code, kernel.name, THREADS, kernel.shared_bytes)
+    return NativeKernel(wp.get_device(alias), code, kernel.name, THREADS, kernel.shared_bytes, kernel.cluster)
 
 
 def _arguments(call: MatmulCall, launch: Candidate) -> _Arguments:

@@ -45,6 +45,7 @@ from warp_tiles.gemm.tensor_kernel import (
     TensorKernel,
     launch_us,
     overlapped,
+    resident_clusters,
 )
 
 # ---- constants of architectures and types
@@ -301,14 +302,26 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
                 yield launch_candidate(problem, tile, count, gpu)
 
 
-def launch_candidate(problem: MatmulProblem, tile: tuple[int, int], slices: int, gpu: Gpu) -> Candidate:
+def launch_candidate(
+    problem: MatmulProblem, tile: tuple[int, int], slices: int, gpu: Gpu, cluster: tuple[int, int] = (1, 1)
+) -> Candidate:
     """The launch of the kernel with tensor copies with a tile, of which the last ones have so many slices of K."""
     p, is_split = problem, slices > 1
     along_m, along_n = p.a_transposed, not p.b_transposed
-    kernel = TensorKernel(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, is_split)
-    config = MatmulConfig(*tile, kernel.tile_k, THREADS, slices, _group(p, tile[0]), tensor_copies=True)
-    tiles = _tiles_of(p, config)
-    rest = tiles % gpu.multiprocessors if is_split else 0
+    kernel = TensorKernel(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, is_split, *cluster)
+    rows, columns = (side * count for side, count in zip(tile, cluster))
+    config = MatmulConfig(
+        *tile,
+        kernel.tile_k,
+        THREADS,
+        slices,
+        _group(p, rows),
+        cluster_m=cluster[0],
+        cluster_n=cluster[1],
+        tensor_copies=True,
+    )
+    tiles = p.batch * _ceil(p.m, rows) * _ceil(p.n, columns)
+    rest = tiles % resident_clusters(gpu.multiprocessors, kernel.cluster) if is_split else 0
     work = Slices(tiles - rest, rest, slices)
     time_us = launch_us(kernel, work, p.m, p.n, p.k, p.array_bytes, gpu.multiprocessors)
     return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)

@@ -141,6 +141,7 @@ class MatmulConfig:
         copies_a, copies_b: True if the operand is first copied to lines that are aligned.
         tensor_copies: True for the kernel with tensor copies, and not the loop of a Warp kernel. The kernel decides
             about ``tile_k``, ``threads`` and ``group``; only its last tiles have slices.
+        cluster_m, cluster_n: Blocks of this kernel along M and N that share their loads.
     """
 
     tile_m: int
@@ -152,6 +153,8 @@ class MatmulConfig:
     copies_a: bool = False
     copies_b: bool = False
     tensor_copies: bool = False
+    cluster_m: int = 1
+    cluster_n: int = 1
 
     @property
     def tile(self) -> tuple[int, int, int]:

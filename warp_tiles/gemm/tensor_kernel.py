@@ -38,6 +38,7 @@ MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registe
 _MOST_OWN_SUMS = 128 * 192  # of a tile that one warpgroup computes
 _SUM_BYTES = 4
 MOST_SLICES = 8
+_PAIR = 2  # blocks: all multiprocessors have a neighbour
 STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
 ROWS = 64  # of C, that a warpgroup stores at a time
@@ -49,7 +50,7 @@ _FIXED_BYTES = _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * _GROUP_BYTES
 
 @dataclass(frozen=True)
 class Slices:
-    """The work of a launch: whole tiles, and the last ones in slices of K.
+    """The work of a launch: whole tiles, and the last ones in slices of K. A cluster's tiles count as one.
 
     Attributes:
         whole: Tiles without slices.
@@ -70,17 +71,23 @@ class Slices:
 NO_WORK = Slices(0)
 
 
+def resident_clusters(multiprocessors: int, blocks: int) -> int:
+    """About the clusters of so many blocks that a GPU runs at a time: parts of it have an odd multiple of two."""
+    return multiprocessors // blocks - (blocks > _PAIR)
+
+
 def launch_us(
     kernel: TensorKernel, slices: Slices, m: int, n: int, k: int, array_bytes: int, multiprocessors: int
 ) -> float:
     """Estimated time of a launch in microseconds."""
     tile, size = (kernel.tile_m, kernel.tile_n), DTYPE_BYTES[kernel.a]
     lengths = m if kernel.a_along_m else k, n if kernel.b_along_n else k
-    rows_us = sum(side * _row_us(length * size) for side, length in zip(tile, lengths))
+    loaded = kernel.tile_m / kernel.cluster_n, kernel.tile_n / kernel.cluster_m
+    rows_us = sum(side * _row_us(length * size) for side, length in zip(loaded, lengths))
     step_us = max(STEP_US[tile], rows_us)
     steps, elements = -(-k * size // ROW_BYTES), tile[0] * tile[1]
     tile_us = steps * step_us + elements * DTYPE_BYTES[kernel.out] / _STORED
-    time_us = -(-slices.whole // multiprocessors) * tile_us
+    time_us = -(-slices.whole // resident_clusters(multiprocessors, kernel.cluster)) * tile_us
     if slices.split:
         added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
         time_us += -(-steps // slices.count) * step_us + added_us
@@ -109,6 +116,7 @@ class TensorKernel:
         has_beta: True if C is read.
         bias: Element type of the bias; None without one.
         has_slices: True if several blocks may compute slices of K of a tile.
+        cluster_m, cluster_n: Blocks along M and N that share their loads.
         has_function: True if each element of C is the result of a function of the user, of one float32.
     """
 
@@ -122,6 +130,21 @@ class TensorKernel:
     bias: DType | None = None
     has_function: bool = False
     has_slices: bool = False
+    cluster_m: int = 1
+    cluster_n: int = 1
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def boxes(self) -> tuple[tuple[int, int], ...]:
+        """The elements along a row, and the rows, of a copy of A, of B and of C."""
+        depth = self.tile_k  # a panel is as deep as wide
+        a = (depth if self.a_along_m else self.tile_m) // self.cluster_n
+        b = (depth if self.b_along_n else self.tile_n) // self.cluster_m
+        return (depth, a), (depth, b), (ROW_BYTES // DTYPE_BYTES[self.out], ROWS)
 
     @property
     def tile_k(self) -> int:
@@ -149,7 +172,7 @@ class TensorKernel:
 
     def workspace_bytes(self, slices: Slices) -> int:
         """Memory for the sums of slices."""
-        return slices.split * slices.count * self.tile_m * self.tile_n * _SUM_BYTES
+        return self.cluster * slices.split * slices.count * self.tile_m * self.tile_n * _SUM_BYTES
 
     @property
     def name(self) -> str:
@@ -160,6 +183,7 @@ class TensorKernel:
             + (f"_{self.bias}" if self.bias else "")
             + "_function" * self.has_function
             + "_slices" * self.has_slices
+            + (f"_cluster_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else "")
         )
         return f"matmul_{self.a}_{self.out}_{layouts}_{self.tile_m}x{self.tile_n}{more}"
 
@@ -176,6 +200,10 @@ class TensorKernel:
         )
         types = ", ".join(f"wt::{DTYPES[one].code}" if one else "void" for one in (self.a, self.out, self.bias))
         sizes = f"{self.tile_m}, {self.tile_n}, {self.stages}"
+        blocks, bounds = "", "__launch_bounds__(wt_matmul::THREADS, 1)"
+        if self.cluster > 1:
+            blocks = f", {self.cluster_m}, {self.cluster_n}"
+            bounds += f" __cluster_dims__({self.cluster}, 1, 1)"
         declared, applied = "", "void"
         if function:
             declared = (
@@ -185,8 +213,8 @@ class TensorKernel:
         maps = ", ".join(f"const __grid_constant__ wt_matmul::TensorMap {name}" for name in "abc")
         return (
             f'#include "{HEADER}"\n'
-            f"{declared}using P = wt_matmul::Config<{types}, {applied}, {sizes}, {flags}>;\n"
-            'extern "C" __global__ void __launch_bounds__(wt_matmul::THREADS, 1)\n'
+            f"{declared}using P = wt_matmul::Config<{types}, {applied}, {sizes}, {flags}{blocks}>;\n"
+            f'extern "C" __global__ void {bounds}\n'
             f"{self.name}({maps}, const __grid_constant__ wt_matmul::Arguments given)\n"
             "{\n    wt_matmul::matmul<P>(a, b, c, given);\n}\n"
         )

@@ -81,6 +81,22 @@ WT_COPY_TENSOR(cp_async_bulk_tensor_4d_shared_cluster_global_mbarrier_complete_t
 WT_COPY_TENSOR(cp_async_bulk_tensor_5d_shared_cluster_global_mbarrier_complete_tx_bytes, 5)
 #undef WT_COPY_TENSOR
 
+// ---- kernels/arch/cluster.cuh
+
+inline void cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_bytes_multicast_cluster(
+    unsigned to, const void* map, int x, int y, int z, unsigned mbarrier, unsigned blocks)
+{
+    const int start[] = {x, y, z};
+    wt::emulator::start_tensor_copy_to_blocks(to, map, mbarrier, start, 3, blocks);
+}
+inline void mapa_shared_cluster_u32(unsigned& found, unsigned address, unsigned block)
+{
+    found = wt::emulator::address_of_block(address, block);
+}
+inline void mbarrier_arrive_shared_cluster_b64(unsigned mbarrier) { wt::emulator::arrive_at_block(mbarrier); }
+inline void barrier_cluster_arrive_release() { wt::emulator::arrive_at_cluster(); }
+inline void barrier_cluster_wait_acquire() { wt::emulator::wait_for_cluster(); }
+
 // ---- kernels/arch/tensor_store.cuh
 
 inline void cp_async_bulk_tensor_3d_global_shared_cta_bulk_group(const void* map, int x, int y, int z, unsigned from)

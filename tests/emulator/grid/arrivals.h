@@ -43,7 +43,7 @@ public:
 
 private:
     struct Phase {
-        std::bitset<1024> threads;  // those that may access the bytes, as far as they asked
+        std::bitset<most_threads> threads;  // those that may access the bytes, as far as they asked
         std::vector<Readers> waits;
     };
 

@@ -21,7 +21,8 @@ namespace wt::emulator {
 enum class AccessKind { read, write, atomic, mbarrier };  // mbarrier: an instruction that takes an mbarrier
 
 // A logical clock that advances at each barrier of a block and each block. Between two barriers, `order` has the order of the
-// block's threads. Only fences and atomic operations order the accesses of two blocks.
+// block's threads. Only fences and atomic operations order the accesses of two blocks. A cluster counts as one block, and `order`
+// has its barriers.
 class Clock {
 public:
     void start_launch()
@@ -136,7 +137,7 @@ private:
     std::string name_;
     const char* start_ = nullptr;
     std::vector<State> states_;
-    std::array<std::vector<Stamp>, 1024> proxy_fences_;  // of each thread
+    std::array<std::vector<Stamp>, most_threads> proxy_fences_;  // of each thread
     std::vector<Region> regions_;
 };
 

@@ -16,7 +16,8 @@ namespace wt::emulator {
 
 namespace {
 
-constexpr std::size_t window_bytes = 256 * 1024, guard_bytes = 4096;  // a GPU has at most 228 KB
+constexpr std::size_t window_bytes = 256 * 1024, guard_bytes = 4096;  // of a block; a GPU has at most 228 KB
+constexpr int most_blocks = 8;                                        // of a cluster
 constexpr int unset = 0xfe;  // unwritten bytes; they are large negative numbers in every type
 
 }  // namespace
@@ -30,44 +31,53 @@ Grid::Grid(char* arrays, std::size_t arrays_bytes)
     , arrays_bytes_(arrays_bytes)
 {
     // An access beyond the window raises a signal.
-    void* const memory = mmap(nullptr, window_bytes + 2 * guard_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const memory = mmap(nullptr, most_blocks * window_bytes + 2 * guard_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     window_ = static_cast<char*>(memory) + guard_bytes;
-    mprotect(window_, window_bytes, PROT_READ | PROT_WRITE);
+    mprotect(window_, most_blocks * window_bytes, PROT_READ | PROT_WRITE);
     grid = this;
 }
 
-Grid::~Grid() { munmap(window_ - guard_bytes, window_bytes + 2 * guard_bytes); }
+Grid::~Grid() { munmap(window_ - guard_bytes, most_blocks * window_bytes + 2 * guard_bytes); }
 
 std::string Grid::run(const GridLaunch& launch)
 {
     launch_ = launch;
     if (std::size_t(launch.shared_bytes) > window_bytes) return "the emulator has only 256 KB of shared memory";
+    const int cluster = launch.cluster, threads = launch.threads * cluster;
+    if (cluster < 1 || cluster > most_blocks || threads > most_threads) return "the emulator has no clusters of this size";
+    if (launch.blocks % cluster != 0) return "the blocks are not those of whole clusters";
+    if (cluster > 1 && (launch.sm < 90 || launch.threads % warp_lanes != 0)) return "clusters need sm_90 and whole warps";
     clock_.start_launch();
     array_states_.reset("the arrays", arrays_, arrays_bytes_);
     for (const Array& array : launch.arrays) array_states_.add_region(array.name, array.offset, array.size, true);
     blockDim = {unsigned(launch.threads), 1, 1};
     gridDim = {unsigned(launch.blocks), 1, 1};
-    for (int block = 0; block < launch.blocks; ++block) {
-        blockIdx = {unsigned(block), 0, 0};
-        clock_.start_block(launch.threads);
-        std::memset(window_, unset, window_bytes);
-        shared_states_.reset("shared memory", window_, window_bytes);
-        shared_states_.add_region("shared memory", 0, std::size_t(launch.shared_bytes), false);
+    for (int block = first_block_ = 0; block < launch.blocks; block = first_block_ += cluster) {
+        clock_.start_block(threads);
+        std::memset(window_, unset, std::size_t(cluster) * window_bytes);
+        shared_states_.reset("shared memory", window_, std::size_t(cluster) * window_bytes);
+        for (int i = 0; i < cluster; ++i) {
+            const std::string name = cluster == 1 ? "shared memory" : "shared memory of block " + std::to_string(block + i);
+            shared_states_.add_region(name, std::size_t(i) * window_bytes, std::size_t(launch.shared_bytes), false);
+        }
         // It is unknown which of them are written, so all count as initialised.
         static_states_.reset("static memory", &__data_start, std::size_t(&_end - &__data_start));
         static_states_.add_region("static memory", 0, std::size_t(&_end - &__data_start), true);
-        copies_.assign(std::size_t(launch.threads), {});
-        commits_.assign(std::size_t(launch.threads), 0);
+        copies_.assign(std::size_t(threads), {});
+        commits_.assign(std::size_t(threads), 0);
         tensor_copies_.start_block(window_ - shared_start);
-        tensor_stores_.start_block(window_ - shared_start, launch.threads);
-        registers_.start_block(launch.threads);
-        products_.assign(std::size_t(launch.threads + warp_lanes - 1) / warp_lanes, {});
+        tensor_stores_.start_block(window_ - shared_start, threads);
+        registers_.assign(std::size_t(cluster), {});
+        for (Registers& registers : registers_) registers.start_block(launch.threads);
+        cluster_barrier_.start_cluster(threads);
+        products_.assign(std::size_t(threads + warp_lanes - 1) / warp_lanes, {});
         try {
-            run_threads(launch.threads, launch.sm);
-            tensor_copies_.end_block();
+            run_threads(launch.threads, launch.sm, cluster);
+            tensor_copies_.end_block(launch.threads);
             tensor_stores_.end_block();
-            registers_.end_block();
+            for (const Registers& registers : registers_) registers.end_block();
+            cluster_barrier_.end_cluster();
             for (const AsyncProducts& products : products_)
                 if (!products.empty()) throw Fault{"the kernel ends while products are in flight"};
         } catch (const Fault& fault) {
@@ -78,7 +88,11 @@ std::string Grid::run(const GridLaunch& launch)
 }
 
 void Grid::body() { launch_.call(launch_.arguments.data()); }
-void Grid::resumed(int thread) { threadIdx = {unsigned(thread), 0, 0}; }
+void Grid::resumed(int thread)
+{
+    threadIdx = {unsigned(thread % launch_.threads), 0, 0};
+    blockIdx = {unsigned(first_block_ + block_of(thread)), 0, 0};
+}
 
 void Grid::access(AccessKind kind, const void* address, int bytes, int alignment)
 {
@@ -161,10 +175,10 @@ struct Grid::SharedReader : AsyncProducts::Reader {
     void read(unsigned vector) override
     {
         const Access access{thread, "wgmma operand", int(AsyncProducts::vector_bytes)};
-        grid.shared_states_.access(access, AccessKind::read, grid.shared_pointer(vector), access.bytes);
-        grid.shared_states_.check_proxy(access, grid.shared_pointer(vector));
+        grid.shared_states_.access(access, AccessKind::read, grid.shared_pointer(vector, thread), access.bytes);
+        grid.shared_states_.check_proxy(access, grid.shared_pointer(vector, thread));
     }
-    const char* bytes(unsigned address) const override { return static_cast<const char*>(grid.shared_pointer(address)); }
+    const char* bytes(unsigned address) const override { return static_cast<const char*>(grid.shared_pointer(address, thread)); }
 };
 
 void Grid::run_async(Kind kind, int warp, const WarpOperands& lanes)
@@ -172,7 +186,7 @@ void Grid::run_async(Kind kind, int warp, const WarpOperands& lanes)
     AsyncProducts& products = products_[std::size_t(warp)];
     SharedReader reader(*this, warp * warp_lanes);
     if (kind == Kind::keep_registers || kind == Kind::take_registers)
-        registers_.set(warp, lanes[0]->mask, kind == Kind::take_registers);
+        registers_[std::size_t(warp / warps_of_block())].set(warp % warps_of_block(), lanes[0]->mask, kind == Kind::take_registers);
     else if (kind == Kind::wgmma)
         products.issue(warp % 4, lanes, reader);
     else if (kind == Kind::wgmma_commit)
@@ -190,6 +204,7 @@ unsigned mbarrier_of(const Operands& wait) { return *static_cast<const unsigned*
 void Grid::wait_for_phase(unsigned mbarrier, unsigned parity)
 {
     bool complete = false;
+    mbarrier = own(mbarrier);
     with_tensor_copies([&](TensorCopies& copies, int thread) {
         copies.begin_wait(thread, mbarrier, parity);
         complete = copies.is_complete(mbarrier, parity);
@@ -198,11 +213,34 @@ void Grid::wait_for_phase(unsigned mbarrier, unsigned parity)
     with_tensor_copies([&](TensorCopies& copies, int thread) { copies.end_wait(thread, mbarrier); });
 }
 
-bool Grid::has_completed(const Operands& wait) { return tensor_copies_.is_complete(mbarrier_of(wait), unsigned(wait.mask)); }
+void Grid::arrive_at_cluster()
+{
+    guarded([&] { cluster_barrier_.arrive(thread_index()); });
+}
+
+void Grid::wait_for_cluster()
+{
+    bool complete = false;
+    guarded([&] { complete = cluster_barrier_.is_complete(thread_index()); });
+    if (!complete) collective(Kind::cluster_wait, {});
+    cluster_barrier_.end_wait(thread_index());
+}
+
+// A wait for a cluster names no mbarrier.
+bool Grid::has_completed(int thread, const Operands& wait)
+{
+    return wait.a ? tensor_copies_.is_complete(mbarrier_of(wait), unsigned(wait.mask)) : cluster_barrier_.is_complete(thread);
+}
 
 std::string Grid::describe_wait(int thread, const Operands& wait) const
 {
-    return tensor_copies_.describe_wait(thread, mbarrier_of(wait));
+    return wait.a ? tensor_copies_.describe_wait(thread, mbarrier_of(wait)) : cluster_barrier_.describe_wait(thread);
+}
+
+unsigned Grid::in_block(unsigned address, int block) const
+{
+    if (block < 0 || block >= launch_.cluster) throw Fault{"a cluster of " + std::to_string(launch_.cluster) + " blocks has no block " + std::to_string(block)};
+    return address + unsigned(block) * unsigned(window_bytes);
 }
 
 bool Grid::is_global(const void* address) const
@@ -214,15 +252,18 @@ bool Grid::is_global(const void* address) const
 bool Grid::is_shared(const void* address) const
 {
     const char* const at = static_cast<const char*>(address);
-    return at >= window_ && at < window_ + window_bytes;
+    return at >= window_ && at < window_ + std::size_t(launch_.cluster) * window_bytes;
 }
 
 unsigned long Grid::shared_address(const void* pointer) const
 {
-    return static_cast<unsigned long>(static_cast<const char*>(pointer) - window_) + shared_start;
+    return static_cast<unsigned long>(static_cast<const char*>(pointer) - window_) - own(0) + shared_start;
 }
 
-void* Grid::shared_pointer(unsigned long address) const { return window_ + (long(address) - long(shared_start)); }
+void* Grid::shared_pointer(unsigned long address, int thread) const
+{
+    return window_ + (long(address) - long(shared_start)) + in_block(0, block_of(thread));
+}
 
 // Templates access dynamic shared memory, and __shared__ variables that they are given.
 ByteStates& Grid::states_of_templates(const void* address)
@@ -252,7 +293,7 @@ std::size_t Grid::offset_of(const void* address) const
 std::string Grid::describe_misuse(const void* address) const
 {
     const char* const at = static_cast<const char*>(address);
-    if (at < window_ - guard_bytes || at >= window_ + window_bytes + guard_bytes) return "";
+    if (at < window_ - guard_bytes || at >= window_ + most_blocks * window_bytes + guard_bytes) return "";
     return "an access out of bounds at " + shared_states_.describe(address);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A launch of a module's kernel. Its blocks run one after the other.
+// A launch of a module's kernel. Its blocks, or its clusters, run one after the other. A static __shared__ variable is one for all blocks
+// of a cluster, so that they race for it.
 
 #pragma once
 
@@ -9,6 +10,7 @@
 
 #include "machine/threads.h"
 #include "grid/byte_states.h"
+#include "grid/cluster_barrier.h"
 #include "grid/module.h"
 #include "grid/registers.h"
 #include "grid/tensor_copies.h"
@@ -27,6 +29,7 @@ struct GridLaunch {
     void (*call)(void** arguments);
     std::vector<void*> arguments;
     int blocks, threads;
+    int cluster;  // blocks of a cluster
     int sm;  // compute capability, e.g. 90
     int shared_bytes;
     std::vector<Array> arrays;
@@ -61,13 +64,24 @@ public:
         with_tensor_copies([&](TensorCopies&, int thread) { act(tensor_stores_, thread); });
     }
     void wait_for_phase(unsigned mbarrier, unsigned parity);
+    void arrive_at_cluster();
+    void wait_for_cluster();
+
+    // The address in the cluster of an address of the thread's own block, of any block, and of the same one in another block.
+    unsigned own(unsigned address) const { return in_block(address, block_of(thread_index())); }
+    unsigned of_any_block(unsigned address) const { return address < mapped ? own(address) : address - mapped; }
+    unsigned in_block(unsigned address, int block) const;
+    // The address of another block's memory, as mapa gives it
+    unsigned mapped_address(unsigned address, int block) const { return mapped + in_block(address, block); }
 
     bool is_global(const void* address) const;
     bool is_shared(const void* address) const;
     unsigned long shared_address(const void* pointer) const;
-    void* shared_pointer(unsigned long address) const;
+    void* shared_pointer(unsigned long address) const { return shared_pointer(address, thread_index()); }
 
 private:
+    static constexpr unsigned mapped = 1u << 24;  // the least address that mapa gives
+
     struct Copy {
         void* to;
         const void* from;
@@ -80,9 +94,12 @@ private:
     void body() override;
     void resumed(int thread) override;
     void run_async(Kind kind, int warp, const WarpOperands& lanes) override;
-    bool has_completed(const Operands& wait) override;
+    bool has_completed(int thread, const Operands& wait) override;
     std::string describe_wait(int thread, const Operands& wait) const override;
 
+    int block_of(int thread) const { return thread / launch_.threads; }
+    int warps_of_block() const { return (launch_.threads + warp_lanes - 1) / warp_lanes; }
+    void* shared_pointer(unsigned long address, int thread) const;
     ByteStates& states_of_templates(const void* address);
     int read(const Access& access, const void* address, void* to) override;
     int write(const Access& access, void* address, const void* from) override;
@@ -97,14 +114,16 @@ private:
     ByteStates static_states_{clock_};  // of __shared__ variables, which are static variables of the program
     char* arrays_;
     std::size_t arrays_bytes_;
-    char* window_;  // shared memory
+    char* window_;  // shared memory of all blocks of a cluster
+    int first_block_ = 0;  // of the cluster
     GridLaunch launch_{};
     std::vector<std::vector<Copy>> copies_;  // pending copies of each thread
     std::vector<int> commits_;                // groups of copies that each thread has made
     std::vector<AsyncProducts> products_;     // of each warp
     TensorCopies tensor_copies_{clock_, shared_states_, array_states_};
     TensorStores tensor_stores_{tensor_copies_, shared_states_, array_states_};
-    Registers registers_;
+    std::vector<Registers> registers_;  // of each block
+    ClusterBarrier cluster_barrier_{clock_.order};
 };
 
 template <class Act> void Grid::with_tensor_copies(Act&& act)

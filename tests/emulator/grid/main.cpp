@@ -53,6 +53,7 @@ int answer(std::FILE* in, std::FILE* out)
     GridLaunch launch{};
     launch.blocks = int(reader.number());
     launch.threads = int(reader.number());
+    launch.cluster = int(reader.number());
     launch.sm = int(reader.number());
     launch.shared_bytes = int(reader.number());
     launch.arrays.resize(reader.number());

@@ -90,11 +90,11 @@ void wait_for_copies(int pending) { grid->wait_for_copies(pending); }
 
 void start_mbarrier(unsigned mbarrier, unsigned arrivals)
 {
-    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.initialize(thread, mbarrier, arrivals); });
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.initialize(thread, grid->own(mbarrier), arrivals); });
 }
 void end_mbarrier(unsigned mbarrier)
 {
-    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.invalidate(thread, mbarrier); });
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.invalidate(thread, grid->own(mbarrier)); });
 }
 void fence_mbarriers()
 {
@@ -102,18 +102,39 @@ void fence_mbarriers()
 }
 void arrive_and_expect(unsigned mbarrier, unsigned bytes)
 {
-    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.arrive(thread, mbarrier, bytes); });
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.arrive(thread, grid->own(mbarrier), bytes); });
 }
+void arrive_at_block(unsigned mbarrier)
+{
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.arrive(thread, grid->of_any_block(mbarrier), 0); });
+}
+unsigned address_of_block(unsigned address, unsigned block)
+{
+    unsigned found = 0;
+    grid->with_tensor_copies([&](TensorCopies&, int) { found = grid->mapped_address(address, int(block)); });
+    return found;
+}
+void arrive_at_cluster() { grid->arrive_at_cluster(); }
+void wait_for_cluster() { grid->wait_for_cluster(); }
 void wait_for_phase(unsigned mbarrier, unsigned parity) { grid->wait_for_phase(mbarrier, parity); }
 void start_tensor_copy(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank)
 {
     grid->with_tensor_copies([&](TensorCopies& copies, int thread) {
-        copies.copy(thread, to, map, grid->is_global(map), mbarrier, start, rank);
+        copies.copy(thread, grid->own(to), map, grid->is_global(map), grid->own(mbarrier), start, rank);
+    });
+}
+void start_tensor_copy_to_blocks(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank, unsigned blocks)
+{
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) {
+        if (blocks == 0) throw Fault{name_of_thread(thread) + ": tensor copy to no block"};
+        for (int block = 0; blocks >> block != 0; ++block)
+            if (blocks >> block & 1)
+                copies.copy(thread, grid->in_block(to, block), map, grid->is_global(map), grid->in_block(mbarrier, block), start, rank);
     });
 }
 void start_tensor_store(const void* map, const int* start, int rank, unsigned from)
 {
-    grid->with_tensor_stores([&](TensorStores& stores, int thread) { stores.store(thread, map, grid->is_global(map), from, start, rank); });
+    grid->with_tensor_stores([&](TensorStores& stores, int thread) { stores.store(thread, map, grid->is_global(map), grid->own(from), start, rank); });
 }
 void commit_tensor_stores()
 {

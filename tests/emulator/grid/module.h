@@ -51,8 +51,13 @@ void start_mbarrier(unsigned mbarrier, unsigned arrivals);
 void end_mbarrier(unsigned mbarrier);
 void fence_mbarriers();
 void arrive_and_expect(unsigned mbarrier, unsigned bytes);
+void arrive_at_block(unsigned mbarrier);
+unsigned address_of_block(unsigned address, unsigned block);
+void arrive_at_cluster();
+void wait_for_cluster();
 void wait_for_phase(unsigned mbarrier, unsigned parity);
 void start_tensor_copy(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank);
+void start_tensor_copy_to_blocks(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank, unsigned blocks);
 void check_tensor_map(const void* map);
 
 // Tensor copies to global memory, whose bytes arrive at the end of the block

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order of a block's accesses that barriers and mbarriers guarantee: a vector clock for each thread. Barriers of a warp, of some
-// warps or of the block join the clocks of their threads. An arrival at an mbarrier releases what its thread knows, and who waits
+// The order of a block's or a cluster's accesses that barriers and mbarriers guarantee: a vector clock for each thread. Barriers of a
+// warp, of some warps, of the block or of the cluster join the clocks of their threads. An arrival at an mbarrier releases what its thread knows, and who waits
 // for the phase acquires it.
 
 #pragma once
@@ -15,6 +15,8 @@
 #include "machine/warp_times.h"
 
 namespace wt::emulator {
+
+constexpr int most_threads = 4096;  // of a cluster
 
 class Order {
 public:

@@ -23,11 +23,21 @@ void TensorCopies::start_block(char* window)
     mbarriers_.clear();
 }
 
-void TensorCopies::end_block() const
+void TensorCopies::end_block(int threads) const
 {
-    for (const auto& [address, mbarrier] : mbarriers_)
+    for (const auto& [address, mbarrier] : mbarriers_) {
         if (!mbarrier.copies.empty())
             throw Fault{"the kernel ends while tensor copies to the mbarrier at " + describe(address) + " are in flight"};
+        const int block = mbarrier.creator / threads;
+        for (int user = 0; user < most_threads; ++user) {
+            const std::uint32_t time = mbarrier.used[std::size_t(user)];
+            bool is_alive = time == 0 || user / threads == block;  // while one of its threads runs
+            for (int thread = block * threads; thread < (block + 1) * threads && !is_alive; ++thread)
+                is_alive = clock_.order.is_past(user, time, thread);
+            if (!is_alive)
+                throw Fault{name_of_thread(user) + " uses the mbarrier at " + describe(address) + " of another block, which may have ended"};
+        }
+    }
 }
 
 TensorCopies::Mbarrier& TensorCopies::at(const Access& access, unsigned address)
@@ -47,8 +57,8 @@ void TensorCopies::initialize(int thread, unsigned address, unsigned arrivals)
     shared_.start_mbarrier(access, window_ + address);
     Mbarrier mbarrier{thread, shared_.proxy_fences(thread), false, int(arrivals), int(arrivals)};
     mbarrier.numbers.push_back(clock_.arrivals.add());
-    mbarrier.known.assign(1024, 0);
-    mbarrier.used.assign(1024, 0);
+    mbarrier.known.assign(most_threads, 0);
+    mbarrier.used.assign(most_threads, 0);
     mbarriers_.emplace(address, std::move(mbarrier));
 }
 

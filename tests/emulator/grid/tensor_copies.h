@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mbarriers of a block, and the tensor copies that are in flight to them. A copy arrives when a thread waits for its
+// The mbarriers of a cluster's blocks, and the tensor copies that are in flight to them. A copy arrives when a thread waits for its
 // mbarrier, and not before. Until its phase is complete, the destination holds a pattern.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
 
@@ -16,14 +16,14 @@
 
 namespace wt::emulator {
 
-// All functions throw Fault. Addresses are 32-bit addresses of shared memory.
+// All functions throw Fault. Addresses are those of shared memory in the cluster, as Grid::own() gives them.
 class TensorCopies {
 public:
     TensorCopies(Clock& clock, ByteStates& shared, ByteStates& arrays) : clock_(clock), shared_(shared), arrays_(arrays) { }
 
-    // `window` is the pointer to address 0 of shared memory.
+    // `window` is the pointer to address 0 of shared memory. Threads are those of one block.
     void start_block(char* window);
-    void end_block() const;
+    void end_block(int threads) const;
 
     void initialize(int thread, unsigned mbarrier, unsigned arrivals);
     void invalidate(int thread, unsigned mbarrier);

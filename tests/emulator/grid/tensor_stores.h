@@ -12,7 +12,7 @@
 
 namespace wt::emulator {
 
-// All functions throw Fault. Addresses are 32-bit addresses of shared memory.
+// All functions throw Fault. Addresses are those of shared memory in the cluster.
 class TensorStores {
 public:
     TensorStores(const TensorCopies& copies, ByteStates& shared, ByteStates& arrays) : copies_(copies), shared_(shared), arrays_(arrays) { }

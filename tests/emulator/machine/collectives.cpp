@@ -32,6 +32,7 @@ const char* name_of(Kind kind)
     case Kind::wgmma_commit: return "wgmma.commit_group";
     case Kind::wgmma_wait: return "wgmma.wait_group";
     case Kind::mbarrier_wait: return "mbarrier.try_wait";
+    case Kind::cluster_wait: return "barrier.cluster.wait";
     case Kind::named_barrier: return "bar.sync of some threads";
     case Kind::keep_registers: return "setmaxnreg.dec";
     case Kind::take_registers: return "setmaxnreg.inc";

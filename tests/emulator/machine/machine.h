@@ -29,6 +29,7 @@ enum class Kind : int {
     wgmma_commit,
     wgmma_wait,    // mask: groups that may stay pending
     mbarrier_wait, // a: the 32-bit address, mask: the parity. Each thread waits alone.
+    cluster_wait,  // Each thread waits alone.
     named_barrier, // mask: its number and 16 times the number of threads. Only the warps that it names wait.
     keep_registers, take_registers, // mask: their number
     exit,

@@ -21,9 +21,10 @@ Threads::Threads(Memory& memory) : memory_(memory) { threads = this; }
 int Threads::lane_count(int warp) const { return std::min(warp_lanes, count_ - warp * warp_lanes); }
 
 // Runs each warp up to the next block barrier, until all threads have ended.
-void Threads::run_threads(int count, int sm)
+void Threads::run_threads(int threads, int sm, int blocks)
 {
-    count_ = count;
+    const int count = count_ = threads * blocks;
+    of_block_ = threads;
     sm_ = sm;
     fault_.clear();
     wavefronts.reset();
@@ -66,16 +67,16 @@ Threads::Progress Threads::run_warp(int warp)
         bool at_mbarrier = false;
         for (int lane = 0; lane < lane_count(warp); ++lane) {
             Thread& thread = *threads_[first + lane];
-            if (thread.waits_for == Kind::mbarrier_wait && has_completed(thread.operands)) thread.waits_for = Kind::none;
+            if (is_waiting_alone(thread.waits_for) && has_completed(first + lane, thread.operands)) thread.waits_for = Kind::none;
             if (thread.waits_for == Kind::none) run_lane(first + lane);
-            at_mbarrier = at_mbarrier || thread.waits_for == Kind::mbarrier_wait;
+            at_mbarrier = at_mbarrier || is_waiting_alone(thread.waits_for);
         }
         wavefronts.match();
         if (at_mbarrier) return Progress::waiting;
         const Kind kind = awaited_collective(warp);
         if (kind == Kind::exit) return Progress::ended;
-        if (kind == Kind::barrier) return Progress::at_barrier;
-        if (kind == Kind::named_barrier) {
+        if (kind == Kind::barrier && of_block_ == count_) return Progress::at_barrier;
+        if (kind == Kind::named_barrier || kind == Kind::barrier) {
             if (!arrive_at_named_barrier(warp)) return Progress::waiting;
             continue;
         }
@@ -87,28 +88,34 @@ Threads::Progress Threads::run_warp(int warp)
 void Threads::report_deadlock() const
 {
     for (int i = 0; i < count_; ++i)
-        if (threads_[i]->waits_for == Kind::mbarrier_wait) throw Fault{describe_wait(i, threads_[i]->operands)};
+        if (is_waiting_alone(threads_[i]->waits_for)) throw Fault{describe_wait(i, threads_[i]->operands)};
     for (const auto& [number, warps] : at_named_barriers_)
         if (!warps.empty())
-            throw Fault{name_of_thread(warps[0] * warp_lanes) + " waits at the barrier " + std::to_string(number)
+            throw Fault{name_of_thread(warps[0] * warp_lanes) + " waits at the barrier " + std::to_string(number % 16)
                         + ", where too few threads arrive: " + std::to_string(warps.size() * warp_lanes)};
+}
+
+// The number of the barrier at which a thread is, and 16 times the number of threads that it waits for. Barrier 0 is that of the block.
+int Threads::barrier_of(int thread) const
+{
+    return threads_[thread]->waits_for == Kind::barrier ? 16 * of_block_ : threads_[thread]->operands.mask;
 }
 
 // Returns true if the warp is the last one that its barrier waits for.
 bool Threads::arrive_at_named_barrier(int warp)
 {
-    const int first = warp * warp_lanes, asked = threads_[first]->operands.mask, number = asked % 16, count = asked / 16;
+    const int first = warp * warp_lanes, asked = barrier_of(first), number = asked % 16, count = asked / 16;
     const std::string where = name_of_thread(first) + " is at the barrier " + std::to_string(number) + " of " + std::to_string(count)
                             + " threads";
     if (count <= 0 || count % warp_lanes != 0) throw Fault{where + ", which are not those of warps"};
-    std::vector<int>& warps = at_named_barriers_[number];
+    std::vector<int>& warps = at_named_barriers_[first / of_block_ * 16 + number];
     for (const int other : warps) {
         if (other == warp) return false;
-        if (threads_[other * warp_lanes]->operands.mask != asked)
+        if (barrier_of(other * warp_lanes) != asked)
             throw Fault{where + ", and " + name_of_thread(other * warp_lanes) + " waits there for others"};
     }
     for (int lane = 1; lane < warp_lanes; ++lane)
-        if (threads_[first + lane]->operands.mask != asked) throw Fault{where + ", and its warp is at several barriers"};
+        if (barrier_of(first + lane) != asked) throw Fault{where + ", and its warp is at several barriers"};
     warps.push_back(warp);
     if (int(warps.size()) * warp_lanes < count) return false;
     pass_named_barrier(warps);
@@ -194,7 +201,7 @@ void Threads::run_async(Kind kind, int, const WarpOperands&)
 }
 
 void Threads::pass_named_barrier(const std::vector<int>&) { throw Fault{"barriers of some threads are emulated in modules alone"}; }
-bool Threads::has_completed(const Operands&) { throw Fault{"mbarriers are emulated in modules alone"}; }
+bool Threads::has_completed(int, const Operands&) { throw Fault{"mbarriers are emulated in modules alone"}; }
 std::string Threads::describe_wait(int, const Operands&) const { return ""; }
 
 void Threads::collective(Kind kind, const Operands& operands)

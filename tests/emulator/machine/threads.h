@@ -59,15 +59,15 @@ protected:
     // Runs an asynchronous product of a warp, or waits for some. Throws Fault.
     virtual void run_async(Kind kind, int warp, const std::array<const Operands*, warp_lanes>& lanes);
 
-    // True if a thread that waits for an mbarrier may continue. The other describes such a wait if it never ends. Throws Fault.
-    virtual bool has_completed(const Operands& wait);
+    // True if a thread that waits for an mbarrier or for a cluster may continue. The other describes such a wait if it never ends. Throws Fault.
+    virtual bool has_completed(int thread, const Operands& wait);
     virtual std::string describe_wait(int thread, const Operands& wait) const;
 
     // Notes a barrier of some warps. Accesses of their threads before it do not race with those after it. Throws Fault.
     virtual void pass_named_barrier(const std::vector<int>& warps);
 
-    // Runs `count` threads to their end. Throws Fault.
-    void run_threads(int count, int sm);
+    // Runs the threads of some blocks, a cluster, to their end. Throws Fault.
+    void run_threads(int threads, int sm, int blocks = 1);
 
 private:
     struct Thread {
@@ -79,11 +79,13 @@ private:
     };
 
     // How far a warp has come
-    enum class Progress { waiting, at_barrier, ended };  // waiting: for an mbarrier or a named barrier
+    enum class Progress { waiting, at_barrier, ended };  // waiting: for an mbarrier, a cluster or some warps
 
     static void thread_main(void* thread);
     void run_lane(int thread);
     Progress run_warp(int warp);
+    static bool is_waiting_alone(Kind kind) { return kind == Kind::mbarrier_wait || kind == Kind::cluster_wait; }
+    int barrier_of(int thread) const;
     bool arrive_at_named_barrier(int warp);
     void report_deadlock() const;
     Kind awaited_collective(int warp) const;
@@ -94,12 +96,12 @@ private:
 
     Memory& memory_;
     std::vector<std::unique_ptr<Thread>> threads_;
-    int count_ = 0;
+    int count_ = 0, of_block_ = 0;
     int sm_ = 0;  // compute capability, e.g. 90
     bool moved_ = false;  // true if a thread has run since the warps last had their turns
     int current_ = -1;
     std::string fault_;
-    std::map<int, std::vector<int>> at_named_barriers_;  // warps, by the number of the barrier
+    std::map<int, std::vector<int>> at_named_barriers_;  // warps, by 16 times the block and the number of the barrier
 };
 
 // The threads that the functions in machine.h act on
