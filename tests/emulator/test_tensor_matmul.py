@@ -39,11 +39,6 @@ KERNELS = (
     TensorKernel("float16", "float16", 128, 256, True, False, True, "float16"),
     TensorKernel("float32", "float32", 128, 256),
     TensorKernel("float16", "float16", 64, 64, False, True, True, has_slices=True),  # one chunk
-    TensorKernel("float16", "float16", 128, 256, False, True, cluster_m=2),
-    TensorKernel("bfloat16", "float32", 64, 128, True, False, True, cluster_n=2),
-    TensorKernel("float16", "float16", 64, 64, True, True, has_slices=True, cluster_m=2, cluster_n=2),
-    TensorKernel("float32", "float32", 128, 64, cluster_m=4, cluster_n=1),
-    TensorKernel("float16", "float16", 64, 192, False, False, True, "float16", cluster_m=1, cluster_n=4),
 )
 FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
@@ -242,13 +237,6 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (11, (264, 136, 136), {"beta": 2.0}),
     (11, (136, 72, 72), {"batch": 3, "beta": 2.0}),
     (11, (320, 190, 264), {"slices": 3, "beta": -1.0}),  # whole tiles, and one with slices
-    (12, (520, 264, 6 * 64 + 24), {}),  # six clusters' tiles, some of them outside of C
-    (12, (136, 520, 72), {"batch": 2}),
-    (13, (136, 520, 9 * 64 + 24), {"beta": 2.0}),
-    (14, (200, 200, 600), {"slices": 3}),  # four clusters' tiles
-    (14, (300, 120, 600), {"slices": 3}),  # three, of which the last one has slices
-    (15, (520, 136, 8 * 32 + 8), {}),
-    (16, (136, 1000, 6 * 64 + 24), {"beta": 2.0}),
     (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:

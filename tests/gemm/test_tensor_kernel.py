@@ -244,9 +244,13 @@ def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
     changes: list[dict[str, Any]] = [
         {"a": "bfloat16"}, {"out": "float16"}, {"tile_m": 192}, {"tile_n": 128}, {"a_along_m": False},
         {"b_along_n": True}, {"has_beta": False}, {"bias": None}, {"bias": "float32"}, {"has_slices": True},
+        {"cluster_m": 2}, {"cluster_n": 2}, {"cluster_m": 2, "cluster_n": 4},
     ]  # fmt: skip
     others = [replace(kernel, **change) for change in changes]
-    assert len({one.source() for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 11
+    assert len({one.source() for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 14
+    assert "__cluster_dims__" not in kernel.source()
+    assert "true, false, true, false, 2, 4>" in others[-1].source()
+    assert "__cluster_dims__(8, 1, 1)" in others[-1].source()
     called = replace(kernel, has_function=True)
     assert called.name not in {one.name for one in (kernel, *others)}
     assert "wt::f16, Function, 128" in called.source("gelu", "float gelu(float);")
@@ -257,6 +261,7 @@ def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
     TensorKernel("float16", "float16", 128, 128, False, True),
     TensorKernel("bfloat16", "float32", 128, 192, True, False, True, "bfloat16"),
     TensorKernel("float32", "float32", 192, 128, False, False, False, "float32"),
+    TensorKernel("float16", "float16", 64, 128, True, True, has_slices=True, cluster_m=2, cluster_n=2),
 ], 1, "slow"), ids=lambda kernel: kernel.name)  # fmt: skip
 def test_it_is_built_once_and_kept(kernel: TensorKernel, tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path):

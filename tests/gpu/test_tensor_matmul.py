@@ -35,11 +35,12 @@ def _has_the_kernel(gpu: str) -> None:
 
 
 def product_of(
-    x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 1, **options: Any
-) -> TensorMatmul:
+    x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 1,
+    cluster: tuple[int, int] = (1, 1), **options: Any,
+) -> TensorMatmul:  # fmt: skip
     """A product by the kernel with a tile, whatever the chooser prefers, and with slices of the last tiles."""
     call, is_swapped, plan = planned(checked(x, y, out, **options).call, out.device, LARGE)
-    launch = launch_candidate(plan.problem, tile, slices, Gpu(out.device.arch, out.device.sm_count))
+    launch = launch_candidate(plan.problem, tile, slices, Gpu(out.device.arch, out.device.sm_count), cluster)
 
     def loop() -> Any:
         config = replace(LARGE, tile_m=64)
@@ -84,6 +85,32 @@ def test_slices(tile: tuple[int, int], gpu: str) -> None:
             out.fill_(np.nan)
             product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
             assert np.array_equal(out.numpy(), factor * (a @ b))
+
+
+@pytest.mark.parametrize("tile", [(128, 256), (128, 128), (64, 64)], ids=str)
+@pytest.mark.parametrize("cluster", [(2, 1), (1, 2), (2, 2), (4, 1), (1, 4)], ids=str)
+def test_clusters(cluster: tuple[int, int], tile: tuple[int, int], gpu: str) -> None:
+    """Blocks outside of C among them, and many launches."""
+    a, b, c = integers(1, 1000, 776, most=1), integers(2, 776, 520, most=1), integers(3, 1000, 520)
+    for first, second, beta in (("rows", "columns", 0.0), ("columns", "rows", 2.0)):
+        x, y, out = LAYOUTS[first](a, wp.float16, gpu), LAYOUTS[second](b, wp.float16, gpu), on(c, wp.float32, gpu)
+        product = product_of(x, y, out, tile, cluster=cluster, beta=beta)
+        for _ in range(50):
+            out.assign(on(c, wp.float32, gpu))
+            product.run(x.ptr, y.ptr, out.ptr, None, 1.0, beta)
+            assert np.array_equal(out.numpy(), a @ b + beta * c)
+
+
+@pytest.mark.parametrize("cluster", [(2, 1), (1, 4)], ids=str)
+def test_slices_of_clusters(cluster: tuple[int, int], gpu: str) -> None:
+    a, b = integers(1, 200, 4104, most=1), integers(2, 4104, 520, most=1)
+    x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), on(np.full((200, 520), np.nan), wp.float32, gpu)
+    product = product_of(x, y, out, (64, 64), 3, cluster)
+    assert product.plan.chosen.slices.split
+    for factor in (1, 2, 3, 4):
+        out.fill_(np.nan)
+        product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
+        assert np.array_equal(out.numpy(), factor * (a @ b))
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)

@@ -191,6 +191,8 @@ def product_rows(products: Iterable[Json]) -> list[tuple[str, ...]]:
     for product in products:
         config = product["config"]
         tile = "x".join(str(config[name]) for name in ("tile_m", "tile_n", "tile_k"))
+        cluster = "x".join(str(config[name]) for name in ("cluster_m", "cluster_n"))
+        tile += f" in clusters of {cluster}" if cluster != "1x1" else ""
         numbers = config["threads"], config["split_k"]
         others = (product[name] for name in ("instruction", "stages", "resident_blocks", "reason"))
         rows.append(tuple(map(str, (product["product"], tile, *numbers, *others))))
