@@ -39,8 +39,7 @@ WT_DEVICE void mbarrier_arrive_at_block(u32 mbarrier)
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(mbarrier) : "memory");
 }
 
-// The barrier of all threads of a cluster. No block may use the shared memory of another one before all have started, or after one
-// has ended.
+// The barrier of all threads of a cluster. No block may use the shared memory of another one before it has started, or after it has ended.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-barrier-cluster
 WT_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" : : : "memory"); }
 WT_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" : : : "memory"); }

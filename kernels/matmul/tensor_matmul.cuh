@@ -228,6 +228,9 @@ template <class P> WT_DEVICE void load_tiles(Ring<P> ring, const TensorMap& a, c
                 ring.b(), ring.full(), b, tile.column, k, tile.matrix * given.b_step, row, blocks_of_column);
         }
     }
+    if constexpr (P::CLUSTER > 1)  // a block must not end before the others have arrived at its mbarriers
+        for (int stage = 0; stage < P::STAGES; ++stage, ring.advance())
+            mbarrier_wait(ring.empty(), ring.parity ^ 1);
 }
 
 // ---- slices of K
@@ -528,10 +531,6 @@ template <class P> WT_DEVICE void matmul(const TensorMap& a, const TensorMap& b,
         multiply_tiles(ring, c, given, warpgroup);
         if (threadIdx.x % WARPGROUP == 0)
             wait_for_tensor_stores<0>();
-    }
-    if constexpr (P::CLUSTER > 1) {  // other blocks arrive at this one's mbarriers
-        cluster_arrive();
-        cluster_wait();
     }
 }
 

@@ -55,7 +55,7 @@ UNNEEDED = re.compile(
 )
 # parts of calls that other kernels than SMALL have
 CALLS = {
-    **dict.fromkeys(("_to_blocks", "_at_block", "cluster_"), CLUSTERED),
+    **dict.fromkeys(("_to_blocks", "_at_block", "cluster_", "mbarrier_wait(ring.empty()"), CLUSTERED),
     "// while the tile": READING,
     "chunks.read_first()": SLICED,
     "wait_for_tensor_stores<0>(); (2)": ODD,

@@ -29,6 +29,9 @@ DISABLED = Rejected("not_enabled")
 H200 = Gpu(90, 132, "GPU")
 
 
+ODD = replace(HALF, m=3000, n=3000, k=3000)  # rows are odd multiples of 16 bytes
+
+
 def kernel_of(plan: MatmulPlan) -> TensorKernel:
     assert plan.chosen.kernel is not None
     return plan.chosen.kernel
@@ -166,14 +169,15 @@ def test_a_record_of_a_tile_that_leaves_a_function_no_registers() -> None:
     assert (found.tile_m, found.tile_n) == (128, 128)
 
 
-@pytest.mark.parametrize("problem", [HALF, TF32, SKINNY, replace(HALF, m=512, n=512, k=8192)], ids=str)
+@pytest.mark.parametrize("problem", [HALF, TF32, SKINNY, replace(HALF, m=512, n=512, k=8192), ODD], ids=str)
 def test_a_search_can_force_each_launch(problem: MatmulProblem) -> None:
     plan = choose_matmul(problem, H200)
     assert MatmulConfig(**plan.to_json()["config"]) == plan.chosen.config
     for launch in launches_of(problem):
         forced = choose_matmul(problem, H200, forced=launch.config)
         assert (forced.chosen, forced.decided_by) == (launch, "search")
-        assert launch.config.group > 1 or problem.m <= launch.config.tile_m
+        rows = launch.config.tile_m * launch.config.cluster_m
+        assert launch.config.group * rows > min(512, problem.m - 1)
         with pytest.raises(ValueError, match="the GPU has no wgmma"):
             choose_matmul(problem, Gpu(80, 132), forced=launch.config)
     loop = choose_matmul(problem, H200, forced=LARGE)
@@ -194,6 +198,47 @@ def test_rows_that_begin_within_lines_of_the_caches_take_longer(tile: tuple[int,
     assert time_us(1024, 961) == time_us(1024, 968), "the array's rows may be longer"
 
 
+@pytest.mark.parametrize(("problem", "has_clusters"), [
+    (ODD, True),
+    (replace(TF32, k=3012), True),
+    (replace(HALF, k=3000), True),
+    (replace(HALF, n=3000), True),
+    (replace(HALF, n=3000, b_transposed=True), False),
+    (replace(HALF, m=3000), False),
+    (replace(HALF, m=3000, a_transposed=True), True),
+    (replace(HALF, k=3008), False),
+    (replace(TF32, m=3001, n=3001), False),
+], ids=str)  # fmt: skip
+def test_blocks_share_loads_of_rows_that_lie_in_two_lines_each(problem: MatmulProblem, has_clusters: bool) -> None:
+    found = {(one.config.cluster_m, one.config.cluster_n) for one in launches_of(problem)}
+    assert (len(found) > 1) == has_clusters
+    if problem == ODD:
+        assert kernel_of(choose_matmul(problem, H200)).cluster > 1
+
+
+def test_a_record_of_other_rows_does_not_decide_about_clusters() -> None:
+    measured = MeasuredConfigs(MatmulConfig(128, 128, 64, THREADS, tensor_copies=True))
+    found = choose_matmul(ODD, H200, {ODD.bucket: measured})
+    assert found == choose_matmul(ODD, H200)
+    assert choose_matmul(HALF, H200, {HALF.bucket: measured}).decided_by == "record"
+
+
+@pytest.mark.parametrize("problem", [ODD, replace(ODD, m=64, k=4104), replace(ODD, batch=3)], ids=str)
+def test_the_work_of_clusters(problem: MatmulProblem) -> None:
+    for one in launches_of(problem):
+        kernel, work = one.kernel, one.slices
+        assert kernel is not None
+        rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+        assert work.whole + work.split == problem.batch * -(-problem.m // rows) * -(-problem.n // columns)
+        assert one.config.group == max(1, min(-(-problem.m // rows), 1024 // rows))
+        if work.split:
+            assert work.split * work.count * kernel.cluster <= 132
+            assert (
+                kernel.workspace_bytes(work)
+                == kernel.cluster * work.split * work.count * 4 * kernel.tile_m * kernel.tile_n
+            )
+
+
 def test_products_with_a_function_leave_it_registers() -> None:
     kernel = kernel_of(choose_matmul(replace(HALF, m=8192, n=8192, has_function=True), H200))
     assert kernel.has_function
@@ -208,7 +253,7 @@ def test_products_with_a_function_leave_it_registers() -> None:
     (100, 64, [Slices(100)]),
 ], ids=str)  # fmt: skip
 def test_tiles_that_are_left_may_have_slices(tiles: int, steps: int, expected: list[Slices]) -> None:
-    problem = replace(HALF, m=128 * tiles, n=100, k=64 * steps)
+    problem = replace(HALF, m=128 * tiles, n=128, k=64 * steps)
     launches = [one for one in launches_of(problem) if (one.config.tile_m, one.config.tile_n) == (128, 128)]
     kernel, found = launches[0].kernel, [one.slices for one in launches]
     assert kernel is not None

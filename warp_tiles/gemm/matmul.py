@@ -43,6 +43,7 @@ from warp_tiles.gemm.tensor_kernel import (
     THREADS,
     Slices,
     TensorKernel,
+    clusters,
     launch_us,
     overlapped,
     resident_clusters,
@@ -188,11 +189,14 @@ def choose_matmul(
 def _fitting(
     problem: MatmulProblem, measured: MatmulConfig | None, gpu: Gpu, rejection: Rejected | None
 ) -> MatmulConfig | None:
-    """A configuration that was measured for another product of the problem's bucket, if it fits this one."""
+    """A configuration that was measured for another product of the problem's bucket, if it fits this one.
+
+    Launches of the kernel were measured with rows that need no clusters.
+    """
     if measured is None or problem.summed:
         return None
     if measured.tensor_copies:
-        return None if rejection else measured
+        return None if rejection or len(_clusters(problem)) > 1 else measured
     if problem.split_operand:
         measured = replace(measured, tile_k=measured.tile_k // 2)
     large = problem.kind == "float64" and (measured.tile_m, measured.tile_n) in _SHAPES["float64"][1]
@@ -232,10 +236,11 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
     return best
 
 
-def _distance(config: MatmulConfig, measured: MatmulConfig) -> tuple[int, int]:
+def _distance(config: MatmulConfig, measured: MatmulConfig) -> tuple[int, int, int]:
     """How much a launch differs from a measured one, whose tile a product with a function may not have."""
     tile = abs(config.tile_m - measured.tile_m) + abs(config.tile_n - measured.tile_n)
-    return tile, abs(config.split_k - measured.split_k)
+    cluster = abs(config.cluster_m - measured.cluster_m) + abs(config.cluster_n - measured.cluster_n)
+    return tile, abs(config.split_k - measured.split_k), cluster
 
 
 def _main_loop(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> PipelineOverrides:
@@ -292,20 +297,30 @@ def candidates(problem: MatmulProblem, gpu: Gpu) -> tuple[Candidate, ...]:
 
 def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
     """All launches of the kernel with tensor copies. The last tiles, if too few for all multiprocessors, get slices."""
-    for tile in STEP_US:
+    for tile, cluster in product(STEP_US, _clusters(problem)):
         if problem.has_function and math.prod(tile) > MOST_SUMS:
             continue
-        yield (whole := launch_candidate(problem, tile, 1, gpu))
-        rest, steps = whole.slices.whole % gpu.multiprocessors, _ceil(problem.k, whole.config.tile_k)
+        yield (whole := launch_candidate(problem, tile, 1, gpu, cluster))
+        resident = resident_clusters(gpu.multiprocessors, math.prod(cluster))
+        rest, steps = whole.slices.whole % resident, _ceil(problem.k, whole.config.tile_k)
         if rest and math.prod(tile) <= MOST_SUMS:
-            for count in range(2, min(MOST_SLICES, gpu.multiprocessors // rest, steps // STEPS_OF_SLICE) + 1):
-                yield launch_candidate(problem, tile, count, gpu)
+            for count in range(2, min(MOST_SLICES, resident // rest, steps // STEPS_OF_SLICE) + 1):
+                yield launch_candidate(problem, tile, count, gpu, cluster)
+
+
+def _clusters(problem: MatmulProblem) -> Sequence[tuple[int, int]]:
+    p, size = problem, DTYPE_BYTES[problem.a]
+    return clusters(size * (p.m if p.a_transposed else p.k), size * (p.k if p.b_transposed else p.n))
 
 
 def launch_candidate(
     problem: MatmulProblem, tile: tuple[int, int], slices: int, gpu: Gpu, cluster: tuple[int, int] = (1, 1)
 ) -> Candidate:
-    """The launch of the kernel with tensor copies with a tile, of which the last ones have so many slices of K."""
+    """The launch of the kernel with tensor copies with a tile, of which the last ones have so many slices of K.
+
+    Args:
+        cluster: The blocks of a cluster along M and N.
+    """
     p, is_split = problem, slices > 1
     along_m, along_n = p.a_transposed, not p.b_transposed
     kernel = TensorKernel(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, is_split, *cluster)

@@ -6,6 +6,7 @@ It is ``kernels/matmul/tensor_matmul.cuh``, for sm_90a.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
@@ -30,6 +31,9 @@ STEP_US = {
 # of a row in such a step, by the bytes to which its array's rows are aligned
 _ROW_US = {128: 1.0e-3, 64: 1.4e-3, 32: 1.4e-3, 16: 2.1e-3}
 _START_US = 4.6  # of a launch, its first loads and its last stores
+# of clusters: their start, a row that a multiprocessor receives in a step, and the exponent of limits that overlap in
+# it; fitted to an H200 (docs/experiments.md)
+_CLUSTER_US, _RECEIVED_US, _STEP_OVERLAP = 1.5, 1.0e-3, 8
 _STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
 _ADD_US, _ADDED = 1.9, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
@@ -38,7 +42,8 @@ MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registe
 _MOST_OWN_SUMS = 128 * 192  # of a tile that one warpgroup computes
 _SUM_BYTES = 4
 MOST_SLICES = 8
-_PAIR = 2  # blocks: all multiprocessors have a neighbour
+_CLUSTERS = (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)  # blocks along M and N
+_PAIR = 2  # blocks: each multiprocessor has a neighbour
 STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
 ROWS = 64  # of C, that a warpgroup stores at a time
@@ -72,8 +77,11 @@ NO_WORK = Slices(0)
 
 
 def resident_clusters(multiprocessors: int, blocks: int) -> int:
-    """About the clusters of so many blocks that a GPU runs at a time: parts of it have an odd multiple of two."""
-    return multiprocessors // blocks - (blocks > _PAIR)
+    """About the clusters of so many blocks that a GPU runs at a time.
+
+    Those of four fill 120 of an H200's 132 multiprocessors.
+    """
+    return (multiprocessors if blocks <= _PAIR else multiprocessors * 10 // 11) // blocks
 
 
 def launch_us(
@@ -84,24 +92,39 @@ def launch_us(
     lengths = m if kernel.a_along_m else k, n if kernel.b_along_n else k
     loaded = kernel.tile_m / kernel.cluster_n, kernel.tile_n / kernel.cluster_m
     rows_us = sum(side * _row_us(length * size) for side, length in zip(loaded, lengths))
-    step_us = max(STEP_US[tile], rows_us)
+    step_us, start_us = max(STEP_US[tile], rows_us), _START_US
+    if kernel.cluster > 1:
+        step_us = overlapped(STEP_US[tile], rows_us, sum(tile) * _RECEIVED_US, exponent=_STEP_OVERLAP)
+        start_us += _CLUSTER_US
     steps, elements = -(-k * size // ROW_BYTES), tile[0] * tile[1]
     tile_us = steps * step_us + elements * DTYPE_BYTES[kernel.out] / _STORED
     time_us = -(-slices.whole // resident_clusters(multiprocessors, kernel.cluster)) * tile_us
     if slices.split:
         added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
         time_us += -(-steps // slices.count) * step_us + added_us
-    return _START_US + overlapped(time_us, array_bytes / _MEMORY)
+    return start_us + overlapped(time_us, array_bytes / _MEMORY)
 
 
-def overlapped(*limits_us: float) -> float:
+def overlapped(*limits_us: float, exponent: int = _OVERLAP) -> float:
     """Estimated time of work that several units limit: limits that take x and y alone take (x^3 + y^3)^(1/3)."""
-    return math.pow(sum(math.pow(limit, _OVERLAP) for limit in limits_us), 1 / _OVERLAP)
+    return math.pow(sum(math.pow(limit, exponent) for limit in limits_us), 1 / exponent)
 
 
 def _row_us(length_bytes: int) -> float:
     """The time of a tile's row in a step, if the array's rows, which begin at multiples of 16 bytes, have no gaps."""
-    return _ROW_US[max(min(_ROW_US), math.gcd(ROW_BYTES, length_bytes))]
+    return _ROW_US[_aligned(length_bytes)]
+
+
+def _aligned(length_bytes: int) -> int:
+    return max(min(_ROW_US), math.gcd(ROW_BYTES, length_bytes))
+
+
+def clusters(*lengths_bytes: int) -> Sequence[tuple[int, int]]:
+    """The clusters that a launch may have, by the lengths of its operands' rows.
+
+    They pay if most rows of a stage lie in two lines of the caches.
+    """
+    return _CLUSTERS if any(_aligned(length) == min(_ROW_US) for length in lengths_bytes) else _CLUSTERS[:1]
 
 
 @dataclass(frozen=True)

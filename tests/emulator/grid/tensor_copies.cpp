@@ -40,12 +40,12 @@ void TensorCopies::end_block(int threads) const
     }
 }
 
-TensorCopies::Mbarrier& TensorCopies::at(const Access& access, unsigned address)
+TensorCopies::Mbarrier& TensorCopies::at(const Access& access, unsigned address, bool is_copy)
 {
     const auto found = mbarriers_.find(address);
     if (found == mbarriers_.end()) throw Fault{access.text() + " at " + describe(address) + ", which is no mbarrier"};
     shared_.access(access, AccessKind::mbarrier, window_ + address, mbarrier_bytes);
-    found->second.used[std::size_t(access.thread)] = clock_.order.now(access.thread);
+    if (!is_copy) found->second.used[std::size_t(access.thread)] = clock_.order.now(access.thread);
     return found->second;
 }
 
@@ -184,7 +184,7 @@ void TensorCopies::copy(
 {
     Copy copy{thread, to, map_of(thread, map, map_is_in_array, rank, to, "tensor copy"), {}, {}};
     const Access access{thread, "tensor copy", copy.map.bytes()};
-    Mbarrier& mbarrier = at({thread, "tensor copy with an mbarrier", mbarrier_bytes}, address);
+    Mbarrier& mbarrier = at({thread, "tensor copy with an mbarrier", mbarrier_bytes}, address, true);
     if (!mbarrier.fenced && mbarrier.creators_proxy_fences == shared_.proxy_fences(mbarrier.creator))
         throw Fault{access.text() + ": " + name_of_thread(mbarrier.creator) + " initialized the mbarrier at " + describe(address)
                     + " without fence.mbarrier_init"};

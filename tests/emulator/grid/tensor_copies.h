@@ -65,7 +65,8 @@ private:
         Order::Times arriving, completed;   // what arrivals released: all of them, and those of complete phases
     };
 
-    Mbarrier& at(const Access& access, unsigned address);
+    // A copy uses the mbarrier until it arrives, so the thread's own time says nothing.
+    Mbarrier& at(const Access& access, unsigned address, bool is_copy = false);
     void read(Copy& copy, const int* start);
     void complete_phase(Mbarrier& mbarrier, unsigned address);
     std::string describe(unsigned address) const { return shared_.describe(window_ + address); }
