@@ -23,6 +23,9 @@
 // Blocks may form clusters, whose tiles lie side by side. Then an item is a tile or slice for each block of a cluster. The blocks of a row
 // share A's part of a stage, those of a column B's: each loads a piece of it, for all of them. So a block fills stages of the blocks of its
 // row and column, and a stage is empty when these blocks have multiplied theirs. Tiles outside of C are computed, too, and not stored.
+//
+// wgmma reads tf32 operands from shared memory only if they are contiguous along K. One that is not, A or B, passes through registers: it is
+// the instruction's A, whose rows are called lines here. If it is B, the instruction computes the transpose of C.
 #pragma once
 
 #include "arch/cluster.cuh"
@@ -81,21 +84,30 @@ struct Config {
     static constexpr int TILE_M = M, TILE_N = N, TILE_K = ROW_BYTES / int(sizeof(T)), STAGES = STAGES_;
     static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA, HAS_SLICES = SLICES;
     static constexpr int OWNERS = M * N > MOST_OWN_SUMS ? MULTIPLYING : 1;  // warpgroups that compute a tile
-    static constexpr int BLOCKS = M / ROWS / OWNERS;              // of rows, of a warpgroup
+    static constexpr bool IN_REGISTERS = sizeof(T) == 4 && (A_MN || B_MN), SWAPPED = IN_REGISTERS && B_MN;
+    static constexpr int LINES = SWAPPED ? N : M, WIDTH = SWAPPED ? M : N;  // of the accumulators: C's or its transpose's
+    static constexpr int BLOCKS = LINES / ROWS / OWNERS;          // of lines, of a warpgroup
     static constexpr int STEP = 32 / int(sizeof(T));              // of K, of an instruction
-    static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of C in a chunk
+    static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of the accumulators in a chunk
+    static constexpr int BOXES = SWAPPED ? ROWS / COLUMNS : 1, BOX_ROWS = ROWS / BOXES;  // of a chunk: tensor copies, side by side
+    static constexpr int GROUP = BLOCKS > 1 ? 2 : 1;              // steps whose operand is read into registers at a time
+    static constexpr int SETS = 4 / GROUP;                        // of registers for such groups
     static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES;
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
     static constexpr int CLUSTER_M = CLUSTER_ROWS, CLUSTER_N = CLUSTER_COLUMNS, CLUSTER = CLUSTER_M * CLUSTER_N;  // blocks
     static constexpr int SHARING = CLUSTER_M + CLUSTER_N - 1;  // blocks of a row and a column
 
-    static_assert(M % (ROWS * OWNERS) == 0 && N % COLUMNS == 0, "a tile has whole instructions and chunks");
+    using Accumulators = f32[BLOCKS][WIDTH / 8][4];
+
+    static_assert(LINES % (ROWS * OWNERS) == 0 && WIDTH % COLUMNS == 0, "a tile has whole instructions and chunks");
+    static_assert(TILE_K / STEP / GROUP % SETS == 0, "all stages begin with the same registers");
+    static_assert(!IN_REGISTERS || (BLOCKS * WIDTH <= 256 && !(A_MN && B_MN)), "registers suffice, and an operand is contiguous along K");
     static_assert(!(OWNERS > 1 && HAS_SLICES), "one warpgroup counts the slices of a tile");
     static_assert((A_MN ? TILE_K : M) % (CLUSTER_N * PATTERN_ROWS) == 0 && (B_MN ? TILE_K : N) % (CLUSTER_M * PATTERN_ROWS) == 0,
                   "a piece of a stage has whole swizzling patterns");
 
-    // The first row of a warpgroup's part of a tile
-    static WT_DEVICE int first_row(int group) { return OWNERS > 1 ? group * BLOCKS * ROWS : 0; }
+    // The first line of a warpgroup's part of a tile
+    static WT_DEVICE int first_line(int group) { return OWNERS > 1 ? group * BLOCKS * ROWS : 0; }
 
     // The block's row and column in its cluster, whose blocks have consecutive numbers along M, then along N
     static WT_DEVICE int cluster_row() { return int(blockIdx.x) % CLUSTER % CLUSTER_M; }
@@ -238,15 +250,14 @@ template <class P> WT_DEVICE void load_tiles(Ring<P> ring, const TensorMap& a, c
 // Adds the sums of a tile's slices in order. Returns false if another warpgroup adds them, because it is later. The counter follows
 // threadFenceReduction of the CUDA samples.
 template <class P>
-WT_DEVICE bool add_slices(f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const Arguments& given, int group,
-                          const Tile& tile)
+WT_DEVICE bool add_slices(typename P::Accumulators& accumulators, const Ring<P>& ring, const Arguments& given, int group, const Tile& tile)
 {
-    constexpr int VECTORS = P::BLOCKS * P::TILE_N / 8, SLICE = VECTORS * WARPGROUP * 4;
+    constexpr int VECTORS = P::BLOCKS * P::WIDTH / 8, SLICE = VECTORS * WARPGROUP * 4;
     const int thread = threadIdx.x % WARPGROUP;
     f32* const sums = given.sums + static_cast<long long>(tile.split) * given.slices * SLICE + 4 * thread;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const auto& four = accumulators[i / (P::TILE_N / 8)][i % (P::TILE_N / 8)];
+        const auto& four = accumulators[i / (P::WIDTH / 8)][i % (P::WIDTH / 8)];
         store(sums + tile.slice * SLICE + i * WARPGROUP * 4, Vector<f32, 4> {four[0], four[1], four[2], four[3]});
     }
     warpgroup_barrier(group);
@@ -264,7 +275,7 @@ WT_DEVICE bool add_slices(f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], cons
     for (int slice = 0; slice < given.slices; ++slice)
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            auto& four = accumulators[i / (P::TILE_N / 8)][i % (P::TILE_N / 8)];
+            auto& four = accumulators[i / (P::WIDTH / 8)][i % (P::WIDTH / 8)];
             const auto loaded = load<4>(sums + slice * SLICE + i * WARPGROUP * 4);
 #pragma unroll
             for (int j = 0; j < 4; ++j)
@@ -278,15 +289,33 @@ WT_DEVICE bool add_slices(f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], cons
 // An element of an array as a float
 template <class T> WT_DEVICE f32 element(const void* array, long long index) { return Convert<f32, T>::of(static_cast<const T*>(array)[index]); }
 
-// The rows and the first column of a thread's pairs in a chunk
-WT_DEVICE int own_row(int half) { return threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4 + 8 * half; }
-WT_DEVICE int own_column(int block) { return block * 8 + threadIdx.x % 4 * 2; }
+// The first of the two lines of 64 that a thread holds of an operand in registers: neighbours. The eight threads whose lanes have g = lane / 4
+// of 4h to 4h + 3 and equal lane % 4 have lines of two vectors, x and x ^ 5. So half a warp has no bank conflicts, neither when it reads
+// four rows of a stage, nor when it writes to a chunk.
+WT_DEVICE int own_line()
+{
+    const int warp = threadIdx.x % WARPGROUP / 32, g = threadIdx.x % 32 / 4, vector = (warp % 2 * 2 + g / 4) ^ (g / 2 % 2 * 5);
+    return warp / 2 * 32 + vector * 4 + g % 2 * 2;
+}
+
+// The row and the first column in a chunk of a thread's pair in a block of eight columns of the accumulators. The halves are the lower
+// and the upper rows of an instruction, or the even and the odd rows of C.
+template <class P> WT_DEVICE int own_row(int block, int half)
+{
+    if constexpr (P::SWAPPED)
+        return block * 8 + threadIdx.x % 4 * 2 + half;
+    else if constexpr (P::IN_REGISTERS)
+        return own_line() + half;
+    else
+        return threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4 + 8 * half;
+}
+template <class P> WT_DEVICE int own_column(int block) { return P::SWAPPED ? own_line() : block * 8 + threadIdx.x % 4 * 2; }
 
 // A pair of elements of C
 template <class P>
-WT_DEVICE Vector<f32, 2> finished(const f32* sums, const Vector<f32, 2>& previous, f32 alpha, const Arguments& given, int column)
+WT_DEVICE Vector<f32, 2> finished(f32 first, f32 second, const Vector<f32, 2>& previous, f32 alpha, const Arguments& given, int column)
 {
-    Vector<f32, 2> found {alpha * sums[0], alpha * sums[1]};
+    Vector<f32, 2> found {alpha * first, alpha * second};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         if constexpr (P::HAS_BETA)
@@ -335,8 +364,9 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Fin
         for (int j = 0; j < P::COLUMNS / 8; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int to = own_row(half), vector = 2 * j + lane % 4 / 2;
-                const u32 address = chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + lane % 2 * 8;
+                const int vector = P::SWAPPED ? own_line() % P::COLUMNS / 4 : 2 * j + lane % 4 / 2;
+                const int to = own_row<P>(j, half) + (P::SWAPPED ? own_line() / P::COLUMNS * P::BOX_ROWS : 0);
+                const u32 address = chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + (P::SWAPPED ? lane / 4 : lane) % 2 * 8;
                 f32* const at = static_cast<f32*>(__cvta_shared_to_generic(address));
                 store(at, finish(j, half, P::HAS_BETA ? load<2>(at) : Vector<f32, 2> {}));
             }
@@ -345,21 +375,37 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Fin
 
 // The chunks of a warpgroup's part of a tile
 template <class P> struct Chunks {
-    static constexpr int ACROSS = P::TILE_N / P::COLUMNS, COUNT = P::BLOCKS * ACROSS;
+    static constexpr int ACROSS = P::WIDTH / P::COLUMNS, COUNT = P::BLOCKS * ACROSS;
     const Ring<P>& ring;
     const TensorMap& c;
     const Tile& tile;
     int group;
 
-    WT_DEVICE int row(int number) const { return tile.row + P::first_row(group) + number / ACROSS * ROWS; }
-    WT_DEVICE int column(int number) const { return tile.column + number % ACROSS * P::COLUMNS; }
+    WT_DEVICE int row(int number) const
+    {
+        return P::SWAPPED ? tile.row + number % ACROSS * P::COLUMNS : tile.row + P::first_line(group) + number / ACROSS * ROWS;
+    }
+    WT_DEVICE int column(int number) const
+    {
+        return P::SWAPPED ? tile.column + P::first_line(group) + number / ACROSS * ROWS : tile.column + number % ACROSS * P::COLUMNS;
+    }
 
     // Starts to read the previous elements, after the stores from the chunk's memory.
     WT_DEVICE void read(int number) const
     {
         wait_for_tensor_stores<0>();
         mbarrier_arrive_and_expect(ring.previous(group, number), CHUNK_BYTES);
-        copy_tensor(ring.chunk(group, number), &c, ring.previous(group, number), column(number), row(number), tile.matrix);
+#pragma unroll
+        for (int box = 0; box < P::BOXES; ++box)
+            copy_tensor(memory(number, box), &c, ring.previous(group, number), column(number) + box * P::COLUMNS, row(number), tile.matrix);
+    }
+
+    WT_DEVICE void store(int number) const
+    {
+#pragma unroll
+        for (int box = 0; box < P::BOXES; ++box)
+            store_tensor(&c, memory(number, box), column(number) + box * P::COLUMNS, row(number), tile.matrix);
+        commit_tensor_stores();
     }
 
     WT_DEVICE void read_first() const
@@ -367,12 +413,14 @@ template <class P> struct Chunks {
         for (int number = 0; number < min(CHUNKS, COUNT); ++number)
             read(number);
     }
+
+private:
+    WT_DEVICE u32 memory(int number, int box) const { return ring.chunk(group, number) + box * P::BOX_ROWS * ROW_BYTES; }
 };
 
 // `parities` has a bit for the mbarrier of each chunk.
 template <class P>
-WT_DEVICE void store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Chunks<P>& chunks, const Arguments& given,
-                          u32& parities)
+WT_DEVICE void store_tile(const typename P::Accumulators& accumulators, const Chunks<P>& chunks, const Arguments& given, u32& parities)
 {
     constexpr int ACROSS = Chunks<P>::ACROSS, COUNT = Chunks<P>::COUNT;
     constexpr bool IS_ODD = COUNT % CHUNKS != 0;  // the first chunk lies where the last tile's last one does
@@ -394,14 +442,15 @@ WT_DEVICE void store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4]
             warpgroup_barrier(group);
         }
         write_chunk<P>(chunk, [&](int block, int half, const Vector<f32, 2>& previous) {
-            const f32* const sums = &accumulators[number / ACROSS][number % ACROSS * P::COLUMNS / 8 + block][2 * half];
-            return finished<P>(sums, previous, alpha, given, chunks.column(number) + own_column(block));
+            const f32* const sums = accumulators[number / ACROSS][number % ACROSS * P::COLUMNS / 8 + block];
+            const int first = P::SWAPPED ? half : 2 * half, second = P::SWAPPED ? half + 2 : first + 1;
+            const int column = chunks.column(number) + own_column<P>(block);
+            return finished<P>(sums[first], sums[second], previous, alpha, given, column);
         });
         fence_for_wgmma();
         warpgroup_barrier(group);
         if (is_storing) {
-            store_tensor(&chunks.c, chunk, chunks.column(number), chunks.row(number), chunks.tile.matrix);
-            commit_tensor_stores();
+            chunks.store(number);
             if (P::HAS_BETA && number + CHUNKS < COUNT)
                 chunks.read(number + CHUNKS);
         }
@@ -432,6 +481,22 @@ template <class P> WT_DEVICE void empty_stage(u32 empty)
     }
 }
 
+// Reads the instruction's A of a step from a stage: two neighbouring lines of K = lane % 4, and those of K = lane % 4 + 4.
+template <class P> WT_DEVICE void read_lines(u32 (&registers)[P::BLOCKS][4], u32 stage, int step)
+{
+    const int line = own_line(), k = threadIdx.x % 4;
+    const u32 from = stage + line / P::TILE_K * P::TILE_K * ROW_BYTES + k * ROW_BYTES + (line % P::TILE_K / 4 ^ k) * 16 + line % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < P::BLOCKS; ++i)
+#pragma unroll
+        for (int high = 0; high < 2; ++high) {
+            const u32 at = (from ^ high * 4 * 16) + (i * ROWS + step * P::STEP + high * 4) * ROW_BYTES;
+            const auto pair = load<2>(static_cast<const u32*>(__cvta_shared_to_generic(at)));
+            registers[i][2 * high] = pair.at[0];
+            registers[i][2 * high + 1] = pair.at[1];
+        }
+}
+
 template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& c, const Arguments& given, int group)
 {
     constexpr int A_STEP = P::A_MN ? P::STEP * ROW_BYTES : 32, B_STEP = P::B_MN ? P::STEP * ROW_BYTES : 32;  // bytes
@@ -451,28 +516,58 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
             turn ^= 1;
         }
         const Chunks<P> chunks {ring, c, tile, group};
-        f32 accumulators[P::BLOCKS][P::TILE_N / 8][4] = {};
+        typename P::Accumulators accumulators = {};
+        u32 registers[P::SETS][P::GROUP][P::BLOCKS][4] = {};  // of the operand in registers
         u32 multiplied = 0;  // the mbarrier of the stage before
         for (int k = tile.start; k < tile.end; k += P::TILE_K, ring.advance()) {
             mbarrier_wait(ring.full(), ring.parity);
-            const u64 a = operand<P::TILE_K, P::A_MN>(ring.a() + P::first_row(group) * ROW_BYTES);
-            const u64 b = operand<P::TILE_K, P::B_MN>(ring.b());
-            wgmma_fence();
+            if constexpr (P::IN_REGISTERS) {
+                const u32 lines = (P::SWAPPED ? ring.b() : ring.a()) + P::first_line(group) * ROW_BYTES;
+                const u64 columns = operand<P::TILE_K, false>(P::SWAPPED ? ring.a() : ring.b());
 #pragma unroll
-            for (int step = 0; step < P::TILE_K / P::STEP; ++step)
+                for (int part = 0; part < P::TILE_K / P::STEP / P::GROUP; ++part) {
+                    auto& own = registers[part % P::SETS];
+                    wgmma_wait<P::SETS - 1>();  // until the products of SETS groups before have read the registers
+                    if (part == P::SETS - 1) {
+                        __syncwarp();  // all lanes have read the stage before
+                        if (is_first_lane && k != tile.start)
+                            empty_stage<P>(multiplied);
+                    }
 #pragma unroll
-                for (int i = 0; i < P::BLOCKS; ++i)
-                    wgmma<P::A_MN, P::B_MN>(
-                        accumulators[i], wgmma_after(a, i * ROWS * ROW_BYTES + step * A_STEP), wgmma_after(b, step * B_STEP), typename P::T {});
-            wgmma_commit();
+                    for (int step = 0; step < P::GROUP; ++step) {
+                        wgmma_has_read(own[step]);
+                        read_lines<P>(own[step], lines, part * P::GROUP + step);
+                    }
+                    wgmma_fence();
+#pragma unroll
+                    for (int step = 0; step < P::GROUP; ++step)
+#pragma unroll
+                        for (int i = 0; i < P::BLOCKS; ++i)
+                            wgmma_tf32(accumulators[i], own[step][i], wgmma_after(columns, (part * P::GROUP + step) * 32));
+                    wgmma_commit();
+                }
+            } else {
+                const u64 a = operand<P::TILE_K, P::A_MN>(ring.a() + P::first_line(group) * ROW_BYTES);
+                const u64 b = operand<P::TILE_K, P::B_MN>(ring.b());
+                wgmma_fence();
+#pragma unroll
+                for (int step = 0; step < P::TILE_K / P::STEP; ++step)
+#pragma unroll
+                    for (int i = 0; i < P::BLOCKS; ++i)
+                        wgmma<P::A_MN, P::B_MN>(
+                            accumulators[i], wgmma_after(a, i * ROWS * ROW_BYTES + step * A_STEP), wgmma_after(b, step * B_STEP), typename P::T {});
+                wgmma_commit();
+            }
             if constexpr (P::HAS_BETA) {
                 if (is_storing && k == tile.start && tile.slice < 0)  // only the last slice that arrives needs C
                     chunks.read_first();  // while the tile is multiplied
                 __syncwarp();  // wgmma.wait_group needs all lanes of the warp
             }
-            wgmma_wait<1>();  // until the products of the stage before are complete
-            if (is_first_lane && k != tile.start)
-                empty_stage<P>(multiplied);
+            if constexpr (!P::IN_REGISTERS) {
+                wgmma_wait<1>();  // until the products of the stage before are complete
+                if (is_first_lane && k != tile.start)
+                    empty_stage<P>(multiplied);
+            }
             multiplied = ring.empty();
         }
         if (P::OWNERS == 1 && is_first_lane)
@@ -481,6 +576,8 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
 #pragma unroll
         for (int i = 0; i < P::BLOCKS; ++i)
             wgmma_has_written(accumulators[i]);
+        if constexpr (P::IN_REGISTERS)
+            __syncwarp();  // all lanes have read the last stage
         if (is_first_lane && tile.start < tile.end)
             empty_stage<P>(multiplied);
         if constexpr (P::HAS_SLICES)

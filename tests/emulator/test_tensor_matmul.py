@@ -21,7 +21,7 @@ from tests.mutation.made import changes
 from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
-from warp_tiles.gemm.tensor_kernel import HEADER, ROW_BYTES, STEP_US, THREADS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import HEADER, REGISTER_STEP_US, ROW_BYTES, STEP_US, THREADS, TensorKernel
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 
@@ -39,6 +39,12 @@ KERNELS = (
     TensorKernel("float16", "float16", 128, 256, True, False, True, "float16"),
     TensorKernel("float32", "float32", 128, 256),
     TensorKernel("float16", "float16", 64, 64, False, True, True, has_slices=True),  # one chunk
+    TensorKernel("float32", "float32", 128, 128, False, True),  # B in registers
+    TensorKernel("float32", "float32", 256, 128, False, True, True, "float32"),
+    TensorKernel("float32", "float32", 256, 128, True, False),  # A in registers
+    TensorKernel("float32", "float32", 64, 64, False, True, True, has_slices=True),
+    TensorKernel("float32", "float32", 128, 256, True, False, True, "float32"),
+    TensorKernel("float32", "float32", 192, 64, False, True),
 )
 FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
@@ -47,14 +53,16 @@ READING = replace(SMALL, out="float16", tile_m=192, a_along_m=True, b_along_n=Tr
 ODD = replace(SMALL, out="float16", tile_n=192)  # three chunks
 LARGE = replace(SMALL, out="float16", tile_m=128, tile_n=256)  # both warpgroups compute a tile
 CLUSTERED = replace(SMALL, a_along_m=True, cluster_m=2, cluster_n=2)
+REGISTERS = replace(SMALL, a="float32", b_along_n=True)  # B passes through them
 STAGES = 3  # of the mutated kernels, so that few products fill their ring
 TEXT = (kernels_folder() / HEADER).read_text("utf-8")
 # hints, what the compiler alone needs, and lanes that the emulator does not let diverge
 UNNEEDED = re.compile(
-    r"prefetch_tensor_map|wgmma_has_written|take_registers|tiles.has_next|.*wait_group needs all lanes"
+    r"prefetch_tensor_map|wgmma_has_written|wgmma_has_read|take_registers|tiles.has_next|.*wait_group needs all lanes"
 )
 # parts of calls that other kernels than SMALL have
 CALLS = {
+    "all lanes have read": REGISTERS,
     **dict.fromkeys(("_to_blocks", "_at_block", "cluster_", "mbarrier_wait(ring.empty()"), CLUSTERED),
     "// while the tile": READING,
     "chunks.read_first()": SLICED,
@@ -101,6 +109,7 @@ SIZES: dict[TensorKernel, tuple[tuple[int, int, int], dict[str, Any]]] = {
     ODD: ((136, 200, 136), {}),
     LARGE: ((136, 264, 264), {}),
     CLUSTERED: ((200, 136, 264), {}),
+    REGISTERS: ((200, 136, 136), {}),
 }
 
 
@@ -108,10 +117,13 @@ def mutants() -> Iterator[tuple[TensorKernel, str, str]]:
     """Yields each kernel as it is, and for each call of the header one that has it, without the call."""
     yield from ((kernel, "", TEXT) for kernel in SIZES)
     of_slices = range(TEXT.index("add_slices("), TEXT.index("// ---- the epilogue"))
+    start = TEXT.index("if constexpr (P::IN_REGISTERS)", TEXT.index("multiply_tiles("))
+    of_registers = range(start, TEXT.index("} else {", start))
     for name, old, new in changes(TEXT):
         if re.match(r"[\w:.]+(<.*>)?\(.*\); -> ; in", name) and not UNNEEDED.match(name):
             kernel = next((kernel for part, kernel in CALLS.items() if part in name), SMALL)
             kernel = SLICED if TEXT.index(old) in of_slices else kernel
+            kernel = REGISTERS if TEXT.index(old) in of_registers else kernel
             yield kernel, name, TEXT.replace(old, new)
 
 
@@ -215,7 +227,7 @@ def stored(values: Values, dtype: DType) -> Values:
 
 
 def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
-    assert {(kernel.tile_m, kernel.tile_n) for kernel in (*KERNELS, SMALL)} == set(STEP_US)
+    assert {kernel.lines for kernel in (*KERNELS, SMALL)} == {*STEP_US, *REGISTER_STEP_US}
     assert {kernel.a for kernel in KERNELS} == {"float16", "bfloat16", "float32"}
     assert len({(kernel.a_along_m, kernel.b_along_n) for kernel in KERNELS}) == 4
 
@@ -237,6 +249,14 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (11, (264, 136, 136), {"beta": 2.0}),
     (11, (136, 72, 72), {"batch": 3, "beta": 2.0}),
     (11, (320, 190, 264), {"slices": 3, "beta": -1.0}),  # whole tiles, and one with slices
+    (12, (200, 136, 8 * 32 + 8), {}),
+    (12, (136, 40, 36), {"batch": 3, "is_shared": True, "factor": 4.0, "alpha": 0.5}),
+    (13, (264, 136, 7 * 32 + 4), {"alpha": 0.5, "beta": 2.0}),
+    (14, (136, 200, 72), {"batch": 2, "alpha": 0.5}),
+    (15, (72, 136, 72), {"batch": 3, "beta": 2.0}),
+    (15, (192, 64, 264), {"slices": 3, "beta": -1.0}),
+    (16, (136, 264, 72), {"beta": 2.0}),
+    (17, (200, 72, 40), {}),
     (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     ({}, 100, Rejected("gpu_without_wgmma")),
     ({"a": "float32", "b": "float32"}, 90, Rejected("kernel_dtypes", ("float32",))),
     ({"a": "float64", "b": "float64", "out": "float64"}, 90, Rejected("kernel_dtypes", ("float64",))),
-    ({"a": "float32", "b": "float32", "tf32": True}, 90, Rejected("kernel_tf32_layout")),
+    ({"a": "float32", "b": "float32", "tf32": True, "a_transposed": True}, 90, Rejected("kernel_tf32_layout")),
     ({"k": 0}, 90, Rejected("no_products")),
     ({"summed": True}, 90, Rejected("kernel_sums")),
     ({"split_operand": "a"}, 90, Rejected("kernel_sums")),

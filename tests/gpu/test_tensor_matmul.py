@@ -20,7 +20,7 @@ from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.matmul import launch_candidate
 from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig
-from warp_tiles.gemm.tensor_kernel import MOST_SUMS, STEP_US
+from warp_tiles.gemm.tensor_kernel import MOST_SUMS, REGISTER_STEP_US, STEP_US
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 TILES = tuple(STEP_US)
@@ -113,12 +113,18 @@ def test_slices_of_clusters(cluster: tuple[int, int], gpu: str) -> None:
         assert np.array_equal(out.numpy(), factor * (a @ b))
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
-def test_tf32(tile: tuple[int, int], gpu: str) -> None:
-    a, b = integers(1, 1000, 776), integers(2, 776, 520)
-    out = on(np.full((1000, 520), np.nan), wp.float32, gpu)
-    x, y = on(a, wp.float32, gpu), LAYOUTS["columns"](b, wp.float32, gpu)
-    assert np.array_equal(values_of(by_kernel(x, y, out, tile, precision="tf32")), a @ b)
+@pytest.mark.parametrize(("first", "second", "tile"), [
+    *(("rows", "columns", tile) for tile in TILES),
+    *(("rows", "rows", tile[::-1]) for tile in REGISTER_STEP_US),  # B passes through registers
+    *(("columns", "columns", tile) for tile in REGISTER_STEP_US),  # A does
+], ids=str)  # fmt: skip
+def test_tf32(first: str, second: str, tile: tuple[int, int], gpu: str) -> None:
+    a, b, c = integers(1, 1000, 776), integers(2, 776, 520), integers(3, 1000, 520)
+    x, y = LAYOUTS[first](a, wp.float32, gpu), LAYOUTS[second](b, wp.float32, gpu)
+    for beta in (0.0, 2.0):
+        out = on(c if beta else np.full((1000, 520), np.nan), wp.float32, gpu)
+        expected = a @ b + beta * c
+        assert np.array_equal(values_of(by_kernel(x, y, out, tile, beta=beta, precision="tf32")), expected)
 
 
 @pytest.mark.parametrize("out_type", [wp.float16, wp.float32], ids=["float16", "float32"])

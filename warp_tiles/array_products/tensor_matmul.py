@@ -114,11 +114,11 @@ class TensorMatmul:
 
     def _encoded(self, pointers: tuple[int, int, int]) -> tuple[Any, ...] | None:
         """The addresses of the parameters and the maps of these arrays; None if the driver refuses a map."""
-        kernel = self._kernel
         a, b, out = self._views
         with wp.ScopedDevice(self.device):  # a new thread has no context
             maps = [
-                TensorMap.of(view, at, box) for view, at, box in zip((a.stored, b.stored, out), pointers, kernel.boxes)
+                TensorMap.of(view, at, box)
+                for view, at, box in zip((a.stored, b.stored, out), pointers, self._kernel.boxes)
             ]
         if any(one is None for one in maps):
             warn_of_loop(self.plan, f"the driver refuses a tensor map of its arrays on {self.device}")

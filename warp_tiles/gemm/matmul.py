@@ -38,7 +38,6 @@ from warp_tiles.gemm.tensor_kernel import (
     MOST_SLICES,
     MOST_SUMS,
     REGISTERS,
-    STEP_US,
     STEPS_OF_SLICE,
     THREADS,
     Slices,
@@ -213,7 +212,7 @@ def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverri
     refuse(accepted(pipeline) is not None, "loop_asked")
     refuse(not has_wgmma(arch), "gpu_without_wgmma")
     refuse(p.kind not in ("float16", "tf32") or p.b != p.a, "kernel_dtypes", p.kind)
-    refuse(p.tf32 and p.layout != "nt", "kernel_tf32_layout")
+    refuse(p.tf32 and p.layout == "tn", "kernel_tf32_layout")
     refuse(p.k == 0, "no_products")
     refuse(p.summed or p.split_operand is not None, "kernel_sums")
     refuse(min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED, "kernel_alignment")
@@ -297,7 +296,9 @@ def candidates(problem: MatmulProblem, gpu: Gpu) -> tuple[Candidate, ...]:
 
 def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
     """All launches of the kernel with tensor copies. The last tiles, if too few for all multiprocessors, get slices."""
-    for tile, cluster in product(STEP_US, _clusters(problem)):
+    kernel = _kernel(problem, (0, 0))
+    for lines, cluster in product(kernel.steps_us, _clusters(problem)):
+        tile = lines[::-1] if kernel.computes_transpose else lines
         if problem.has_function and math.prod(tile) > MOST_SUMS:
             continue
         yield (whole := launch_candidate(problem, tile, 1, gpu, cluster))
@@ -322,8 +323,7 @@ def launch_candidate(
         cluster: The blocks of a cluster along M and N.
     """
     p, is_split = problem, slices > 1
-    along_m, along_n = p.a_transposed, not p.b_transposed
-    kernel = TensorKernel(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, is_split, *cluster)
+    kernel = _kernel(p, tile, is_split, cluster)
     rows, columns = (side * count for side, count in zip(tile, cluster))
     config = MatmulConfig(
         *tile,
@@ -340,6 +340,14 @@ def launch_candidate(
     work = Slices(tiles - rest, rest, slices)
     time_us = launch_us(kernel, work, p.m, p.n, p.k, p.array_bytes, gpu.multiprocessors)
     return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)
+
+
+def _kernel(
+    problem: MatmulProblem, tile: tuple[int, int], has_slices: bool = False, cluster: tuple[int, int] = (1, 1)
+) -> TensorKernel:
+    p = problem
+    along_m, along_n = p.a_transposed, not p.b_transposed
+    return TensorKernel(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, has_slices, *cluster)
 
 
 def _loops(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:

@@ -28,6 +28,16 @@ STEP_US = {
     (128, 64): 0.17,
     (64, 64): 0.14,
 }  # of a tile and 128 bytes of K, at least
+# ... of a tile's lines and columns, if an operand passes through registers (tf32 on one H200, not on record)
+REGISTER_STEP_US = {
+    (128, 256): 0.63,
+    (256, 128): 0.66,
+    (128, 128): 0.38,
+    (64, 192): 0.3,
+    (64, 128): 0.25,
+    (128, 64): 0.25,
+    (64, 64): 0.21,
+}
 # of a row in such a step, by the bytes to which its array's rows are aligned
 _ROW_US = {128: 1.0e-3, 64: 1.4e-3, 32: 1.4e-3, 16: 2.1e-3}
 _START_US = 4.6  # of a launch, its first loads and its last stores
@@ -40,7 +50,7 @@ _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
 _OVERLAP = 3  # exponent of limits that overlap
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
 _MOST_OWN_SUMS = 128 * 192  # of a tile that one warpgroup computes
-_SUM_BYTES = 4
+_SUM_BYTES = _TF32_BYTES = 4
 MOST_SLICES = 8
 _CLUSTERS = (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)  # blocks along M and N
 _PAIR = 2  # blocks: each multiprocessor has a neighbour
@@ -92,10 +102,12 @@ def launch_us(
     lengths = m if kernel.a_along_m else k, n if kernel.b_along_n else k
     loaded = kernel.tile_m / kernel.cluster_n, kernel.tile_n / kernel.cluster_m
     rows_us = sum(side * _row_us(length * size) for side, length in zip(loaded, lengths))
-    step_us, start_us = max(STEP_US[tile], rows_us), _START_US
+    step_us, start_us = kernel.steps_us[kernel.lines], _START_US
     if kernel.cluster > 1:
-        step_us = overlapped(STEP_US[tile], rows_us, sum(tile) * _RECEIVED_US, exponent=_STEP_OVERLAP)
+        step_us = overlapped(step_us, rows_us, sum(tile) * _RECEIVED_US, exponent=_STEP_OVERLAP)
         start_us += _CLUSTER_US
+    else:
+        step_us = max(step_us, rows_us)
     steps, elements = -(-k * size // ROW_BYTES), tile[0] * tile[1]
     tile_us = steps * step_us + elements * DTYPE_BYTES[kernel.out] / _STORED
     time_us = -(-slices.whole // resident_clusters(multiprocessors, kernel.cluster)) * tile_us
@@ -167,7 +179,8 @@ class TensorKernel:
         depth = self.tile_k  # a panel is as deep as wide
         a = (depth if self.a_along_m else self.tile_m) // self.cluster_n
         b = (depth if self.b_along_n else self.tile_n) // self.cluster_m
-        return (depth, a), (depth, b), (ROW_BYTES // DTYPE_BYTES[self.out], ROWS)
+        columns = ROW_BYTES // DTYPE_BYTES[self.out]
+        return (depth, a), (depth, b), (columns, columns if self.computes_transpose else ROWS)
 
     @property
     def tile_k(self) -> int:
@@ -175,9 +188,30 @@ class TensorKernel:
         return ROW_BYTES // DTYPE_BYTES[self.a]
 
     @property
+    def in_registers(self) -> bool:
+        """True if an operand passes through registers: wgmma reads only tf32 along K from shared memory."""
+        return DTYPE_BYTES[self.a] == _TF32_BYTES and (self.a_along_m or self.b_along_n)
+
+    @property
+    def computes_transpose(self) -> bool:
+        """True if the operand in registers is B, so that instructions compute the transpose of C."""
+        return self.in_registers and self.b_along_n
+
+    @property
+    def steps_us(self) -> dict[tuple[int, int], float]:
+        """The estimated times of a step of all tiles that such a kernel may have, by their ``lines``."""
+        return REGISTER_STEP_US if self.in_registers else STEP_US
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """Rows and columns of a tile, or of its transpose, as instructions compute it."""
+        return (self.tile_n, self.tile_m) if self.computes_transpose else (self.tile_m, self.tile_n)
+
+    @property
     def warps(self) -> tuple[int, int]:
         """The warps that multiply a tile, along M and N."""
-        return (4 if self.tile_m * self.tile_n <= _MOST_OWN_SUMS else 8), 1
+        count = 4 if self.tile_m * self.tile_n <= _MOST_OWN_SUMS else 8
+        return (1, count) if self.computes_transpose else (count, 1)
 
     @property
     def stages(self) -> int:
