@@ -17,6 +17,7 @@ KERNELS = (
     TensorKernel("bfloat16", "float32", 64, 128, True, False, True, cluster_n=2),
     TensorKernel("float16", "float16", 64, 64, True, True, has_slices=True, cluster_m=2, cluster_n=2),
     TensorKernel("float32", "float32", 128, 64, cluster_m=4),
+    TensorKernel("float32", "float32", 256, 128, False, True, True, cluster_m=2),  # B in registers
     TensorKernel("float16", "float16", 64, 192, False, False, True, "float16", cluster_n=4),
 )
 
@@ -34,7 +35,8 @@ def module(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Emulat
     (2, (200, 200, 600), {"slices": 3}),
     (2, (300, 120, 600), {"slices": 3}),  # three tiles of clusters, of which the last one has slices
     (3, (520, 136, 8 * 32 + 8), {}),
-    (4, (136, 1000, 6 * 64 + 24), {"beta": 2.0}),
+    (5, (136, 1000, 6 * 64 + 24), {"beta": 2.0}),
+    (4, (520, 264, 4 * 32 + 8), {"beta": 2.0}),
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
     Product(KERNELS[number], sizes, **options).check(module, number)
