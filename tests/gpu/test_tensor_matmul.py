@@ -127,6 +127,19 @@ def test_tf32(first: str, second: str, tile: tuple[int, int], gpu: str) -> None:
         assert np.array_equal(values_of(by_kernel(x, y, out, tile, beta=beta, precision="tf32")), expected)
 
 
+@pytest.mark.parametrize("cluster", [(2, 1), (1, 4)], ids=str)
+@pytest.mark.parametrize(("first", "second", "tile"), [("rows", "rows", (256, 128)), ("columns", "columns", (64, 64))])
+def test_tf32_in_clusters(first: str, second: str, tile: tuple[int, int], cluster: tuple[int, int], gpu: str) -> None:
+    a, b = integers(1, 1000, 772), integers(2, 772, 524)
+    x, y = LAYOUTS[first](a, wp.float32, gpu), LAYOUTS[second](b, wp.float32, gpu)
+    out = on(np.full((1000, 524), np.nan), wp.float32, gpu)
+    product = product_of(x, y, out, tile, cluster=cluster, precision="tf32")
+    for _ in range(50):
+        out.fill_(np.nan)
+        product.run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
+        assert np.array_equal(out.numpy(), a @ b)
+
+
 @pytest.mark.parametrize("out_type", [wp.float16, wp.float32], ids=["float16", "float32"])
 @pytest.mark.parametrize("bias_type", [wp.float16, wp.float32], ids=["float16", "float32"])
 def test_alpha_beta_and_bias(out_type: Any, bias_type: Any, gpu: str) -> None:
