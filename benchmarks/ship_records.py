@@ -240,4 +240,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except RecordError as error:
+        raise SystemExit(f"ship_records: {error}") from None

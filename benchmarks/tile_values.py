@@ -15,8 +15,8 @@ from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.rejected import Rejected
 
 GPUS = {
-    80: "A100", 86: "RTX 30, A40", 87: "Orin", 89: "RTX 40, L40", 90: "H100, H200", 100: "B200", 103: "B300",
-    110: "Thor", 120: "RTX 50, RTX PRO", 121: "Spark",
+    80: "A100", 86: "RTX 30, A40", 87: "Orin", 88: "unknown", 89: "RTX 40, L40", 90: "H100, H200", 100: "B200",
+    103: "B300", 107: "unknown", 110: "Thor", 120: "RTX 50, RTX PRO", 121: "Spark",
 }  # fmt: skip
 THREADS = 128  # of a block, at least
 SHOWN: tuple[Types, ...] = ("fp16", "tf32", "fp32", "fp64")  # bf16 has the pipelines of fp16

@@ -23,12 +23,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TORCHES = ("torch==2.9.1", "torch==2.11.0", "torch==2.12.1", "torch==2.14.1")  # of CUDA 12.8, and of CUDA 13.0
 OTHERS = ("torch", "jax[cuda12]", "jax[cuda13]", "cupy-cuda12x", "cupy-cuda13x", "numba-cuda", "numba-cuda[cu12]",
-          "numba-cuda[cu13]")  # fmt: skip
+          "numba-cuda[cu13]", "warp-lang")  # fmt: skip
 MODULES = {
     "torch": "torch",
     "jax": "jax",
     "cupy": "cupy",
     "numba": "numba.cuda",
+    "warp": "warp",
 }  # by the beginning of the package's name
 PROVIDERS = ("own", "cublasdx")
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import warp_tiles
 from benchmarks import compile_time
 from benchmarks.result_values import result
-from tests.gemm.loop_registers import BELOW, TABLE, measured, rows
+from tests.gemm.loop_registers import TABLE, measured, most_below, rows
 from tests.nightly import some
 from warp_tiles.compile.find import find_toolchain
 from warp_tiles.compile.libraries import open_nvrtc
@@ -205,7 +205,7 @@ def test_the_estimate_of_a_loop_is_not_far_below_what_the_assembler_takes(row: d
     sums, operands = row["accumulators"], row["operands"]
     found = loop_registers(row["arch"], row["instruction"], sums, operands, through_registers=through)
     assert found == row["estimate"], "write the table again"
-    assert found >= row["registers"] - BELOW
+    assert found >= row["registers"] - most_below(row["loop"], row["arch"])
 
 
 REMEASURED = (90, "wgmma"), (80, "mma_m16n8k16"), (90, "mma_m16n8k8"), (120, "fma")
@@ -219,7 +219,7 @@ def test_the_installed_compiler_takes_about_what_the_table_says(arch: int, instr
         found = measured(loop, arch)
     assert found is not None
     assert found["estimate"] == kept["estimate"]
-    assert found["estimate"] >= found["registers"] - BELOW
+    assert found["estimate"] >= found["registers"] - most_below(loop.name, arch)
 
 
 def test_the_table_has_every_instruction_and_class() -> None:

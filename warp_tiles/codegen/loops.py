@@ -49,6 +49,7 @@ from warp_tiles.codegen.pipelines import body_of, check_unrolled, double_buffers
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, loops, operations, own_operations, path_to
+from warp_tiles.gemm.hardware import thread_registers
 from warp_tiles.gemm.problem import DTYPES
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 
@@ -151,7 +152,24 @@ class _Decider:
             accumulator_store=store,
             cost=cost,
         )
-        return replace(found, reverse=self._reverse(loop, found))
+        crowded = self._crowded(found)
+        return replace(
+            found, reasons=(*found.reasons, *([crowded] if crowded else [])), reverse=self._reverse(loop, found)
+        )
+
+    def _crowded(self, decision: LoopDecision) -> Rejected | None:
+        """Says that a loop may spill if a setting decides about it and accumulators fill half of a thread's registers.
+
+        No loop that the choosers choose does (tests/integration/test_registers.py).
+        """
+        ring, accumulations = decision.ring, decision.accumulations
+        if self.target.rejection is None or not accumulations or (ring and ring.loop.instruction == "wgmma"):
+            return None
+        of_functions = {one.array: one.accumulators for one in accumulations}.values()
+        words = sum(held.count * (2 if held.ctype == _DOUBLE else 1) for held in of_functions)
+        variant = self.target.variants[accumulations[0].operation.site]
+        held, most = decision.accumulators if ring else words, thread_registers(variant.arch, variant.threads)
+        return Rejected("full_registers", (held, most)) if 2 * held > most else None
 
     def _staged(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> Ring | Rejected | None:
         target = self.target

@@ -201,7 +201,10 @@ def loop_registers(
     elif instruction == "wgmma" and not through_registers:
         needed = _OTHER_REGISTERS + accumulators
     else:  # the fragments of mma grow with the accumulators
-        needed = (56 if arch < 90 else 43 if arch < 100 else 32) + 1.4 * accumulators
+        if arch >= 100 and instruction == "mma_m16n8k16":
+            needed = 40 + 1.36 * accumulators
+        else:
+            needed = (56 if arch < 90 else 43) + 1.4 * accumulators
         needed += 32 * (reverse and not 90 <= arch < 100)
     return math.ceil(needed / REGISTER_STEP) * REGISTER_STEP
 

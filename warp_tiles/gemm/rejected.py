@@ -116,6 +116,9 @@ REASONS = {
     "others_keep_accumulators": "the other products keep their accumulators in registers",
     "used": "{} uses {} in each iteration",
     "stored": "{} uses {} in each iteration: store it behind the loop",
+    "full_registers": (
+        "accumulators take {} of a thread's {} registers, and a few others may spill: use more threads or smaller tiles"
+    ),
     # ---- loads ahead
     "async_copies_off": "the setting async_copies is off: set it to 'on'",
     "products_in_branches": "its products lie in different branches: move them to one",

@@ -223,7 +223,8 @@ class Bundle:
             yield
         except unless_signalled(OSError, RefusedError) as error:
             reason = reason_of(error)
-            remedy = "make it again (`warp-tiles cache export`, `tune export` or `bundle`), and copy it unchanged"
+            commands = "`warp-tiles cache export`, `bundle`, `tune export` or `tune contribute`"
+            remedy = f"make it again ({commands}), and copy it unchanged"
             if isinstance(error, OSError):
                 remedy = "name a bundle that you may read"
             if isinstance(error, UntrustedError):
