@@ -43,7 +43,7 @@ _ROW_US = {128: 1.0e-3, 64: 1.4e-3, 32: 1.4e-3, 16: 2.1e-3}
 _START_US = 4.6  # of a launch, its first loads and its last stores
 # of clusters: their start, a row that a multiprocessor receives in a step, and the exponent of limits that overlap in
 # it; fitted to an H200 (docs/experiments.md)
-_CLUSTER_US, _RECEIVED_US, _STEP_OVERLAP = 1.5, 1.0e-3, 8
+_CLUSTER_US, _RECEIVED_US, _STEP_OVERLAP = 1.0, 1.2e-3, 12
 _STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
 _ADD_US, _ADDED = 1.9, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
