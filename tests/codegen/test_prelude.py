@@ -55,6 +55,11 @@ def relative(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
+def test_the_folders_exist() -> None:
+    assert {path.parent.name for path in MODULES} == set(FOLDERS)
+    assert "codegen/prelude.py" in map(relative, MODULES)
+
+
 def test_no_module_imports_regular_expressions() -> None:
     refused = {"re", "regex", "sre_compile", "sre_parse", "fnmatch"}
     for path in MODULES:

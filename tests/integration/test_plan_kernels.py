@@ -132,6 +132,22 @@ def test_bfloat16_in_a_differentiable_kernel(a: str, b: str) -> None:
     assert {variant_of(v).c.dtype for v in found.variants} == {a, b, F}
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "arch", "threads", "setting"),
+    [
+        *((B, B, None, 1, {}), (B, B, 90, 48, {}), (B, F, 90, 16, {}), (F, B, 90, 16, {})),
+        *((B, B, 90, 64, setting) for setting in WITHOUT_MMA),
+    ],
+)
+def test_bfloat16_in_a_differentiable_kernel_where_mma_cannot_serve(
+    a: str, b: str, arch: int | None, threads: int, setting: dict[str, str]
+) -> None:
+    kernel = make_kernel(Case(16, 16, 16, a, b, F))
+    message = r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel.*provider 'own' does.* Here "
+    with warp_tiles.override(**setting), pytest.raises(TypeError, match=message):
+        warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
+
+
 def test_bfloat16_in_a_helper_shared_with_a_differentiable_kernel() -> None:
     helper = HELPER.replace("a: wp.tile(dtype=wp.float32", "a: wp.tile(dtype=wp.bfloat16")
     assert "bfloat16" in helper

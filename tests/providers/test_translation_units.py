@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from tests.bench import variant_of
@@ -55,6 +56,30 @@ def macros(variant: GemmProblem) -> dict[str, str]:
     return dict(re.findall(r"^#define WT_(\w+) (.+)$", source_text(variant), re.M))
 
 
+def test_macros_of_a_packed_variant() -> None:
+    assert macros(BASE) == {
+        "SYMBOL": BASE.symbol,
+        "M": "24",
+        "N": "20",
+        "K": "16",
+        "A_DTYPE": "__half",
+        "A_ROW_MAJOR": "1",
+        "B_DTYPE": "__nv_bfloat16",
+        "B_ROW_MAJOR": "0",
+        "C_DTYPE": "float",
+        "C_ROW_MAJOR": "1",
+        "LDA": "0",
+        "LDB": "0",
+        "LDC": "0",
+        "ALIGN_A": "16",
+        "ALIGN_B": "8",
+        "ALIGN_C": "4",
+        "TF32": "0",
+        "THREADS": "128",
+        "SM": "900",
+    }
+
+
 def test_an_explicit_leading_dimension_sets_all_and_omits_alignments() -> None:
     found = macros(CHANGED["a.leading_dimension"])
     assert [found[f"LD{name}"] for name in "ABC"] == ["99", "16", "20"]
@@ -73,6 +98,18 @@ def test_every_macro_is_used_by_the_device_source() -> None:
 
 
 # ---- the translation unit of mma
+
+
+def test_the_structs_of_mma() -> None:
+    assert problem_struct(BASE).splitlines() == [
+        "struct Problem {",
+        "    using A = wt::f16; using B = wt::bf16; using C = float;",
+        "    enum : int { m = 24, n = 20, k = 16, lda = 16, ldb = 16, ldc = 20 };",
+        "    enum : int { align_a = 16, align_b = 8, align_c = 4 };",
+        "    enum : bool { a_row_major = true, b_row_major = false, c_row_major = true, tf32 = false };",
+        "    enum : int { threads = 128, sm = 90 };",
+        "};",
+    ]
 
 
 def test_the_config_struct_has_every_field() -> None:
@@ -119,6 +156,14 @@ def test_each_variant_and_configuration_has_templates_of_its_own() -> None:
 
 
 # ---- the translation unit of a solver
+
+
+def test_a_matrix_has_the_strides_of_its_arrangement() -> None:
+    text = solver_translation_unit(SOLVER, SolverConfig())
+    assert "using T = wt::solver::Matrix<float, 24, 1, 16>;" in text, "row-major"
+    assert "using Y = wt::solver::Matrix<float, 1, 24, 8>;" in text, "column-major"
+    assert "in_place = false" in text
+    assert "in_place = true" in solver_translation_unit(replace(SOLVER, in_place=True), SolverConfig())
 
 
 def test_templates_of_different_variants_have_different_names() -> None:
