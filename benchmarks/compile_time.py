@@ -33,6 +33,7 @@ from benchmarks.machine import cpu_record
 from benchmarks.measure import Job, Kernel, build
 from benchmarks.processes import environment, run_json
 from benchmarks.runner import Row
+from benchmarks.speed.cells import DTYPES
 from warp_tiles.gemm.hardware import MULTIPROCESSORS
 
 ONE = Kernel(64, 64, 64)
@@ -86,13 +87,6 @@ BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None f
     "before": {},
     **{f"sm_{arch}": _OWN for arch in MULTIPROCESSORS},
 }
-TYPES = {
-    "fp16": ("float16", "float32", "default"),
-    "bf16": ("bfloat16", "float32", "default"),
-    "tf32": ("float32", "float32", "tf32"),
-    "fp32": ("float32", "float32", "default"),
-    "fp64": ("float64", "float64", "default"),
-}
 
 
 @dataclass(frozen=True)
@@ -137,7 +131,8 @@ _TRITON = ("own", "triton")
 def of_architectures() -> Iterator[Group]:
     """A product and a loop of each type, and Cholesky factors, for each architecture."""
     builders = tuple(builder for builder in BUILDERS if builder.startswith("sm_"))
-    for types, (ab, c, precision) in TYPES.items():
+    for types, (ab, c) in DTYPES.items():
+        precision = "tf32" if types == "tf32" else "default"
         loop = Loop("tf32" if types == "tf32" else ab, 4096, 64, 64, 32, THREADS, "auto")
         texts = {"product": PRODUCT.format(ab, c, precision), "loop": loop.source}
         if c == ab and types != "tf32":

@@ -17,7 +17,6 @@ from warp_tiles.gemm.problem import DType
 
 _CPP = {"float16": "cublasdx::half", "float32": "float", "float64": "double"}
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
-_MACRO = re.compile(r"#define (\w+)")
 # A kernel copies A, B and C to shared memory, calls the function and copies C back.
 _KERNEL = """
 extern "C" __global__ void {name}({scalar}* scalars, char* a, char* b, char* c)
