@@ -1,4 +1,4 @@
-"""The plan of every solver builtin of Warp, and the functions that the generated source calls. Nothing is built."""
+"""The plan of every solver builtin of Warp. Nothing is built."""
 
 from __future__ import annotations
 
@@ -44,7 +44,30 @@ def test_the_target_is_part_of_the_variant(arch: int, threads: int) -> None:
     assert {(solver_of(v).arch, solver_of(v).threads) for v in found.needed} == {(arch, threads)}
 
 
-# ---- the generated source
+@pytest.mark.parametrize("call", ["tile_cholesky_solve", "tile_lower_solve", "tile_upper_solve"])
+def test_a_vector_is_a_matrix_of_one_column(call: str) -> None:
+    for planned in plan(solver(call, shape="16")).variants:
+        assert solver_of(planned).columns == 1
+
+
+@pytest.mark.parametrize("call", ["tile_cholesky", "tile_cholesky_inplace"])
+def test_an_upper_factor_is_the_transpose_of_a_lower_one(call: str) -> None:
+    lower, upper = plan(solver(call)), plan(solver(call, arguments='a, fill_mode="upper"'))
+    for role, planned in by_role(upper).items():
+        variant = solver_of(planned)
+        assert [operand.transposed() for operand in variant.operands] == [*solver_of(by_role(lower)[role]).operands]
+
+
+def test_a_transposed_triangle_is_read_in_place() -> None:
+    (planned,) = plan(solver("tile_upper_solve", arguments="wp.tile_transpose(a), y")).variants
+    assert [operand.arrangement for operand in solver_of(planned).operands] == ["col_major", "row_major", "row_major"]
+
+
+def test_a_view_keeps_its_leading_dimension() -> None:
+    view = "wp.tile_view(a, offset=(0, 8), shape=(8, 8))"
+    (planned,) = plan(solver("tile_cholesky_solve", arguments=f"{view}, y", shape="(8, 4)")).variants
+    factor = solver_of(planned).operands[0]
+    assert (solver_of(planned).n, factor.leading_dimension, factor.alignment) == (8, 16, 4)
 
 
 def test_products_and_solvers_of_one_kernel() -> None:
