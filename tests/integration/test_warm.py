@@ -274,6 +274,7 @@ def test_a_script_that_stops_half_way_is_told(tmp_path: Path) -> None:
         done = command("warm", "--arch=90", option, script, as_json=False, cache=tmp_path / "cache")
         assert done.returncode == status
         assert "stopped early, while its launches were recorded and not executed: ValueError: needs" in done.stderr
+        assert ("give `warp-tiles warm --record FILE`" in done.stderr) == bool(status)
         assert "1 compiled" in done.stdout or "1 present" in done.stdout
     assert len(read_start_list(start_file(tmp_path / "cache", script)).modules) == 1
 

@@ -310,13 +310,17 @@ def _of_the_script(context: click.Context, parameter: click.Parameter, value: tu
     return value
 
 
-def require_complete(script: Script, discovery: Discovery, allowed: bool) -> None:
-    """Report a script that stopped early, after its results: by a ScriptError, or by a note if that is allowed."""
+def require_complete(script: Script, discovery: Discovery, allowed: bool, otherwise: str = "") -> None:
+    """Report a script that stopped early, after its results: by a ScriptError, or by a note if that is allowed.
+
+    Args:
+        otherwise: What else helps a script that needs results.
+    """
     if not discovery.stopped:
         return
     message = f"{script} stopped early, while its launches were recorded and not executed: {discovery.stopped}"
     if not allowed:
-        remedy = "if it needs results, let it ask warp_tiles.is_planning()"
+        remedy = f"if it needs results, let it ask warp_tiles.is_planning(){otherwise}"
         if discovery.usage_error:
             remedy = "give the arguments that it needs"
         raise ScriptError(

@@ -178,7 +178,8 @@ def warm(
         data |= {f"push_{kind}": vars(transfer) for kind, transfer in pushed.items()}
         common.print_result(as_json, data, f"{script or record}: {text} ({time.perf_counter() - began:.1f} s)")
     if script is not None and discovery is not None:
-        common.require_complete(script, discovery, allow_incomplete)
+        otherwise = ", or run it once with `warp-tiles run --start FILE`, and give `warp-tiles warm --record FILE`"
+        common.require_complete(script, discovery, allow_incomplete, otherwise)
     sys.exit(1 if counts["failed"] or any(transfer.failed for transfer in pushed.values()) else 0)
 
 
