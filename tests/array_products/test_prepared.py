@@ -13,7 +13,7 @@ from tests.array_products.cases import CPU, LAYOUTS, integers, on, square, trans
 from tests.nightly import some
 from warp_tiles.array_products.call import MatmulCall, View, aligned_view, contiguous, view_of
 from warp_tiles.array_products.checks import checked
-from warp_tiles.array_products.prepared import padded_copy, prepare
+from warp_tiles.array_products.prepared import padded_copy, prepare, transposed_copy
 from warp_tiles.gemm.matmul_problem import MatmulConfig
 
 COPIES = MatmulConfig(16, 32, 16, 1, 1, 2, True, True)
@@ -60,6 +60,23 @@ def test_a_copy_has_aligned_lines_and_the_same_elements(dtype: str, layout: str,
     strides = copy.view.strides if len(shape) == 3 else copy.view.strides[1:]
     found = wp.array(ptr=memory.ptr, dtype=TYPES[dtype], shape=shape, strides=strides, device=CPU)
     assert np.array_equal(values_of(wp.clone(found)), values)
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("shape", [(3, 50, 33), (1, 64, 31), (2, 4, 7), (1, 130, 1)], ids=str)
+def test_a_copy_whose_lines_are_the_columns(shape: tuple[int, int, int], layout: str) -> None:
+    values = integers(1, *shape)
+    padded = np.pad(values, [(0, 0), *((0, -size % 4) for size in shape[1:])], constant_values=9)
+    array = LAYOUTS[layout](padded, wp.float32, CPU)[:, : shape[1], : shape[2]]
+    copy = transposed_copy(view_of(array), wp.get_device(CPU))
+    if view_of(array).is_transposed:
+        values = values.swapaxes(1, 2)
+    assert copy.view.shape == values.swapaxes(1, 2).shape
+    assert copy.view.line_alignment == 16
+    memory = wp.full(copy.size_bytes, 255, dtype=wp.uint8, device=CPU)
+    copy.launch.run_at((array.ptr, memory.ptr))
+    found = wp.array(ptr=memory.ptr, dtype=wp.float32, shape=copy.view.shape, strides=copy.view.strides, device=CPU)
+    assert np.array_equal(values_of(wp.clone(found)).swapaxes(1, 2), values)
 
 
 @pytest.mark.parametrize("gap", [0, 1, 2, 4, 8, 16])

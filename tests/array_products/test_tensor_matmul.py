@@ -143,6 +143,33 @@ def test_slices_get_a_workspace(product: TensorMatmul, kernel: Kernel, monkeypat
     assert {"whole": 7, "slices": 3, "sums": 4096, "arrived": 8192}.items() <= given.items()
 
 
+def test_copies_along_k_follow_the_sums_in_the_workspace(
+    product: TensorMatmul, driver: Driver, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    order: list[Any] = []
+
+    @contextmanager
+    def workspace(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
+        asked.append(size_bytes)
+        yield Workspace(1 << 22, 8192)
+
+    monkeypatch.setattr(tensor_matmul, "workspace", workspace)
+    launch = SimpleNamespace(run_at=order.append, is_current=lambda: False)
+    copy = SimpleNamespace(view=contiguous("float16", (1, 2048, 512)), size_bytes=2048 * 512 * 2, launch=launch)
+    plan = replace(product.plan, chosen=replace(product.plan.chosen, slices=Slices(7, 1, 3)))
+    found = TensorMatmul(CALL, plan, product.device, False, lambda: None, [(1, copy)])
+    for _ in range(2):
+        found.run(A, B, C, 64, 0.5, 0.0)
+    sums = 3 * 128 * 128 * 4
+    assert asked == [sums + copy.size_bytes] * 2
+    assert order == [(B, (1 << 22) + sums)] * 2
+    assert [one[2] for one in driver.maps] == [A, (1 << 22) + sums, C]
+    assert driver.maps[1][3] == (512, 2048, 1)
+    assert len(kernel.launches) == 2
+    assert not found.is_current()
+
+
 def test_clusters_share_the_boxes_of_their_copies(
     product: TensorMatmul, driver: Driver, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

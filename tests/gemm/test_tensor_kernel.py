@@ -20,7 +20,7 @@ from warp_tiles.gemm.matmul import candidates, choose_matmul, kernel_rejection, 
 from warp_tiles.gemm.matmul_problem import Candidate, Gpu, MatmulConfig, MatmulPlan, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import AUTO
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, launch_us
+from warp_tiles.gemm.tensor_kernel import HEADER, REGISTER_STEP_US, STEP_US, THREADS, Slices, TensorKernel, launch_us
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
@@ -56,7 +56,6 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     ({}, 100, Rejected("gpu_without_wgmma")),
     ({"a": "float32", "b": "float32"}, 90, Rejected("kernel_dtypes", ("float32",))),
     ({"a": "float64", "b": "float64", "out": "float64"}, 90, Rejected("kernel_dtypes", ("float64",))),
-    ({"a": "float32", "b": "float32", "tf32": True, "a_transposed": True}, 90, Rejected("kernel_tf32_layout")),
     ({"k": 0}, 90, Rejected("no_products")),
     ({"summed": True}, 90, Rejected("kernel_sums")),
     ({"split_operand": "a"}, 90, Rejected("kernel_sums")),
@@ -71,6 +70,39 @@ def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, reject
     assert f"no kernel with tensor copies: {rejected}" in plan.reason
     shown = plan.to_json()
     assert (shown["kernel"], shown["codes"][0]) == ("", rejected.code)
+
+
+@pytest.mark.parametrize(("layout", "in_registers", "computes_transpose", "copies"), [
+    ("nt", False, False, (False, False)),
+    ("nn", True, True, (False, False)),
+    ("tt", True, False, (False, False)),
+    ("tn", True, True, (True, False)),  # of A, which is smaller
+], ids=str)  # fmt: skip
+def test_operands_of_tf32_that_are_not_along_k(
+    layout: str, in_registers: bool, computes_transpose: bool, copies: tuple[bool, bool]
+) -> None:
+    problem = replace(TF32, m=3072, a_transposed=layout[0] == "t", b_transposed=layout[1] == "t")
+    plan = choose_matmul(problem, H200)
+    kernel, config = kernel_of(plan), plan.chosen.config
+    assert (kernel.in_registers, kernel.computes_transpose) == (in_registers, computes_transpose)
+    assert (config.copies_a, config.copies_b) == copies
+    assert kernel.lines == ((kernel.tile_n, kernel.tile_m) if computes_transpose else (kernel.tile_m, kernel.tile_n))
+    assert kernel.boxes[2] == (32, 32 if computes_transpose else 64)
+    assert {one.kernel.lines for one in launches_of(problem) if one.kernel} == set(
+        REGISTER_STEP_US if in_registers else STEP_US
+    )
+    swapped = replace(problem, m=problem.n, n=problem.m)
+    assert choose_matmul(swapped, H200).chosen.config.copies_b == (layout == "tn")
+
+
+def test_a_copy_along_k_pays_for_large_products() -> None:
+    problem = replace(TF32, a_transposed=True, b_transposed=False)
+    assert choose_matmul(problem, H200).chosen.kernel
+    small = choose_matmul(replace(problem, m=512, n=512, k=512), H200)
+    assert small.rejection == Rejected("loop_faster", (1.0,))
+    batch = replace(problem, batch=16)
+    shared, own = (launches_of(replace(batch, a_shared=is_shared))[0].time_us for is_shared in (True, False))
+    assert own - shared == pytest.approx(15 * 2 * 4 * 4096**2 / 3.0e6, rel=0.01)  # and the memory of the others
 
 
 def test_settings_and_products_of_few_elements_keep_the_loop() -> None:

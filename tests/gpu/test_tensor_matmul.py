@@ -14,7 +14,7 @@ import warp as wp
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, integers, on, values_of
 from warp_tiles.array_products.checks import checked
-from warp_tiles.array_products.prepared import planned, prepare, prepared
+from warp_tiles.array_products.prepared import planned, prepare, prepared, transposed_copies
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.hardware import has_wgmma
@@ -46,7 +46,8 @@ def product_of(
         config = replace(LARGE, tile_m=64)
         return prepare(checked(x, y, out, **options).call, out.device, config)
 
-    return TensorMatmul(call, replace(plan, chosen=launch), out.device, is_swapped, loop)
+    plan = replace(plan, chosen=launch)
+    return TensorMatmul(call, plan, out.device, is_swapped, loop, transposed_copies(call, plan, out.device))
 
 
 def by_kernel(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 1, **options: Any) -> Any:
@@ -125,6 +126,18 @@ def test_tf32(first: str, second: str, tile: tuple[int, int], gpu: str) -> None:
         out = on(c if beta else np.full((1000, 520), np.nan), wp.float32, gpu)
         expected = a @ b + beta * c
         assert np.array_equal(values_of(by_kernel(x, y, out, tile, beta=beta, precision="tf32")), expected)
+
+
+@pytest.mark.parametrize("shape", [(1000, 776, 520), (3, 516, 776, 1000), (5, 104, 1, 72)], ids=str)
+@pytest.mark.parametrize("tile", [(128, 128), (64, 64)], ids=str)
+def test_tf32_with_a_copy_along_k(tile: tuple[int, int], shape: tuple[int, ...], gpu: str) -> None:
+    *batch, m, k, n = shape
+    a, b = integers(1, *batch, m, k), integers(2, *batch, k, n)
+    x, y = LAYOUTS["columns"](a, wp.float32, gpu), on(b, wp.float32, gpu)
+    out = on(np.full((*batch, m, n), np.nan), wp.float32, gpu)
+    for _ in range(3):
+        out.fill_(np.nan)
+        assert np.array_equal(values_of(by_kernel(x, y, out, tile, precision="tf32")), a @ b)
 
 
 @pytest.mark.parametrize("cluster", [(2, 1), (1, 4)], ids=str)

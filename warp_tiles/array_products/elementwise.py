@@ -176,3 +176,51 @@ def padding_kernel(dtype: DType) -> Any:
         copy_vector(Source, Result, z, line, vector)
 
     return padded_copy
+
+
+# of four lines and four elements of each; a warp reads 16 lines of 128 bytes, and writes 32 of 64
+_TRANSPOSE = """
+    struct alignas(16) Vector { float elements[4]; };
+    const int lane = thread % 32, first = 16 * part + lane / 8 * 4, along = thread / 32 * 32 + lane % 8 * 4;
+    const int lines = Source.shape[1], length = Source.shape[2];
+    Vector found[4] = {};
+    for (int i = 0; i < 4; ++i) {
+        const float* const from = reinterpret_cast<const float*>(reinterpret_cast<const char*>(Source.data)
+            + Source.strides[0] * (long long)(z) + Source.strides[1] * (long long)(first + i));
+        if (first + i < lines && along + 4 <= length) {
+            const Vector read = *reinterpret_cast<const Vector*>(from + along);
+            for (int j = 0; j < 4; ++j)
+                found[j].elements[i] = read.elements[j];
+        } else if (first + i < lines) {
+            for (int j = 0; j < 4; ++j)
+                if (along + j < length)
+                    found[j].elements[i] = from[along + j];
+        }
+    }
+    for (int j = 0; j < 4; ++j)
+        if (first < lines && along + j < length)
+            *reinterpret_cast<Vector*>(reinterpret_cast<char*>(Result.data) + Result.strides[0] * (long long)(z)
+                + Result.strides[1] * (long long)(along + j) + 4 * (long long)(first)) = found[j];
+"""
+TRANSPOSED_LINES, TRANSPOSED_LENGTH = 16, 32  # of the part of a warp
+
+
+@functools.cache
+def transposing_kernel() -> Any:
+    """A kernel of ``Source, Result``, of shapes (batch, lines, length) and (batch, length, lines), in float32.
+
+    Lines of both begin at multiples of 16 bytes; those of ``Result`` are followed by zeros up to such a multiple. The
+    launch has a thread for each four lines of each four elements.
+    """
+
+    @wp.func_native(_TRANSPOSE)
+    def transpose_block(
+        Source: wp.array(dtype=float, ndim=3), Result: wp.array(dtype=float, ndim=3), z: int, part: int, thread: int
+    ): ...
+
+    @forward_kernel
+    def transposed_copy(Source: wp.array(dtype=float, ndim=3), Result: wp.array(dtype=float, ndim=3)):
+        z, part, thread = wp.tid()
+        transpose_block(Source, Result, z, part, thread)
+
+    return transposed_copy

@@ -14,7 +14,12 @@ from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning, note_product
 from warp_tiles._warp.launch import pack_launch
 from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous
-from warp_tiles.array_products.elementwise import padding_kernel
+from warp_tiles.array_products.elementwise import (
+    TRANSPOSED_LENGTH,
+    TRANSPOSED_LINES,
+    padding_kernel,
+    transposing_kernel,
+)
 from warp_tiles.array_products.kernels import (
     Epilogue,
     TileKernel,
@@ -27,6 +32,7 @@ from warp_tiles.array_products.kernels import (
 from warp_tiles.array_products.tensor_matmul import TensorMatmul, warn_of_loop
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
+from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.matmul_problem import (
     ALIGNED,
     CPU_TILE,
@@ -41,6 +47,7 @@ from warp_tiles.gemm.matmul_problem import (
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.tensor_kernel import ROW_BYTES
 from warp_tiles.settings import DEFAULT, current
 from warp_tiles.util.threads import unless_signalled
 
@@ -203,7 +210,7 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
 
     if plan.chosen.kernel and not is_planning():
         try:
-            return TensorMatmul(call, plan, device, is_swapped, loop)
+            return TensorMatmul(call, plan, device, is_swapped, loop, transposed_copies(call, plan, device))
         except WarpTilesError as error:
             warn_of_loop(plan, error)
     return loop()
@@ -386,6 +393,27 @@ def padded_copy(view: View, parts: int, device: Any) -> PaddedCopy:
     dim = (count, lines, result.strides[1] // ALIGNED)
     launch = packed(padding_kernel(view.dtype), [], arrays, dim, device)
     return PaddedCopy(padded, count * lines * result.strides[1], launch)
+
+
+def transposed_copies(call: MatmulCall, plan: MatmulPlan, device: Any) -> list[tuple[int, PaddedCopy]]:
+    """The copies along K that the kernel with tensor copies needs, each with 0 for A or 1 for B."""
+    config = plan.chosen.config
+    asked = (call.a, config.copies_a), (call.b, config.copies_b)
+    return [(number, transposed_copy(view, device)) for number, (view, is_copied) in enumerate(asked) if is_copied]
+
+
+def transposed_copy(view: View, device: Any) -> PaddedCopy:
+    """A copy of a float32 operand. The lines of its view are the columns of the stored one, at lines of the caches."""
+    source = view.stored
+    batch, lines, length = source.shape
+    between = -(-lines * DTYPE_BYTES[view.dtype] // ROW_BYTES) * ROW_BYTES
+    strides = length * between if source.strides[0] else 0, between, DTYPE_BYTES[view.dtype]
+    result = View(view.dtype, (batch, length, lines), strides)
+    count = batch if source.strides[0] else 1
+    arrays = [layout(replace(one, shape=(count, *one.shape[1:]))) for one in (source, result)]
+    dim = (count, -(-lines // TRANSPOSED_LINES), -(-length // TRANSPOSED_LENGTH) * LANES)
+    launch = packed(transposing_kernel(), [], arrays, dim, device)
+    return PaddedCopy(result, count * length * between, launch)
 
 
 def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, device: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +56,17 @@ class TensorMatmul:
         plan: Its plan, which has a kernel.
         is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
         loop: Prepares the loop, a :class:`.prepared.PreparedMatmul`. It is called once, if it is needed.
+        copies: Copies of operands along K, each with 0 for A or 1 for B; see :func:`.prepared.transposed_copies`.
     """
 
     def __init__(
-        self, call: MatmulCall, plan: MatmulPlan, device: Any, is_swapped: bool, loop: Callable[[], Any]
+        self,
+        call: MatmulCall,
+        plan: MatmulPlan,
+        device: Any,
+        is_swapped: bool,
+        loop: Callable[[], Any],
+        copies: Sequence[tuple[int, Any]] = (),
     ) -> None:
         kernel, slices = plan.chosen.kernel, plan.chosen.slices
         assert kernel is not None
@@ -75,15 +82,22 @@ class TensorMatmul:
         self._loop: Any = None
         self._settings_generation = modules.settings_generation
         self._lock = threading.Lock()
-        self._views = (call.a, call.b, call.out)
-        self._maps: dict[tuple[int, int, int], tuple[Any, ...]] = {}
+        self._copies = list[tuple[int, int, Any]]()  # with their offsets in the workspace
+        views = [call.a.stored, call.b.stored, call.out]
+        size_bytes = kernel.workspace_bytes(slices)
+        for number, copy in copies:
+            self._copies.append((number, size_bytes, copy.launch))
+            views[number], size_bytes = copy.view, size_bytes + copy.size_bytes
+        self._views = tuple(views)
+        self._maps: dict[tuple[int, ...], tuple[Any, ...]] = {}
         self._given = _arguments(call, plan.chosen)
         self._blocks = min(slices.items, self._native.clusters) * kernel.cluster  # each computes several items
-        self._counters, self._workspace_bytes = slices.split * kernel.cluster, kernel.workspace_bytes(slices)
+        self._counters, self._workspace_bytes = slices.split * kernel.cluster, size_bytes
 
     def is_current(self) -> bool:
         """True, unless settings that count have changed, or the module of its function or of a loop that was needed."""
-        is_kept = all(one is None or one.is_current() for one in (self._loop, self._definition))
+        known = (self._loop, self._definition, *(launch for *_, launch in self._copies))
+        is_kept = all(one is None or one.is_current() for one in known)
         return bool(is_kept and modules.settings_generation == self._settings_generation)
 
     def run(
@@ -93,18 +107,27 @@ class TensorMatmul:
         if not ((a | b | out) % ALIGNED or is_saving_capture()):
             pointers = (b, a, out) if self.is_swapped else (a, b, out)
             with self._lock:
-                maps = self._maps.get(pointers) or self._encoded(pointers)
-                if maps is not None:
-                    given = self._given
-                    given.alpha, given.beta, given.bias, given.factor = alpha, beta, bias, factor
-                    if not self._counters:
-                        self._native.launch(self._blocks, maps[0])
-                        return
+                given = self._given
+                given.alpha, given.beta, given.bias, given.factor = alpha, beta, bias, factor
+                if not self._workspace_bytes:
+                    is_launched = self._launch(pointers)
+                else:
                     with workspace(self._workspace_bytes, self._counters, self.device) as memory:
                         given.sums, given.arrived = memory.start, memory.arrived
-                        self._native.launch(self._blocks, maps[0])
+                        for number, offset, launch in self._copies:
+                            launch.run_at((pointers[number], memory.start + offset))
+                            pointers = (*pointers[:number], memory.start + offset, *pointers[number + 1 :])
+                        is_launched = self._launch(pointers)
+                if is_launched:
                     return
         self._by_loop().run(a, b, out, bias, alpha, beta, factor)
+
+    def _launch(self, pointers: tuple[int, ...]) -> bool:
+        """Launches the kernel; returns False if the driver refuses the maps."""
+        maps = self._maps.get(pointers) or self._encoded(pointers)
+        if maps is not None:
+            self._native.launch(self._blocks, maps[0])
+        return maps is not None
 
     def _by_loop(self) -> Any:
         with self._lock:
@@ -112,14 +135,10 @@ class TensorMatmul:
                 self._loop = self._make_loop()
             return self._loop
 
-    def _encoded(self, pointers: tuple[int, int, int]) -> tuple[Any, ...] | None:
+    def _encoded(self, pointers: tuple[int, ...]) -> tuple[Any, ...] | None:
         """The addresses of the parameters and the maps of these arrays; None if the driver refuses a map."""
-        a, b, out = self._views
         with wp.ScopedDevice(self.device):  # a new thread has no context
-            maps = [
-                TensorMap.of(view, at, box)
-                for view, at, box in zip((a.stored, b.stored, out), pointers, self._kernel.boxes)
-            ]
+            maps = [TensorMap.of(*one) for one in zip(self._views, pointers, self._kernel.boxes)]
         if any(one is None for one in maps):
             warn_of_loop(self.plan, f"the driver refuses a tensor map of its arrays on {self.device}")
             return None

@@ -127,6 +127,7 @@ _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 
 _COPY_US = 4.0  # of a copy's launch, on the GPU and on the host
 _COPIED = 2.0e6  # bytes that a copy reads or writes in 1 us
+_TRANSPOSED = 3.0e6  # ... and one that transposes
 # of a thread that loads the elements of 16 bytes one by one, fitted on an H100; the times were not kept
 _VECTOR_US = 0.55
 _MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
@@ -212,7 +213,6 @@ def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverri
     refuse(accepted(pipeline) is not None, "loop_asked")
     refuse(not has_wgmma(arch), "gpu_without_wgmma")
     refuse(p.kind not in ("float16", "tf32") or p.b != p.a, "kernel_dtypes", p.kind)
-    refuse(p.tf32 and p.layout == "tn", "kernel_tf32_layout")
     refuse(p.k == 0, "no_products")
     refuse(p.summed or p.split_operand is not None, "kernel_sums")
     refuse(min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED, "kernel_alignment")
@@ -231,6 +231,7 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
         return min(launches, key=lambda launch: (*_distance(launch.config, measured), launch.time_us))
     best = min(launches, key=lambda launch: launch.time_us)
     factor = _PREFERENCE if loop.config.split_k <= best.config.split_k else _PREFERENCE_OVER_SLICES
+    factor = 1.0 if _transposed(problem) else factor
     refuse(factor * loop.time_us < best.time_us, "loop_faster", factor)
     return best
 
@@ -334,19 +335,29 @@ def launch_candidate(
         cluster_m=cluster[0],
         cluster_n=cluster[1],
         tensor_copies=True,
+        copies_a=_transposed(p) == "a",
+        copies_b=_transposed(p) == "b",
     )
     tiles = p.batch * _ceil(p.m, rows) * _ceil(p.n, columns)
     rest = tiles % resident_clusters(gpu.multiprocessors, kernel.cluster) if is_split else 0
     work = Slices(tiles - rest, rest, slices)
     time_us = launch_us(kernel, work, p.m, p.n, p.k, p.array_bytes, gpu.multiprocessors)
+    if copied := _transposed(p):
+        matrices = 1 if (p.a_shared if copied == "a" else p.b_shared) else p.batch
+        time_us += _COPY_US + 2 * matrices * min(p.m, p.n) * p.k * DTYPE_BYTES[p.a] / _TRANSPOSED
     return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)
+
+
+def _transposed(problem: MatmulProblem) -> Operand | None:
+    """The operand that the kernel needs a copy of along K: wgmma reads one operand of tf32 only along K."""
+    return ("a" if problem.m <= problem.n else "b") if problem.tf32 and problem.layout == "tn" else None
 
 
 def _kernel(
     problem: MatmulProblem, tile: tuple[int, int], has_slices: bool = False, cluster: tuple[int, int] = (1, 1)
 ) -> TensorKernel:
-    p = problem
-    along_m, along_n = p.a_transposed, not p.b_transposed
+    p, copied = problem, _transposed(problem)
+    along_m, along_n = p.a_transposed and copied != "a", not p.b_transposed and copied != "b"
     return TensorKernel(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, has_slices, *cluster)
 
 

@@ -235,7 +235,6 @@ REASONS = {
     "loop_asked": "the setting main_loop asks for a loop",
     "gpu_without_wgmma": "the GPU has no wgmma",
     "kernel_dtypes": "it multiplies float16, bfloat16 and tf32, and not {}",
-    "kernel_tf32_layout": "an operand of tf32 has to be contiguous along K",
     "no_products": "there is nothing to multiply",
     "kernel_sums": "it adds neither the products of a batch nor operands in two parts",
     "kernel_alignment": "the rows of its arrays have to begin at multiples of 16 bytes",
