@@ -105,7 +105,7 @@ class TensorMatmul:
     ) -> None:
         """Launches the product on the device's current stream. See :meth:`.prepared.PreparedMatmul.run`."""
         if not ((a | b | out) % ALIGNED or is_saving_capture()):
-            pointers = (b, a, out) if self.is_swapped else (a, b, out)
+            pointers: tuple[int, ...] = (b, a, out) if self.is_swapped else (a, b, out)
             with self._lock:
                 given = self._given
                 given.alpha, given.beta, given.bias, given.factor = alpha, beta, bias, factor
