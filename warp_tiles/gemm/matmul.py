@@ -231,7 +231,6 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
         return min(launches, key=lambda launch: (*_distance(launch.config, measured), launch.time_us))
     best = min(launches, key=lambda launch: launch.time_us)
     factor = _PREFERENCE if loop.config.split_k <= best.config.split_k else _PREFERENCE_OVER_SLICES
-    factor = 1.0 if _transposed(problem) else factor
     refuse(factor * loop.time_us < best.time_us, "loop_faster", factor)
     return best
 
