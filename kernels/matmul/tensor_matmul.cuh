@@ -90,8 +90,7 @@ struct Config {
     static constexpr int STEP = 32 / int(sizeof(T));              // of K, of an instruction
     static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of the accumulators in a chunk
     static constexpr int BOXES = SWAPPED ? ROWS / COLUMNS : 1, BOX_ROWS = ROWS / BOXES;  // of a chunk: tensor copies, side by side
-    static constexpr int GROUP = BLOCKS > 1 ? 2 : 1;              // steps whose operand is read into registers at a time
-    static constexpr int SETS = 4 / GROUP;                        // of registers for such groups
+    static constexpr int STEPS = TILE_K / STEP, SETS = 4;         // in a stage; of registers for an operand's part of a step
     static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES;
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
     static constexpr int CLUSTER_M = CLUSTER_ROWS, CLUSTER_N = CLUSTER_COLUMNS, CLUSTER = CLUSTER_M * CLUSTER_N;  // blocks
@@ -100,7 +99,7 @@ struct Config {
     using Accumulators = f32[BLOCKS][WIDTH / 8][4];
 
     static_assert(LINES % (ROWS * OWNERS) == 0 && WIDTH % COLUMNS == 0, "a tile has whole instructions and chunks");
-    static_assert(TILE_K / STEP / GROUP % SETS == 0, "all stages begin with the same registers");
+    static_assert(!IN_REGISTERS || STEPS % SETS == 0, "all stages begin with the same registers");
     static_assert(!IN_REGISTERS || (BLOCKS * WIDTH <= 256 && !(A_MN && B_MN)), "registers suffice, and an operand is contiguous along K");
     static_assert(!(OWNERS > 1 && HAS_SLICES), "one warpgroup counts the slices of a tile");
     static_assert((A_MN ? TILE_K : M) % (CLUSTER_N * PATTERN_ROWS) == 0 && (B_MN ? TILE_K : N) % (CLUSTER_M * PATTERN_ROWS) == 0,
@@ -482,10 +481,11 @@ template <class P> WT_DEVICE void empty_stage(u32 empty)
 }
 
 // Reads the instruction's A of a step from a stage: two neighbouring lines of K = lane % 4, and those of K = lane % 4 + 4.
-template <class P> WT_DEVICE void read_lines(u32 (&registers)[P::BLOCKS][4], u32 stage, int step)
+template <class P> WT_DEVICE void read_lines(u32 (&registers)[P::BLOCKS][4], const Ring<P>& ring, int group, int step)
 {
     const int line = own_line(), k = threadIdx.x % 4;
-    const u32 from = stage + line / P::TILE_K * P::TILE_K * ROW_BYTES + k * ROW_BYTES + (line % P::TILE_K / 4 ^ k) * 16 + line % 4 * 4;
+    const u32 lines = (P::SWAPPED ? ring.b() : ring.a()) + P::first_line(group) * ROW_BYTES;
+    const u32 from = lines + line / P::TILE_K * P::TILE_K * ROW_BYTES + k * ROW_BYTES + (line % P::TILE_K / 4 ^ k) * 16 + line % 4 * 4;
 #pragma unroll
     for (int i = 0; i < P::BLOCKS; ++i)
 #pragma unroll
@@ -517,36 +517,43 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
         }
         const Chunks<P> chunks {ring, c, tile, group};
         typename P::Accumulators accumulators = {};
-        u32 registers[P::SETS][P::GROUP][P::BLOCKS][4] = {};  // of the operand in registers
+        u32 registers[P::SETS][P::BLOCKS][4] = {};  // of the operand in registers
         u32 multiplied = 0;  // the mbarrier of the stage before
+        if constexpr (P::IN_REGISTERS)
+            if (tile.start < tile.end) {
+                mbarrier_wait(ring.full(), ring.parity);
+                read_lines<P>(registers[0], ring, group, 0);
+            }
         for (int k = tile.start; k < tile.end; k += P::TILE_K, ring.advance()) {
-            mbarrier_wait(ring.full(), ring.parity);
             if constexpr (P::IN_REGISTERS) {
-                const u32 lines = (P::SWAPPED ? ring.b() : ring.a()) + P::first_line(group) * ROW_BYTES;
                 const u64 columns = operand<P::TILE_K, false>(P::SWAPPED ? ring.a() : ring.b());
 #pragma unroll
-                for (int part = 0; part < P::TILE_K / P::STEP / P::GROUP; ++part) {
-                    auto& own = registers[part % P::SETS];
-                    wgmma_wait<P::SETS - 1>();  // until the products of SETS groups before have read the registers
-                    if (part == P::SETS - 1) {
+                for (int step = 0; step < P::STEPS; ++step) {
+                    auto& next = registers[(step + 1) % P::SETS];
+                    wgmma_wait<1>();  // ptxas serializes if products of more steps are in flight
+                    if (step == 1) {
                         __syncwarp();  // all lanes have read the stage before
                         if (is_first_lane && k != tile.start)
                             empty_stage<P>(multiplied);
                     }
-#pragma unroll
-                    for (int step = 0; step < P::GROUP; ++step) {
-                        wgmma_has_read(own[step]);
-                        read_lines<P>(own[step], lines, part * P::GROUP + step);
+                    wgmma_has_read(next);
+                    if (step + 1 < P::STEPS) {
+                        read_lines<P>(next, ring, group, step + 1);
+                    } else {
+                        Ring<P> after = ring;
+                        if (k + P::TILE_K < tile.end)  // else these lines are not multiplied
+                            after.advance();
+                        mbarrier_wait(after.full(), after.parity);
+                        read_lines<P>(next, after, group, 0);
                     }
                     wgmma_fence();
 #pragma unroll
-                    for (int step = 0; step < P::GROUP; ++step)
-#pragma unroll
-                        for (int i = 0; i < P::BLOCKS; ++i)
-                            wgmma_tf32(accumulators[i], own[step][i], wgmma_after(columns, (part * P::GROUP + step) * 32));
+                    for (int i = 0; i < P::BLOCKS; ++i)
+                        wgmma_tf32(accumulators[i], registers[step % P::SETS][i], wgmma_after(columns, step * 32));
                     wgmma_commit();
                 }
             } else {
+                mbarrier_wait(ring.full(), ring.parity);
                 const u64 a = operand<P::TILE_K, P::A_MN>(ring.a() + P::first_line(group) * ROW_BYTES);
                 const u64 b = operand<P::TILE_K, P::B_MN>(ring.b());
                 wgmma_fence();

@@ -118,7 +118,7 @@ def mutants() -> Iterator[tuple[TensorKernel, str, str]]:
     yield from ((kernel, "", TEXT) for kernel in SIZES)
     of_slices = range(TEXT.index("add_slices("), TEXT.index("// ---- the epilogue"))
     start = TEXT.index("if constexpr (P::IN_REGISTERS)", TEXT.index("multiply_tiles("))
-    of_registers = range(start, TEXT.index("} else {", start))
+    of_registers = range(start, TEXT.index("            } else {\n                mbarrier_wait(ring.full()", start))
     for name, old, new in changes(TEXT):
         if re.match(r"[\w:.]+(<.*>)?\(.*\); -> ; in", name) and not UNNEEDED.match(name):
             kernel = next((kernel for part, kernel in CALLS.items() if part in name), SMALL)
