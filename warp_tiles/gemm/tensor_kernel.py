@@ -91,7 +91,7 @@ def resident_clusters(multiprocessors: int, blocks: int) -> int:
 
     Those of four fill 120 of an H200's 132 multiprocessors.
     """
-    return (multiprocessors if blocks <= _PAIR else multiprocessors * 10 // 11) // blocks
+    return max(1, (multiprocessors if blocks <= _PAIR else multiprocessors * 10 // 11) // blocks)
 
 
 def launch_us(
