@@ -54,8 +54,14 @@ ODD = replace(SMALL, out="float16", tile_n=192)  # three chunks
 LARGE = replace(SMALL, out="float16", tile_m=128, tile_n=256)  # both warpgroups compute a tile
 CLUSTERED = replace(SMALL, a_along_m=True, cluster_m=2, cluster_n=2)
 REGISTERS = replace(SMALL, a="float32", b_along_n=True)  # B passes through them
+TILES = "matmul/tensor_tiles.cuh"
 STAGES = 3  # of the mutated kernels, so that few products fill their ring
-TEXT = (kernels_folder() / HEADER).read_text("utf-8")
+# with the tiles' text, so that each kernel of a unit has its own
+TEXT = (
+    (kernels_folder() / HEADER)
+    .read_text("utf-8")
+    .replace(f'#include "{TILES}"', (kernels_folder() / TILES).read_text("utf-8"))
+)
 # hints, what the compiler alone needs, and lanes that the emulator does not let diverge
 UNNEEDED = re.compile(
     r"prefetch_tensor_map|wgmma_has_written|wgmma_has_read|take_registers|tiles.has_next|.*wait_group needs all lanes"
