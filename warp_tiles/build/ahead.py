@@ -164,8 +164,8 @@ def build_order(modules: Sequence[StartModule], jobs: int) -> list[StartModule]:
     """
     if jobs <= 2:
         return list(modules)
-    most = sum(len(one.source) for one in modules) / jobs / 2
-    return sorted(modules, key=lambda one: -len(one.source) if len(one.source) > most else 0)
+    most = sum(len(module.source) for module in modules) / jobs / 2
+    return sorted(modules, key=lambda module: -len(module.source) if len(module.source) > most else 0)
 
 
 def keys_of(engine: Engine, context: BuildContext, module: StartModule) -> tuple[CacheKey | None, dict[str, str]]:
@@ -251,7 +251,7 @@ class ProgramStart:
             log.info("the start list %s is of Warp %s; this run writes it again", self.file, before.warp)
             return
         is_foreign = bool(self._engine.foreign_trust(now))
-        needed = [one for one in before.modules if self._may_be_needed(one, is_foreign)]
+        needed = [module for module in before.modules if self._may_be_needed(module, is_foreign)]
         modules = build_order(needed, context.pool.jobs)
         if context.remote is None:
             listed: dict[str, int] = {}

@@ -137,21 +137,21 @@ def lost_results(module: ModuleTrace, sites: Collection[int]) -> dict[int, Rejec
 def _lost_result(context: Context, operation: Operation, later: Sequence[Operation]) -> Rejected | None:
     """Returns why the reverse pass loses the result of a solver in place; None if it does not."""
     tile = operation.tiles[-1]
-    makers = [one for one in context.function.operations() for made in one.results if {made.name} == tile.memory]
+    makers = [maker for maker in context.function.operations() for made in maker.results if {made.name} == tile.memory]
     if not makers:
         return Rejected("solves_parameter")
     around = _run_time_loop(context, operation)
     if any(_run_time_loop(context, maker) is not around for maker in makers):
         return Rejected("solves_tile_from_outside")
-    changed = (one for one in later if any(context.may_overlap(tile, other) for other in one.changed_tiles))
-    lines = sorted({one.line for one in changed})
+    changed = (change for change in later if any(context.may_overlap(tile, other) for other in change.changed_tiles))
+    lines = sorted({change.line for change in changed})
     return Rejected("result_changed", (lines[0],)) if lines else None
 
 
 def _run_time_loop(context: Context, operation: Operation) -> Loop | None:
     """The innermost loop around an operation that Warp does not unroll."""
     around = [block[index] for block, index in path_to(context.function.nodes, operation)]
-    return next((one for one in reversed(around) if isinstance(one, Loop) and one.kind != "unrolled"), None)
+    return next((node for node in reversed(around) if isinstance(node, Loop) and node.kind != "unrolled"), None)
 
 
 def _changes_tiles(module: ModuleTrace, operation: Operation) -> bool:

@@ -84,8 +84,12 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
     for decision in without_stages:
         held = {buffer.c.name for buffer in decision.buffers if buffer.c}
         summed = decision.accumulations
-        written = [one for one in summed if one.destination is one.c]
-        zeroed |= {(one.home, one.c.name) for one in written if one.addition is not None or one.c.name in held}
+        written = [product for product in summed if product.destination is product.c]
+        zeroed |= {
+            (product.home, product.c.name)
+            for product in written
+            if product.addition is not None or product.c.name in held
+        }
     for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():

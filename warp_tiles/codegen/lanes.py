@@ -61,13 +61,13 @@ class _Lanes:
     @classmethod
     def of(cls, function: FunctionTrace, block_dim: int) -> _Lanes:
         found = list(function.operations())
-        makers = {value.name: one for one in found for value in one.results}
-        sizes = {value.name for one in found if one.name == _BLOCK_DIM for value in one.results}
+        makers = {value.name: operation for operation in found for value in operation.results}
+        sizes = {value.name for operation in found if operation.name == _BLOCK_DIM for value in operation.results}
         return cls(_lanes(found, sizes), frozenset(sizes), makers, block_dim)
 
     def decide_iterations(self, loop: Loop) -> bool:
         """True if lanes may repeat a loop a different number of times."""
-        if any(one.name in JUMPS for one in self._operations_of_some(loop.nodes, decides=False)):
+        if any(operation.name in JUMPS for operation in self._operations_of_some(loop.nodes, decides=False)):
             return True
         if loop.condition:
             return loop.condition in self.lanes and not self._ends_at_once(self.makers.get(loop.condition))
@@ -110,12 +110,12 @@ class _Lanes:
 
 def _lanes(found: list[Operation], sizes: set[str]) -> frozenset[str]:
     """The names of the numbers that differ between the lanes of a block."""
-    threads = {value.name for one in found if one.name == _TID for value in one.results}
+    threads = {value.name for operation in found if operation.name == _TID for value in operation.results}
     sizes = _reached(found, sizes)
     lanes = set()
-    for one in found:
-        names = {value.name for value in one.operands if isinstance(value, Scalar)}
-        if one.effect is Effect.NONE and names & sizes and one.name not in _SAME_IN_A_BLOCK:
+    for operation in found:
+        names = {value.name for value in operation.operands if isinstance(value, Scalar)}
+        if operation.effect is Effect.NONE and names & sizes and operation.name not in _SAME_IN_A_BLOCK:
             lanes |= names & threads
     return frozenset(_reached(found, lanes)) if lanes else frozenset()
 
@@ -125,10 +125,10 @@ def _reached(found: list[Operation], start: set[str]) -> set[str]:
     reached, before = set(start), -1
     while len(reached) > before:  # a loop may use what a later statement computes
         before = len(reached)
-        for one in found:
-            names = {value.name for value in one.operands if isinstance(value, Scalar)}
-            if one.name == ASSIGN and names & reached:
-                reached |= one.assigned
+        for operation in found:
+            names = {value.name for value in operation.operands if isinstance(value, Scalar)}
+            if operation.name == ASSIGN and names & reached:
+                reached |= operation.assigned
             elif names & reached:
-                reached |= {value.name for value in one.results if isinstance(value, Scalar)}
+                reached |= {value.name for value in operation.results if isinstance(value, Scalar)}
     return reached

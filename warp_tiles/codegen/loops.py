@@ -298,7 +298,7 @@ def addition_of(function: FunctionTrace, operation: Operation) -> Addition | Non
     if not operation.results:
         return None
     block, index = path_to(function.nodes, operation)[-1]
-    jumps = (at for at, node in enumerate(block) if any(one.name in JUMPS for one in operations((node,))))
+    jumps = (at for at, node in enumerate(block) if any(operation.name in JUMPS for operation in operations((node,))))
     straight = block[index + 1 : min((at for at in jumps if at > index), default=None)]
     c = operation.matrices[2]
     makers: dict[str, tuple[Operation, ...]] = {c.name: ()}  # of C and its reshapes, by name
@@ -344,7 +344,11 @@ def _assigned_sum(
 ) -> Addition | None:
     """Returns ``s = s + C``, ``s = C + s`` or ``s = s - C`` if nothing else reads the result of the operator."""
     *operands, result = (tile.name for tile in operation.tiles)
-    readers = [one for one in function.operations() if one is not operation and result in {t.name for t in one.tiles}]
+    readers = [
+        reader
+        for reader in function.operations()
+        if reader is not operation and result in {t.name for t in reader.tiles}
+    ]
     target = readers[0].assigned_tile if len(readers) == 1 and readers[0] in block else None
     if target is None or target.name == added.name:
         return None
@@ -443,13 +447,15 @@ class _Scope:
         self._ranges: dict[str, _Range] = {}  # by variable, the innermost loop last
         for loop, _ in loops(function.nodes):
             inside = set(operations(loop.nodes))
-            changed = any(loop.variable in one.assigned and one in inside for one in self._assignments)
+            changed = any(
+                loop.variable in assignment.assigned and assignment in inside for assignment in self._assignments
+            )
             if loop in around and loop.kind == "range" and not changed and (found := self._range(loop.nodes[0])):
                 self._ranges[loop.variable] = found
 
     def place(self, tile: Tile) -> tuple[str, tuple[Affine, ...]] | None:
         """The tile whose memory a view lies in, and the view's offsets; None if they are unknown."""
-        is_fixed = not any(tile.name in one.assigned for one in self._assignments)
+        is_fixed = not any(tile.name in assignment.assigned for assignment in self._assignments)
         if tile.owner or (tile.parameter and tile.dense and is_fixed):
             return tile.name, (Affine(),) * len(tile.shape)
         view = self._makers.get(tile.name)

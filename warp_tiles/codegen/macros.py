@@ -81,4 +81,4 @@ class Macros:
 
 def local_function(name: str, parameters: Iterable[str], body: str) -> str:
     """C++ of a function inside a block. Its parameters hide the tiles that they are named after."""
-    return f"const auto {name} = [&]({', '.join(f'auto& {one}' for one in parameters)}) {{ {body} }};"
+    return f"const auto {name} = [&]({', '.join(f'auto& {parameter}' for parameter in parameters)}) {{ {body} }};"

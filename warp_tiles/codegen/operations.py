@@ -162,7 +162,7 @@ def _only_returns(snippet: str, names: Collection[str]) -> bool:
 def _computes(operators: str) -> bool:
     """True if C++ operators between two words only compute."""
     others = functools.reduce(lambda rest, comparison: rest.replace(comparison, ""), _COMPARISONS, operators)
-    return set(others) <= set("+-*/%&|^~!?:()<>") and not any(one in operators for one in _NO_OPERATORS)
+    return set(others) <= set("+-*/%&|^~!?:()<>") and not any(word in operators for word in _NO_OPERATORS)
 
 
 def _in_word(character: str) -> bool:

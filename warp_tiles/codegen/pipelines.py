@@ -66,7 +66,7 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
         raise Refused(Rejected("products_in_branches"))
     inside = list(operations(loop.nodes))
     first, last = (choose(map(block.index, multiplied)) for choose in (min, max))
-    jumps = [one for one in own_operations(Branch(block[first:last])) if one.name in JUMPS]
+    jumps = [jump for jump in own_operations(Branch(block[first:last])) if jump.name in JUMPS]
     refuse(bool(jumps), "jump_between_products")
     loads = [operation for operation in inside if operation.name == LOAD]
     loaded = {tile.name for load in loads for tile in load.tiles}
@@ -123,13 +123,22 @@ def _may_compute(operation: Operation, after_loads: tuple[Node, ...], products: 
 
 def _varies(function: FunctionTrace, loop: Loop, operation: Operation) -> bool:
     """True if a number that an operation gets may be another one in the next iteration of a loop."""
-    inside, inner = list(operations(loop.nodes)), [one for one, _ in loops(loop.nodes)]
+    inside, inner = list(operations(loop.nodes)), [level for level, _ in loops(loop.nodes)]
     # a number that is not affine, such as k % 16, is a variable of its own
-    changed = {name for one in inside for name in (*one.assigned, *(value.name for value in one.results))}
-    changed |= {one.variable for one in (loop, *inner)}
-    tuples = {one.results[0].name: one.operands for one in function.operations() if one.name == TUPLE and one.results}
+    changed = {
+        name for statement in inside for name in (*statement.assigned, *(value.name for value in statement.results))
+    }
+    changed |= {level.variable for level in (loop, *inner)}
+    tuples = {
+        statement.results[0].name: statement.operands
+        for statement in function.operations()
+        if statement.name == TUPLE and statement.results
+    }
     numbers = [
-        one for value in operation.operands for one in tuples.get(value.name, (value,)) if isinstance(one, Scalar)
+        number
+        for value in operation.operands
+        for number in tuples.get(value.name, (value,))
+        if isinstance(number, Scalar)
     ]
     return any(
         number.constant is None and (number.offset is None or number.offset.variables & changed) for number in numbers

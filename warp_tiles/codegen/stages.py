@@ -200,8 +200,10 @@ def _overlapping(context: Context, products: Sequence[Accumulation]) -> frozense
 
 def _scaled(context: Context, loop: Loop, products: Sequence[Accumulation]) -> set[str]:
     """Returns the names of the Cs whose start value cannot be the first accumulators: it would be divided by alpha."""
-    first = {one.c.name: one for one in reversed(products) if one.addition is None}
-    return {n for n, one in first.items() if one.alpha not in (1, -1) and not holds_zeros(context, loop, one.c)}
+    first = {product.c.name: product for product in reversed(products) if product.addition is None}
+    return {
+        n for n, product in first.items() if product.alpha not in (1, -1) and not holds_zeros(context, loop, product.c)
+    }
 
 
 def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:

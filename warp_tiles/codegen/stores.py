@@ -109,10 +109,10 @@ def _can_load(found: ComputedStore) -> bool:
 def _reads_elsewhere(load: Operation, found: ComputedStore) -> bool:
     """True if a load reads the stored array at another place than the store writes, perhaps before the load."""
     accesses = load, found.store
-    array, stored = ([value.name for value in one.operands if isinstance(value, Array)] for one in accesses)
+    array, stored = ([value.name for value in access.operands if isinstance(value, Array)] for access in accesses)
     if array and stored and array != stored:
         return False
-    places = [_offsets(one) for one in accesses]
+    places = [_offsets(access) for access in accesses]
     same = len(places[0]) == len(places[1]) == 2 and all(map(_are_equal, *places))
     return not same or load.tiles[0].shape != found.result.shape
 
@@ -243,7 +243,9 @@ def _has_whole_vectors(found: ComputedStore) -> bool:
 def _keeps_operands(context: Context, found: ComputedStore) -> bool:
     """True if the operands are the same at the repeated operations and at their adjoints."""
     # without the function of a map
-    operands = [value for one in found.operations for value in one.operands[1 if one.name == MAP else 0 :]]
+    operands = [
+        value for operation in found.operations for value in operation.operands[1 if operation.name == MAP else 0 :]
+    ]
     if not all(isinstance(value, (Tile, Scalar)) for value in operands):
         return False
     numbers = {value.name for value in operands if isinstance(value, Scalar) and value.constant is None}
@@ -297,7 +299,7 @@ def _may_change(context: Context, operation: Operation, tiles: Sequence[Tile], n
         operation.callee or not operation.results or _scalar_results(operation) & numbers
     ):
         return True
-    return any(context.may_overlap(one, other) for one in _changed(operation) for other in tiles)
+    return any(context.may_overlap(changed, other) for changed in _changed(operation) for other in tiles)
 
 
 def _changed(operation: Operation) -> tuple[Tile, ...]:

@@ -157,7 +157,7 @@ class Context:
     def bytes_around(self) -> int:
         """Returns the bytes of shared memory that the callers of the function hold while it runs, at most."""
         callers = {caller.function.label: caller for caller, _ in self.calls()}.values()
-        return max((sum(dict(one.function.frame).values()) + one.bytes_around() for one in callers), default=0)
+        return max((sum(dict(caller.function.frame).values()) + caller.bytes_around() for caller in callers), default=0)
 
     def calls(self) -> list[tuple[Context, Operation]]:
         return [(caller, call) for caller, call in self.module.operations() if call.callee == self.function.label]

@@ -272,5 +272,5 @@ class MatmulPlan:
             "decided_by": self.decided_by,
             "gpu": self.gpu,
             "reason": self.reason,
-            "codes": [one.code for one in (self.rejection, self.loop) if isinstance(one, Rejected)],
+            "codes": [reason.code for reason in (self.rejection, self.loop) if isinstance(reason, Rejected)],
         }

@@ -194,7 +194,7 @@ class KernelPackage:
             return self.reason_unusable
         rows = index.targets(module)
         if arch not in (archs := sorted({row.arch for row in rows})):
-            return f"it has it for {', '.join(f'sm_{one}' for one in archs)}, and not for sm_{arch}"
+            return f"it has it for {', '.join(f'sm_{known}' for known in archs)}, and not for sm_{arch}"
         blocks = {row.block_dim: row for row in rows if row.arch == arch}
         if (found := blocks.get(block_dim)) is None:
             return f"it has it with {', '.join(map(str, sorted(blocks)))} threads per block, and not with {block_dim}"
@@ -278,23 +278,23 @@ class KernelPackages:
 
     def naming(self, module: str) -> Iterator[KernelPackage]:
         """The packages that name a module, those of another Warp included."""
-        return (one for one in self.found if one.names(module))
+        return (package for package in self.found if package.names(module))
 
     def serve(self, module: str) -> bool:
         """True if a package may have a module. Warns of those that name it and are of another Warp."""
         named = list(self.naming(module))
-        for one in named:
-            if one.reason_unusable:
-                one.say(one.reason_unusable)
-        return any(not one.reason_unusable for one in named)
+        for package in named:
+            if package.reason_unusable:
+                package.say(package.reason_unusable)
+        return any(not package.reason_unusable for package in named)
 
     def find(self, kind: str, key: CacheKey) -> Packaged | None:
         """What the first package that knows a key has for it."""
-        return next((found for one in self.found if (found := one.find(kind, key)) is not None), None)
+        return next((found for package in self.found if (found := package.find(kind, key)) is not None), None)
 
     def planned(self, module: str, arch: int, block_dim: int) -> str:
         """What a plan says about a module; empty if no package names it."""
-        named = ((one.title, one.reason_lacking(module, arch, block_dim)) for one in self.naming(module))
+        named = ((package.title, package.reason_lacking(module, arch, block_dim)) for package in self.naming(module))
         return "; ".join(
             f"kernel package {title} {f'lacks this module: {reason}' if reason else 'has this module'}"
             for title, reason in named
@@ -304,13 +304,17 @@ class KernelPackages:
         """Why a module did not come from a package; empty if no package names it."""
         other = "it has it from another source, or with other options or constants"
         damaged = f"its file cannot be read, as a warning says, or {other}"
-        named = ((one, one.reason_lacking(module, arch, block_dim, toolchain)) for one in self.naming(module))
-        return "; ".join(f"{one.title}: {reason or (damaged if one.unread else other)}" for one, reason in named)
+        named = (
+            (package, package.reason_lacking(module, arch, block_dim, toolchain)) for package in self.naming(module)
+        )
+        return "; ".join(
+            f"{package.title}: {reason or (damaged if package.unread else other)}" for package, reason in named
+        )
 
     def shared_modules(self) -> Iterator[tuple[KernelPackage, KernelPackage, int]]:
         """Pairs of packages with equal keys of modules, and the number of these. The first one of a pair serves."""
-        usable = [(one, one.index) for one in self.found if not one.reason_unusable]
-        held = [(one, set(index.keys.get(MODULE, ()))) for one, index in usable if index is not None]
+        usable = [(package, package.index) for package in self.found if not package.reason_unusable]
+        held = [(package, set(index.keys.get(MODULE, ()))) for package, index in usable if index is not None]
         for (first, here), (other, there) in combinations(held, 2):
             if count := len(here & there):
                 yield first, other, count

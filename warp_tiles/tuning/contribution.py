@@ -49,8 +49,8 @@ def contributed_places(engine: Engine, launch: NotedLaunch, gpu: Any) -> list[Pl
     # a function of cuBLASDx takes seconds to build, which a contribution has no time for
     places = places_of(engine, [launch], gpu)
     return [
-        replace(one, configs=tuple(config for config in one.configs if config.get("provider") != "cublasdx"))
-        for one in places
+        replace(place, configs=tuple(config for config in place.configs if config.get("provider") != "cublasdx"))
+        for place in places
     ]
 
 
@@ -148,6 +148,6 @@ def _gpu_facts(uuid: str, before: Mapping[str, Fact]) -> dict[str, Fact]:
             found[name] = None
     clock = found.pop("clock_mhz", None)
     for name, chosen in (("least_clock_mhz", min), ("greatest_clock_mhz", max)):
-        clocks = [one for one in (before.get(name), clock) if isinstance(one, float)]
+        clocks = [mhz for mhz in (before.get(name), clock) if isinstance(mhz, float)]
         found[name] = chosen(clocks, default=None)
     return found

@@ -229,24 +229,24 @@ class Workspace:
     def find_written(self, run: Callable[[], None]) -> None:
         """Launch once to find arrays that the kernel writes without a declaration. They are restored from then on."""
         found = self._copies.values()
-        undeclared = [one for one in found if not one.is_restored and one.copy is not one.source]
+        undeclared = [array for array in found if not array.is_restored and array.copy is not array.source]
         if undeclared and not self._is_probed:
             self.restore()
             run()
             self._is_probed = True
-            for one in undeclared:
-                if one.copy.numpy().tobytes() != one.source.numpy().tobytes():
+            for array in undeclared:
+                if array.copy.numpy().tobytes() != array.source.numpy().tobytes():
                     log.log(
                         self._level,
                         "tuning: launches write %s; a copy is restored before each run, and yours does not change. "
                         "Name the arrays that the kernel writes with outputs= or autotune(restore=...)",
-                        one.name,
+                        array.name,
                     )
-                    one.is_restored = True
+                    array.is_restored = True
                     if self._options.is_planned:  # the launch declares no outputs, and these are its results
-                        self._results[one.name] = one.copy
-        for one in undeclared:
-            wp.copy(one.copy, one.source)
+                        self._results[array.name] = array.copy
+        for array in undeclared:
+            wp.copy(array.copy, array.source)
 
     def results(self) -> dict[str, Any]:
         """The results of the last launch as NumPy arrays by name; a struct member is ``argument.member``."""

@@ -245,7 +245,9 @@ def _is_decided(runners: Sequence[Runner], effort: Effort) -> bool:
 
     Returns True if more iterations could not change the winner.
     """
-    found = {one: one.statistics() for one in runners if one.samples_us and one.status in ("running", "ok")}
+    found = {
+        runner: runner.statistics() for runner in runners if runner.samples_us and runner.status in ("running", "ok")
+    }
     if not found:
         return True
     best = min(found.values(), key=lambda value: value.median_us)
@@ -261,7 +263,9 @@ def _is_decided(runners: Sequence[Runner], effort: Effort) -> bool:
     if any(value.samples < _MIN_SAMPLES for value in found.values()):
         return False
     precise = best.high_us - best.low_us <= 2 * effort.precision * best.median_us
-    return len(found) == 1 or (precise and all(one.low_us > best.high_us for one in found.values() if one is not best))
+    return len(found) == 1 or (
+        precise and all(value.low_us > best.high_us for value in found.values() if value is not best)
+    )
 
 
 class WallClock:

@@ -335,7 +335,7 @@ def _shipped(named: str, present: Sequence[Environment]) -> dict[str, Record]:
     """The records that the package ships for this machine's GPUs, or for a named one, by their questions' digests."""
     gpus: list[tuple[Any, ...]] = [(gpu.device, (gpu.arch, gpu.multiprocessors)) for gpu in present]
     wanted = [(subject, *gpu) for subject in (LOOP, FUNCTION) for gpu in gpus or [(named,)]]
-    return by_question(record for one in wanted for record in shipped_records(*one))
+    return by_question(record for gpu in wanted for record in shipped_records(*gpu))
 
 
 def _applicable(
@@ -359,7 +359,9 @@ def _applicable(
     wanted = [hard(environment) for environment in present or named]
     here = present[0] if present else None
     stored = [record for subject in (LOOP, FUNCTION) for record in records.united(subject, here)] if wanted else []
-    stored = [one for one in stored if one.key.subject in (LOOP, FUNCTION) and hard(one.key.environment) in wanted]
+    stored = [
+        record for record in stored if record.key.subject in (LOOP, FUNCTION) and hard(record.key.environment) in wanted
+    ]
     if not stored:
         return {}
     try:

@@ -198,10 +198,10 @@ class _Search:
                 runners = [*leaders, *self._build(builder, batch)]
                 self._race(runners, self.question.effort)
                 self._lose()
-                left = (one.config for one in reversed(batch) if one.is_lost)
+                left = (runner.config for runner in reversed(batch) if runner.is_lost)
                 waiting.extendleft(config for config in left if identity(config) not in self.decided)
                 runners = _here(runners)  # the next one is measured against the fastest of each device
-                leaders = list({one.device: one for one in reversed(_fastest(runners))}.values())
+                leaders = list({runner.device: runner for runner in reversed(_fastest(runners))}.values())
                 self._finish(runners)
             if (self.question.default is not None or several) and self.has_time:
                 self._finals(builder)

@@ -283,7 +283,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _last_line(code: types.CodeType) -> int:
-    return max(line for one in _codes(code) for _, _, line in one.co_lines() if line is not None)
+    return max(line for inner in _codes(code) for _, _, line in inner.co_lines() if line is not None)
 
 
 def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:
@@ -309,7 +309,7 @@ def _segment(code: Any, lines: list[str]) -> str | None:
 
 def _global_names(code: types.CodeType, text: str | None) -> list[str]:
     """Returns the names of globals that a function may use, without attributes if its text is known."""
-    used = {name for one in _codes(code) for name in one.co_names}
+    used = {name for inner in _codes(code) for name in inner.co_names}
     plain = used if text is None else set(_NAME.findall(text))
     if text is not None and code.co_flags & __future__.annotations.compiler_flag:
         return sorted(plain - set(code.co_freevars))  # only the text has annotations
@@ -318,7 +318,7 @@ def _global_names(code: types.CodeType, text: str | None) -> list[str]:
 
 def _bytecode(code: types.CodeType) -> str:
     parts = [f"{sys.version_info[:2]}"]
-    for one in _codes(code):
-        constants = [repr(item) for item in one.co_consts if not isinstance(item, types.CodeType)]
-        parts.append(f"{one.co_code.hex()} {one.co_names} {one.co_varnames} {constants}")
+    for inner in _codes(code):
+        constants = [repr(item) for item in inner.co_consts if not isinstance(item, types.CodeType)]
+        parts.append(f"{inner.co_code.hex()} {inner.co_names} {inner.co_varnames} {constants}")
     return " ".join(parts)

@@ -257,8 +257,10 @@ class RecordStore:
         Raises RecordError for none or several keys.
         """
         everything = self.records()
-        fitting = [one for one in everything if digest_prefix and one.record.key.digest.startswith(digest_prefix)]
-        found = {one.record.key.digest: one for one in reversed(fitting)}
+        fitting = [
+            stored for stored in everything if digest_prefix and stored.record.key.digest.startswith(digest_prefix)
+        ]
+        found = {stored.record.key.digest: stored for stored in reversed(fitting)}
         if len(found) == 1:
             return replace(fitting[0], record=self.load(fitting[0].record.key) or fitting[0].record)
         several = f"{len(found)} tuning records begin with {digest_prefix!r}: {_named(found.values())}"
