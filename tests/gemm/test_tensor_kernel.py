@@ -20,7 +20,7 @@ from warp_tiles.gemm.matmul import candidates, choose_matmul, kernel_rejection, 
 from warp_tiles.gemm.matmul_problem import Candidate, Gpu, MatmulConfig, MatmulPlan, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import AUTO
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.gemm.tensor_kernel import HEADER, REGISTER_STEP_US, STEP_US, THREADS, Slices, TensorKernel, launch_us
+from warp_tiles.gemm.tensor_kernel import REGISTER_STEP_US, STEP_US, THREADS, Slices, TensorKernel, launch_us
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
@@ -306,7 +306,7 @@ def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple
     assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * 64 * 128 + 1024 + 3 * 16 + 8
     assert kernel.shared_bytes <= multiprocessor(90).block_shared_bytes < kernel.shared_bytes + stage_bytes
     assert kernel.stages >= 4
-    text = (kernels_folder() / HEADER).read_text("utf-8")
+    text = (kernels_folder() / "matmul/tensor_tiles.cuh").read_text("utf-8")
     found = {name: int(value) for name, value in re.findall(r"constexpr int (\w+) = (\d+);", text)}
     assert found["MULTIPLYING"] * 2 * 64 * found["ROW_BYTES"] == 2 * 2 * 64 * 128
     assert (found["CHUNKS"], found["ROWS"], found["ALIGNMENT"]) == (2, 64, 1024)
