@@ -70,7 +70,7 @@ from warp_tiles.util.warn import log, warn
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
     from warp_tiles.build.ahead import ProgramStart
-    from warp_tiles.build.module_build import ModuleBuild
+    from warp_tiles.build.module_build import KnownModuleBuild, ModuleBuild
     from warp_tiles.build.warp_module import WarpModuleBuild
     from warp_tiles.plan.planner import GeneratedModule
     from warp_tiles.plan.planning import ModulePlan
@@ -109,7 +109,7 @@ def _record(name: str, original: Any, adjoint: Any, *args: Any, **named: Any) ->
 class _LinkInputs(list):  # type: ignore[type-arg]
     """Warp's list of LTO-IR, which carries the pending build to build_cuda()."""
 
-    def __init__(self, inputs: list[bytes], build: ModuleBuild | WarpModuleBuild) -> None:
+    def __init__(self, inputs: list[bytes], build: ModuleBuild | WarpModuleBuild | KnownModuleBuild) -> None:
         super().__init__(inputs)
         self.build = build
 
@@ -392,7 +392,9 @@ class Hooks:
         if state is None or state.build is None or not (state.build.plan.needed or state.build.plan.has_own_code):
             build = self._plain.build(builder.module, builder.options, this_thread.start, builder.build_meta)
             return ltoirs if build is None else _LinkInputs(ltoirs, build), fatbins
-        state.build.start()
+        resolved = state.session.settings
+        lookup = self._plain.unchanged(this_thread.start, builder.module, builder.options, resolved)
+        state.build.start(lookup, builder.build_meta())
         return _LinkInputs(ltoirs, state.build), fatbins
 
     def _run_codegen(

@@ -1,4 +1,4 @@
-"""Modules in which nothing is computed by warp_tiles: when they pass through the cache, and their start keys.
+"""Modules that are found by their start keys, and when those without products and solvers pass through the cache.
 
 The start key covers all that Warp generates the source from. Warp's own hash is a part of it, but it narrows constants
 to 32 bits, which the source prints in full, and covers neither Warp's files nor the target.
@@ -20,18 +20,20 @@ import warp
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import names_of, user_modules
 from warp_tiles._warp.reload import Reloads, target_of, this_thread
+from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store.key import CacheKey
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
     from warp_tiles.build.engine import Engine
+    from warp_tiles.build.module_build import KnownModuleBuild
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
 
 class PlainModules:
-    """Looks modules without products and solvers up, before and after generation, if all pass through the cache."""
+    """Looks modules up before their generation, and those without products and solvers after it, too."""
 
     def __init__(self, engine: Engine, reloads: Reloads) -> None:
         self._engine = engine
@@ -59,17 +61,40 @@ class PlainModules:
             return None
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
 
+    def linked_settings(self, module: Any, options: Mapping[str, Any]) -> Settings | None:
+        """The settings of a module with products or solvers that may be known as it was linked; None for others."""
+        from warp_tiles.compile.module import reason_left_to_warp
+
+        hasher = module.hashers.get(int(options["block_dim"]))
+        if options.get("output_arch") is None or not getattr(hasher, "warp_tiles_has_calls", False):
+            return None
+        resolved: Settings = hasher.warp_tiles_settings
+        if not (resolved.keeps_modules or self.is_looked_up(module, resolved)) or not warp.config.cache_kernels:
+            return None
+        if resolved.rules.tunes or resolved.policy == "off" or reason_left_to_warp(options):
+            return None  # a module may be tuned before its build
+        hasher.get_hash()
+        is_current = hasher.get_hash.choices == self._engine.choices(resolved)  # else the generation loads it again
+        return resolved if is_current else None
+
     def is_looked_up(self, module: Any, resolved: Settings) -> bool:
         return self._engine.build_context(resolved).is_looked_up(str(module.name))
 
     def look_up(self, module: Any, options: Mapping[str, Any]) -> Start | None:
         """Look a module up before its code is generated; None if it has to be generated in any case."""
-        resolved = self.settings(module, options)
         # the generation in deterministic mode has effects on launches, and in the other mode on what is printed
-        if resolved is None or options.get("deterministic") or options.get("verify_autograd_array_access"):
+        if options.get("deterministic") or options.get("verify_autograd_array_access"):
             return None
         from warp_tiles.build.warp_module import look_up
 
+        if (resolved := self.linked_settings(module, options)) is not None:
+            context = self._engine.build_context(resolved)
+            key = self.start_key(module, options, context)
+            found = None if key is None else look_up(context, key, asks=not this_thread.ahead)
+            # a start list names functions, which only the generation knows
+            return found if found is None or found.found is None or self._engine.program_start is None else None
+        if (resolved := self.settings(module, options)) is None:
+            return None
         context = self._engine.build_context(resolved)
         is_new = context.store.digests.is_empty  # so no entry is expected, and the digests take time
         compiles, name = resolved.all_modules, str(module.name)
@@ -95,14 +120,17 @@ class PlainModules:
         try:
             with find("codegen._codegen_lock"):
                 kernels = exact_hashes(hasher)
-        except (TypeError, ValueError, AttributeError):
+            linked = _linked_facts(context) if hasher.warp_tiles_has_calls else {}
+        except (TypeError, ValueError, AttributeError, OSError, ToolchainError):
             return None
+        digest = hasher.get_hash() if linked else hasher.warp_tiles_hash
         return CacheKey.of({
+            **linked,
             "generator": self._generator,
             "headers": digests.digest_folder(Path(native_dir), "*.h"),
             "kernels": kernels,
             "kind": "start of a module of Warp",
-            "module": hasher.warp_tiles_hash.hex(),
+            "module": digest.hex(),
             "names": names_in_code(program_name(module, hasher), native_dir, verify_fp=options["verify_fp"]),
             "options": [f"{name}={value!r}" for name, value in sorted(options.items())],
             "python": ".".join(platform.python_version_tuple()[:2]),
@@ -110,26 +138,44 @@ class PlainModules:
             "warp": digests.digest(warp_library()),
         })  # fmt: skip
 
+    def unchanged(
+        self, start: Start | None, module: Any, options: Mapping[str, Any], resolved: Settings
+    ) -> Start | None:
+        """A lookup after the generation; None if a constant has changed since it found nothing."""
+        if start is None or start.found is not None:
+            return start
+        context = self._engine.build_context(resolved)
+        return start if self.start_key(module, options, context) == start.key else None
+
     def build(
         self, module: Any, options: Mapping[str, Any], start: Start | None, meta: Callable[[], Mapping[str, Any]]
-    ) -> WarpModuleBuild | None:
+    ) -> WarpModuleBuild | KnownModuleBuild | None:
         """The build of a module after its lookup. None if it is left to Warp, or has changed since.
 
         Args:
             meta: Returns the metadata of a module that was generated just now, or of the one that its start key found.
         """
         threads = int(options["block_dim"])
-        resolved, hasher = self.settings(module, options), module.hashers.get(threads)
+        hasher, linked = module.hashers.get(threads), self.linked_settings(module, options)
+        resolved = linked or self.settings(module, options)
         if resolved is None or hasher is None:
             return None
-        context = self._engine.build_context(resolved)
-        if start is not None and start.found is None and self.start_key(module, options, context) != start.key:
-            start = None  # a constant has changed since
-        from warp_tiles.build.warp_module import WarpModuleBuild
-
         kernels = tuple(names_of(hasher.get_unique_kernels()).values())
         plan = ModulePlan(str(module.name), int(options["output_arch"]), threads, kernels, (), resolved)
+        if linked is not None:
+            from warp_tiles.build.module_build import KnownModuleBuild
+
+            known = start if start is not None and start.found is not None else None
+            return None if known is None else KnownModuleBuild(self._engine, plan, known)
+        start = self.unchanged(start, module, options, resolved)
+        from warp_tiles.build.warp_module import WarpModuleBuild
+
         return WarpModuleBuild(self._engine, plan, program_name(module, hasher), meta(), start)
+
+
+def _linked_facts(context: BuildContext) -> dict[str, str]:
+    """What decides about a linked binary besides the module's hash. Raises as its lookup does if there is no linker."""
+    return {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
 
 
 def program_name(module: Any, hasher: Any) -> str:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext, ahead_of_launches
 from warp_tiles.build.functions import payloads_of
-from warp_tiles.build.module_build import ModuleBuild, keys_of_functions, linked_key, request_of
+from warp_tiles.build.module_build import (
+    Binding,
+    KnownModuleBuild,
+    ModuleBuild,
+    keys_of_functions,
+    linked_key,
+    request_of,
+)
 from warp_tiles.build.records import now_s
 from warp_tiles.build.start_list import StartList, StartLists, StartModule
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, WarpOutput, content_key
@@ -46,24 +53,32 @@ FAILURES = (WarpTilesError, TypeError, ValueError, OSError)
 
 @dataclass(frozen=True)
 class AheadModule:
-    """A module that was generated ahead of its launch, with its content key, and its start key if it has one."""
+    """A module that was generated ahead of its launch, with its content key, and its start key if it has one.
+
+    Attributes:
+        binding: What binds the start key of a module with products or solvers.
+    """
 
     module: StartModule
     key: CacheKey
     start: Start | None
     context: BuildContext
+    binding: Binding | None = None
 
 
 def generated(
-    engine: Engine, build: WarpModuleBuild | ModuleBuild, source: Path, module: ModuleSource
+    engine: Engine, build: WarpModuleBuild | ModuleBuild | KnownModuleBuild, source: Path, module: ModuleSource
 ) -> AheadModule | None:
     """A module that Warp has generated ahead. None if only its launch may build it."""
+    if isinstance(build, KnownModuleBuild):
+        return None
     if isinstance(build, ModuleBuild):
         if (one := build.ahead(source, module)) is None:
             return None
         context = engine.build_context(build.plan.settings)
         key, _ = keys_of(engine, context, one)
-        return None if key is None else AheadModule(one, key, None, context)
+        binding = build.binding(source.read_text("utf-8"))
+        return None if key is None else AheadModule(one, key, None, context, binding)
     if module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
         return None
     if build.context.bundle is not None or not build.plan.settings.rules.builds:
@@ -78,6 +93,10 @@ def generated(
 def compiled(engine: Engine, one: AheadModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
     """Compile or link a generated module into the cache, and bind its start key. See :func:`build_ahead`."""
     done, start = build_ahead(engine, one.context, one.module, waits=waits), one.start
+    if done is not None and one.binding is not None and one.context.remote is None:
+        if (linked := one.context.modules.get(done[0])) is not None:
+            one.binding.bind(linked.payload, one.module.name, done[0].digest)
+        return done
     # with a remote store, only a launch binds the start key, so that only launched modules are pushed
     binds = done is not None and start is not None and start.found is None and one.context.remote is None
     if done is not None and start is not None and binds and (entry := one.context.modules.get(done[0])):

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
 from warp_tiles.build.records import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Artifact, ModuleRecord, Phases, now_s
 from warp_tiles.build.start_list import StartModule
+from warp_tiles.build.warp_module import Start, WarpOutput
 from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, module_flags, reason_without_key
@@ -51,6 +52,8 @@ class ModuleBuild:
         self._futures: Mapping[Variant, Future[Artifact]] = {}
         self._started = now_s()
         self._phases = Phases()
+        self._lookup: Start | None = None
+        self._meta: dict[str, Any] = {}
         self._settings = plan.settings
         self._context = engine.build_context(plan.settings)
 
@@ -59,9 +62,15 @@ class ModuleBuild:
         """The source that the plan asks for. Raises a ToolchainError if the device sources are missing."""
         return finished_source(self._generated.source, self.plan.code)
 
-    def start(self) -> None:
-        """Start the variants without waiting for them, unless the linked module itself may be cached."""
+    def start(self, lookup: Start | None = None, meta: Mapping[str, Any] | None = None) -> None:
+        """Start the variants without waiting for them, unless the linked module itself may be cached.
+
+        Args:
+            lookup: That of the module's start key, which found nothing; None if it has none.
+            meta: Warp's metadata of the module.
+        """
         self._started, self._phases = now_s(), Phases()
+        self._lookup, self._meta = lookup, dict(meta or {})
         for memory in self.plan.memory:
             if memory.problem and memory.direction == "forward":
                 warn(memory.problem)
@@ -115,6 +124,8 @@ class ModuleBuild:
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=lease.keep(call.output.read_bytes(), info).key)
+        if record.module_key and (binding := self.binding(text)) is not None:
+            binding.bind(call.output.read_bytes(), plan.name, record.module_key)
         listener = self._engine.program_start
         if listener is not None and record.module_key and (start := self._start_module(module, text)) is not None:
             listener.note(start, record.module_key)
@@ -132,6 +143,14 @@ class ModuleBuild:
                 record.seconds,
             )
         return record
+
+    def binding(self, text: str) -> Binding | None:
+        """What binds the module's start key. None if it has none, or if a launch would say something of its plan."""
+        plan, start = self.plan, self._lookup
+        says = [*(one.problem for one in plan.memory), *plan.stuck_problems, *(loop.cost for loop in plan.loops)]
+        if start is None or start.found is not None or any(says) or not self._context.stores_modules:
+            return None
+        return Binding(start, WarpOutput(b"", text.encode("utf-8"), _target(plan), self._meta))
 
     def ahead(self, source_path: Path, module: ModuleSource) -> StartModule | None:
         """What is linked ahead, before anything is built; None if only the module's launch may."""
@@ -370,6 +389,43 @@ class ModuleBuild:
                     remedy="set the provider to mma to see the reason, or use float32 tiles",
                     log=log,
                 )
+
+
+# ---- a module that its start key finds
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A start key that found nothing, and what it will find, without the binary."""
+
+    start: Start
+    output: WarpOutput
+
+    def bind(self, binary: bytes, module: str, content_key: str) -> None:
+        self.start.keep(replace(self.output, binary=binary).pack(), {"module": module, "content_key": content_key})
+
+
+class KnownModuleBuild:
+    """The build of a module with products or solvers that its start key has found: its linked binary is written."""
+
+    def __init__(self, engine: Engine, plan: ModulePlan, start: Start) -> None:
+        self.plan = plan
+        self._engine, self._start = engine, start
+
+    def finish(self, call: BuildCall) -> None:
+        began, found, plan = now_s(), self._start.found, self.plan
+        assert found is not None
+        write_output(call.output, found.binary)
+        self._engine.recorder.add_record(
+            ModuleRecord(
+                plan, (), "warp_tiles", "", call.output.name, len(found.binary), now_s() - began,
+                module_key=self._start.key.digest, found=True, started_at_s=began, package=self._start.package,
+            )
+        )  # fmt: skip
+
+
+def _target(plan: ModulePlan) -> str:
+    return f".sm_{plan.arch}.cubin"
 
 
 # ---- a linked module, from its plan or from a start list

@@ -20,6 +20,7 @@ from rich.filesize import decimal
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
+from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import common
 from warp_tiles.cli.cache_commands import build_context
 from warp_tiles.cli.plan_commands import MOST_THREADS, Wanted, takes_targets
@@ -230,11 +231,13 @@ def _known_starts(cache: Cache, packed: Sequence[Entry]) -> Iterator[tuple[str, 
 
     A start list binds nothing. But a program that ran here has bound the start keys of what it generated.
     """
-    payloads = {entry.key: entry.manifest.payload_sha256 for entry in packed}
+    payloads = {entry.key: entry.payload for entry in packed}
     for item in cache.entries():
-        content = str(item.manifest.info.get("content_key"))
-        is_same = payloads.get(content) == item.manifest.payload_sha256 and item.key not in payloads
-        if is_same and (entry := cache.read_verified(item.key)) is not None:
+        content = payloads.get(str(item.manifest.info.get("content_key")))
+        if content is None or item.key in payloads or (entry := cache.read_verified(item.key)) is None:
+            continue
+        found = WarpOutput.of(entry)
+        if content in (entry.payload, found and found.binary):  # a linked module's entry is its binary alone
             yield MODULES.object, entry
 
 
