@@ -140,7 +140,7 @@ def test_a_start_without_an_option_finds_what_a_list_has_compiled(
     with warp_tiles.override(cache_dir=cache), warp_tiles.enabled():
         compiled(load(text(4)), tmp_path / "another")
         assert not records(), "what is not there is left to Warp"
-    assert len(entries(tmp_path / "other")) == 2, "a list binds no start key, and a lookup keeps nothing"
+    assert len(entries(tmp_path / "other")) == 3, "a list binds no start key, a lookup keeps nothing, tiles does"
 
 
 def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

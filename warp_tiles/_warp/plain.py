@@ -23,6 +23,7 @@ from warp_tiles._warp.reload import Reloads, target_of, this_thread
 from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store.key import CacheKey
+from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
@@ -90,7 +91,8 @@ class PlainModules:
         if (resolved := self.linked_settings(module, options)) is not None:
             context = self._engine.build_context(resolved)
             key = self.start_key(module, options, context)
-            found = None if key is None else look_up(context, key, asks=not this_thread.ahead)
+            asks = resolved.all_modules and not this_thread.ahead
+            found = None if key is None else look_up(context, key, asks=asks)
             # a start list names functions, which only the generation knows
             return found if found is None or found.found is None or self._engine.program_start is None else None
         if (resolved := self.settings(module, options)) is None:
@@ -121,7 +123,7 @@ class PlainModules:
             with find("codegen._codegen_lock"):
                 kernels = exact_hashes(hasher)
             linked = _linked_facts(context) if hasher.warp_tiles_has_calls else {}
-        except (TypeError, ValueError, AttributeError, OSError, ToolchainError):
+        except unless_signalled(TypeError, ValueError, AttributeError, OSError, ToolchainError):
             return None
         digest = hasher.get_hash() if linked else hasher.warp_tiles_hash
         return CacheKey.of({

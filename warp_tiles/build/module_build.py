@@ -124,7 +124,7 @@ class ModuleBuild:
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=lease.keep(call.output.read_bytes(), info).key)
-        if record.module_key and (binding := self.binding(text)) is not None:
+        if kept and record.module_key and (binding := self.binding(text)) is not None:
             binding.bind(call.output.read_bytes(), plan.name, record.module_key)
         listener = self._engine.program_start
         if listener is not None and record.module_key and (start := self._start_module(module, text)) is not None:
