@@ -14,7 +14,7 @@ import warp_tiles
 from tests.integration.builds import TINY, counts
 from tests.integration.helpers import compile_module, load
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.store import MODULE
+from warp_tiles.store import MODULE, MODULES
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.keys import SigningKey
 
@@ -130,7 +130,8 @@ def test_the_own_cache_keeps_modules_if_asked(tmp_path: Path, monkeypatch: pytes
 
 
 def keys_of(folder: Path) -> set[str]:
-    return {path.stem for path in (folder / "cache" / "modules").rglob("keys/*/*.json")}
+    """Those of linked modules, without their start keys."""
+    return {item.key for item in Cache(folder / "cache", MODULES).entries() if "content_key" not in item.manifest.info}
 
 
 @pytest.fixture(scope="module")

@@ -93,8 +93,9 @@ class PlainModules:
             key = self.start_key(module, options, context)
             asks = resolved.all_modules and not this_thread.ahead
             found = None if key is None else look_up(context, key, asks=asks)
-            # a start list names functions, which only the generation knows
-            return found if found is None or found.found is None or self._engine.program_start is None else None
+            # a start list, and what is compiled ahead, name functions, which only the generation knows
+            is_named = this_thread.ahead or self._engine.program_start is not None
+            return None if found is not None and found.found is not None and is_named else found
         if (resolved := self.settings(module, options)) is None:
             return None
         context = self._engine.build_context(resolved)
