@@ -1,7 +1,8 @@
 """Modules that are found by their start keys, and when those without products and solvers pass through the cache.
 
-The start key covers all that Warp generates the source from. Warp's own hash is a part of it, but it narrows constants
-to 32 bits, which the source prints in full, and covers neither Warp's files nor the target.
+The start key covers all that Warp generates the source from, and for modules with products what their plans follow
+from. Warp's own hash is a part of it, but it narrows constants to 32 bits, which the source prints in full, and covers
+neither Warp's files nor the target.
 """
 
 from __future__ import annotations
@@ -91,11 +92,11 @@ class PlainModules:
         if (resolved := self.linked_settings(module, options)) is not None:
             context = self._engine.build_context(resolved)
             key = self.start_key(module, options, context)
-            asks = resolved.all_modules and not this_thread.ahead
-            found = None if key is None else look_up(context, key, asks=asks)
             # a start list, and what is compiled ahead, name functions, which only the generation knows
-            is_named = this_thread.ahead or self._engine.program_start is not None
-            return None if found is not None and found.found is not None and is_named else found
+            needs_functions = this_thread.ahead or self._engine.program_start is not None
+            asks = resolved.all_modules and not needs_functions
+            start = None if key is None else look_up(context, key, asks=asks)
+            return None if start is not None and start.found is not None and needs_functions else start
         if (resolved := self.settings(module, options)) is None:
             return None
         context = self._engine.build_context(resolved)
@@ -115,7 +116,6 @@ class PlainModules:
         from warp_tiles.compile.module import names_in_code, warp_library
 
         digests = context.store.digests
-        self._generator = self._generator or digests.digest_folder(Path(find("build.warp_home"), "_src"), "*.py")
         native_dir = str(Path(find("build.warp_home"), "native"))
         hasher, target = module.hashers.get(int(options["block_dim"])), target_of(module, options)
         if not target or hasher is None:  # another thread has changed the module meanwhile
@@ -124,13 +124,15 @@ class PlainModules:
             with find("codegen._codegen_lock"):
                 kernels = exact_hashes(hasher)
             linked = _linked_facts(context) if hasher.warp_tiles_has_calls else {}
+            self._generator = self._generator or digests.digest_folder(Path(find("build.warp_home"), "_src"), "*.py")
+            headers, library = digests.digest_folder(Path(native_dir), "*.h"), digests.digest(warp_library())
         except unless_signalled(TypeError, ValueError, AttributeError, OSError, ToolchainError):
             return None
         digest = hasher.get_hash() if linked else hasher.warp_tiles_hash
         return CacheKey.of({
             **linked,
             "generator": self._generator,
-            "headers": digests.digest_folder(Path(native_dir), "*.h"),
+            "headers": headers,
             "kernels": kernels,
             "kind": "start of a module of Warp",
             "module": digest.hex(),
@@ -138,7 +140,7 @@ class PlainModules:
             "options": [f"{name}={value!r}" for name, value in sorted(options.items())],
             "python": ".".join(platform.python_version_tuple()[:2]),
             "target": target,
-            "warp": digests.digest(warp_library()),
+            "warp": library,
         })  # fmt: skip
 
     def unchanged(
@@ -147,6 +149,9 @@ class PlainModules:
         """A lookup after the generation; None if a constant has changed since it found nothing."""
         if start is None or start.found is not None:
             return start
+        hasher = module.hashers.get(int(options["block_dim"]))
+        if getattr(hasher, "warp_tiles_has_calls", False) and self.linked_settings(module, options) is None:
+            return None  # tuning records have changed since
         context = self._engine.build_context(resolved)
         return start if self.start_key(module, options, context) == start.key else None
 

@@ -93,7 +93,7 @@ def generated(
 def compiled(engine: Engine, one: AheadModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
     """Compile or link a generated module into the cache, and bind its start key. See :func:`build_ahead`."""
     done, start = build_ahead(engine, one.context, one.module, waits=waits), one.start
-    if done is not None and one.binding is not None and one.context.remote is None:
+    if done is not None and done[0] == one.key and one.binding is not None and one.context.remote is None:
         if (linked := one.context.modules.get(done[0])) is not None:
             one.binding.bind(linked.payload, one.module.name, done[0].digest)
         return done

@@ -147,7 +147,8 @@ class ModuleBuild:
     def binding(self, text: str) -> Binding | None:
         """What binds the module's start key. None if it has none, or if a launch would say something of its plan."""
         plan, start = self.plan, self._lookup
-        says = [*(one.problem for one in plan.memory), *plan.stuck_problems, *(loop.cost for loop in plan.loops)]
+        memory = (one.problem for one in plan.memory if one.direction == "forward")
+        says = [*memory, *plan.stuck_problems, *(loop.cost for loop in plan.loops)]
         if start is None or start.found is not None or any(says) or not self._context.stores_modules:
             return None
         return Binding(start, WarpOutput(b"", text.encode("utf-8"), _target(plan), self._meta))
@@ -181,7 +182,8 @@ class ModuleBuild:
         """Look the linked module up. Yields None if it has no key, or if it was not found and is not kept."""
         started, functions = now_s(), keys_of_functions(self.plan.needed)
         key = None
-        if looks and all(functions.values()):  # the source calls the planned functions
+        # the source calls the planned functions, and includes nothing that no key covers
+        if looks and all(functions.values()) and not reason_without_key(module, text):
             key = linked_key(self._context, module, text, functions, self.plan.register_limit)
         if key is None:
             yield None
@@ -419,13 +421,13 @@ class KnownModuleBuild:
         self._engine.recorder.add_record(
             ModuleRecord(
                 plan, (), "warp_tiles", "", call.output.name, len(found.binary), now_s() - began,
-                module_key=self._start.key.digest, found=True, started_at_s=began, package=self._start.package,
+                module_key=self._start.content_key, found=True, started_at_s=began, package=self._start.package,
             )
         )  # fmt: skip
 
 
 def _target(plan: ModulePlan) -> str:
-    return f".sm_{plan.arch}.cubin"
+    return f".sm_{plan.arch}{plan.arch_suffix}.cubin"
 
 
 # ---- a linked module, from its plan or from a start list

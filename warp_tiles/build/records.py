@@ -161,6 +161,12 @@ class ModuleRecord:
     phases: tuple[Phase, ...] = ()
     package: str = ""
 
+    def lacks(self, plan: ModulePlan) -> bool:
+        """True if a plan is that of this module, which was found without one."""
+        mine = self.plan
+        is_its = (mine.name, mine.arch, mine.block_dim) == (plan.name, plan.arch, plan.block_dim)
+        return is_its and self.found and self.linker == "warp_tiles" and not mine.variants
+
     def to_json(self) -> dict[str, Any]:
         """The record as ``warp-tiles run --report`` writes it."""
         from_lto = [artifact for artifact in self.artifacts if artifact.is_linked]
@@ -207,6 +213,7 @@ class Recorder:
         """Add the plan of a module that is generated, or that Warp loaded from its own cache."""
         with self._lock:
             self._plans.append(plan)
+            self._records = [replace(one, plan=plan) if one.lacks(plan) else one for one in self._records]
 
     def add_record(self, record: ModuleRecord, planned: ModulePlan | None = None) -> None:
         """Add the record of a finished module. Its plan takes the place of the one that was made before the build."""

@@ -91,18 +91,22 @@ class Start:
         found: The output; None if the source has to be generated.
         keep: Binds the key to the payload of an entry.
         package: The kernel package that has it; empty for another place.
+        content_key: The digest of the content key of what was found; empty if nothing was.
     """
 
     key: CacheKey
     found: WarpOutput | None
     keep: Callable[[bytes, Mapping[str, object]], object]
     package: str = ""
+    content_key: str = ""
 
 
 def look_up(context: BuildContext, key: CacheKey, *, asks: bool = True) -> Start:
     """Look a start key up, here and, if ``asks``, in the remote store or the bundle."""
     with context.modules.lease(key, context.upstream(MODULE, key) if asks else None, builds=False) as lease:
-        return Start(key, WarpOutput.of(lease.found), lease.keep, package_of(lease.found))
+        entry = lease.found
+        content_key = "" if entry is None else str(entry.manifest.info.get("content_key", ""))
+        return Start(key, WarpOutput.of(entry), lease.keep, package_of(entry), content_key)
 
 
 def content_key(context: BuildContext, request: WarpCompileRequest, target: str) -> CacheKey:

@@ -116,7 +116,10 @@ def _bundled(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
 
 
 def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
-    """The signed objects of all modules, of the tuning records, and of the facts about the toolchain."""
+    """The signed objects of all modules, of the tuning records, and of the facts about the toolchain.
+
+    The start keys of modules with products are left out, because a deployment asks for none.
+    """
     from warp_tiles.build.deployment import facts_entry
     from warp_tiles.store.envelope import pack
 
@@ -125,10 +128,15 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
     context = engine.build_context(now)
     entries = [(TOOLCHAIN, facts_entry(now, context.store, engine.device_sources(now)), ANY_TOOLCHAIN)]
     modules = (context.modules.read_verified(item.key) for item in context.modules.entries())
-    entries += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in modules if entry is not None]
+    kept = (entry for entry in modules if entry is not None and not _is_start_of_linked(entry))
+    entries += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in kept]
     if records := open_store(now).united():
         entries.append((RECORDS, records_entry(records, signer), ANY_TOOLCHAIN))
     return [(kind, entry.key, pack(kind, entry, toolchain, signer)) for kind, entry, toolchain in entries]
+
+
+def _is_start_of_linked(entry: Entry) -> bool:
+    return "linker" in [field.label for field in entry.manifest.key.fields] and "content_key" in entry.manifest.info
 
 
 # ---- a wheel of kernels
