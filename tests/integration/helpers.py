@@ -132,7 +132,7 @@ def without_compilation() -> Iterator[list[warp_tiles.ModulePlan]]:
     def finish(build: ModuleBuild, call: BuildCall) -> None:
         call.output.touch()
 
-    start = patch.object(ModuleBuild, "start", lambda build: plans.append(build.plan))
+    start = patch.object(ModuleBuild, "start", lambda build, *_: plans.append(build.plan))
     with start, patch.object(ModuleBuild, "finish", finish):
         yield plans
 
