@@ -114,13 +114,13 @@ def test_a_script_becomes_a_bundle_whose_inputs_are_watched(tmp_path: Path, inst
     imported = json.loads(
         project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(project.bundle), "--json")
     )
-    assert (imported["added"], imported["present"]) == (2, 0)
+    assert (imported["added"], imported["present"]) == (3, 0)
     project.run(
         sys.executable, "-m", "warp_tiles", "compile", "--policy", "locked", "--report", "report.json", "-o", "out",
         "script.py",
     )  # fmt: skip
     (module,) = json.loads((tmp_path / "report.json").read_text())["modules"]
-    assert (module["lto_builds"], module["lto_hits"]) == (0, 1), "the bundle leaves nothing to compile"
+    assert (module["lto_builds"], module["found"]) == (0, True), "the bundle leaves nothing to compile"
     package = installed / "warp_tiles"
     inputs = (project.script, project.helper, package / "gemm" / "problem.py", package / "kernels" / "arch" / "mma.cuh")
     for changed in inputs:
@@ -149,7 +149,7 @@ def test_two_archs_and_arguments_with_make_from_a_checkout(tmp_path: Path) -> No
     folders = [path.parent.name for path in sorted(project.bundle.parent.glob("modules/*/*.cubin"))]
     assert folders == ["sm_80", "sm_90"]
     report = project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(project.bundle), "--json")
-    assert json.loads(report)["added"] == 4
+    assert json.loads(report)["added"] == 6
     listed = json.loads(project.run(sys.executable, "-m", "warp_tiles", "cache", "list", "--json"))["entries"]
     assert {entry["info"]["variant"]["threads"] for entry in listed} == {32}
 
