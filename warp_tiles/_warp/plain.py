@@ -146,12 +146,12 @@ class PlainModules:
     def unchanged(
         self, start: Start | None, module: Any, options: Mapping[str, Any], resolved: Settings
     ) -> Start | None:
-        """A lookup after the generation; None if a constant has changed since it found nothing."""
+        """A lookup, asked for after the generation. None if it found nothing and its key is another one now."""
         if start is None or start.found is not None:
             return start
         hasher = module.hashers.get(int(options["block_dim"]))
         if getattr(hasher, "warp_tiles_has_calls", False) and self.linked_settings(module, options) is None:
-            return None  # tuning records have changed since
+            return None  # settings or tuning records have changed
         context = self._engine.build_context(resolved)
         return start if self.start_key(module, options, context) == start.key else None
 

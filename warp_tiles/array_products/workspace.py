@@ -112,7 +112,7 @@ def _drop_others(kept: _Kept, device: Any) -> None:
 
 @contextmanager
 def temporary(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
-    """Memory of its own for each use, so that products in the block can have a :func:`workspace`."""
+    """Memory of its own for each use, with counters that are zero."""
     if device.is_cuda and device.is_capturing and not device.captures:
         with _of_a_graph(size_bytes, counters, device) as memory:
             yield memory

@@ -53,10 +53,11 @@ FAILURES = (WarpTilesError, TypeError, ValueError, OSError)
 
 @dataclass(frozen=True)
 class AheadModule:
-    """A module that was generated ahead of its launch, with its content key, and its start key if it has one.
+    """A module that was generated ahead of its launch, with its content key.
 
     Attributes:
-        binding: What binds the start key of a module with products or solvers.
+        start: The lookup of the start key of a module without products and solvers; None if it has no such key.
+        binding: What binds the start key of a module with them; None if it has no such key.
     """
 
     module: StartModule
@@ -70,7 +71,7 @@ def generated(
     engine: Engine, build: WarpModuleBuild | ModuleBuild | KnownModuleBuild, source: Path, module: ModuleSource
 ) -> AheadModule | None:
     """A module that Warp has generated ahead. None if only its launch may build it."""
-    if isinstance(build, KnownModuleBuild):
+    if isinstance(build, KnownModuleBuild):  # its launch finds it, too
         return None
     if isinstance(build, ModuleBuild):
         if (one := build.ahead(source, module)) is None:

@@ -40,7 +40,10 @@ _MOST_TEXT_BYTES = 1 << 28  # of a source that is unpacked
 
 @dataclass(frozen=True)
 class WarpOutput:
-    """What Warp writes for a module: the payload of an entry. The target ends its name, e.g. ``.sm_90a.cubin``."""
+    """What Warp's folder holds of a module: the payload of an entry. The target ends its name, e.g. ``.sm_90a.cubin``.
+
+    The binary of a module with products or solvers is the one that warp_tiles has linked.
+    """
 
     binary: bytes
     source: bytes
