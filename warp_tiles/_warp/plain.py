@@ -96,7 +96,9 @@ class PlainModules:
             needs_functions = this_thread.ahead or self._engine.program_start is not None
             asks = resolved.all_modules and not needs_functions
             start = None if key is None else look_up(context, key, asks=asks)
-            return None if start is not None and start.found is not None and needs_functions else start
+            if start is None or start.found is None:
+                return start if resolved.keeps_modules else None  # else nothing will bind the key
+            return None if needs_functions else start
         if (resolved := self.settings(module, options)) is None:
             return None
         context = self._engine.build_context(resolved)
