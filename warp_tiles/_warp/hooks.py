@@ -401,10 +401,10 @@ class Hooks:
         self, original: Callable[..., Any], module: Any, options: dict[str, Any], is_cpu: bool
     ) -> tuple[str, str, dict[str, Any], list[bytes], list[bytes]]:
         start = None if is_cpu else self._plain.look_up(module, options)
-        if start is not None and (found := start.found) is not None:
+        if start is not None and (known := start.found) is not None:
             check_prefetch(module, int(options["block_dim"]))
-            if (build := self._plain.build(module, options, start, lambda: found.meta)) is not None:
-                return found.source.decode("utf-8"), "cu", dict(found.meta), _LinkInputs([], build), []
+            if (build := self._plain.build(module, options, start, lambda: known.meta)) is not None:
+                return known.source.decode("utf-8"), "cu", dict(known.meta), _LinkInputs([], build), []
             start = None  # another thread has changed the module
         with this_thread(start=start):
             return original(module, options, is_cpu)  # type: ignore[no-any-return]

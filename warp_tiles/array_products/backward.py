@@ -144,10 +144,10 @@ class Backward(TapeCall):
         target = view_of(array.grad)
         if transposed:
             target = target.transposed()
-        other, dtype = (self.call.b if is_a else self.call.a).transposed(), self.call.a.dtype
+        other_operand, dtype = (self.call.b if is_a else self.call.a).transposed(), self.call.a.dtype
         is_split = view.dtype != dtype
         gradient = contiguous(dtype, view.shape) if is_split else view
-        left, right = (gradient, other) if is_a else (other, gradient)
+        left, right = (gradient, other_operand) if is_a else (other_operand, gradient)
         operand: Operand = "a" if is_a else "b"
         return MatmulCall(
             left,
@@ -270,16 +270,16 @@ def gemm_gradients(
         call = checked(*operands, c, precision=precision).call
         for name, operand in zip("ab", operands):
             check_overlap(name, operand, c)
-        found = Backward(
+        backward = Backward(
             call, a, b, c, None, 1.0, 0.0, a_transposed=whole.a.transposed, b_transposed=whole.b.transposed
         )
-        found.check_gradients()
+        backward.check_gradients()
     except (MatmulError, TypeError) as error:
         raise Refused(Rejected("unsuitable_arguments", (str(error),))) from error
-    if not found.is_prepared():
+    if not backward.is_prepared():
         refuse(c.device.is_capturing, "capturing")
-        found.prepare()
-    return found
+        backward.prepare()
+    return backward
 
 
 def _as_operand(operand: WholeOperand, array: Any) -> Any:
@@ -341,16 +341,16 @@ class SolveBackward(TapeCall):
         factor = lower_view(self.factor, self.upper), self.factor
         x = right_sides(self.x, self.a), self.x
         view = right_sides(given, self.a)
-        found = _scratch(view, device)
-        _copy((view, given), found)
-        _substitute(factor, found, forward=True)
+        gradient = _scratch(view, device)
+        _copy((view, given), gradient)
+        _substitute(factor, gradient, forward=True)
         if self.b.grad is not None:
             kernel = scale_kernel(view.dtype, view.dtype, adds=True)
-            apply(kernel, found, (right_sides(self.b.grad, self.a), self.b.grad))
+            apply(kernel, gradient, (right_sides(self.b.grad, self.a), self.b.grad))
         if self.a.grad is not None:
             target = lower_view(self.a.grad, self.upper), self.a.grad
             product = _scratch(target[0], device)
-            _multiply(found, _transposed(x), product, -1.0)
+            _multiply(gradient, _transposed(x), product, -1.0)
             if self.is_factored:
                 lower, both = _triangle(factor), _scratch(target[0], device)
                 _multiply(product, lower, both)

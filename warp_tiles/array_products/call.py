@@ -200,8 +200,8 @@ def canonicalize(call: MatmulCall) -> tuple[MatmulCall, bool]:
         return call, False
     swapped = _swapped(call)
     if (joined := _joined(swapped)) is not None:
-        found, is_swapped = canonicalize(joined)
-        return found, not is_swapped
+        canonical, is_swapped = canonicalize(joined)
+        return canonical, not is_swapped
     return (swapped, True) if call.out.is_transposed else (call, False)
 
 

@@ -79,8 +79,8 @@ def checked(
     accumulator = accumulator_of(dtype)
     if out is None and beta != 0.0:
         raise MatmulError(f"beta is {beta}, and out is None", remedy="give the array that beta scales as out")
-    found = dtype if out is None else _checked_out(out, shape, (dtype, accumulator))
-    vector = None if bias is None else _checked_bias(shape, found, bias)
+    out_dtype = dtype if out is None else _checked_out(out, shape, (dtype, accumulator))
+    vector = None if bias is None else _checked_bias(shape, out_dtype, bias)
     if epilogue is not None:
         _check_epilogue(epilogue, accumulator)
     device = (a if out is None else out).device
@@ -119,8 +119,8 @@ def _checked_operands(a: Any, b: Any) -> tuple[tuple[int, ...], DType]:
 
 def check_alike(a: Any, b: Any, dimensions: tuple[int, ...]) -> None:
     """Refuses a B that is no array of A's dtype on its device."""
-    found, both = checked_array("b", b, dimensions), f"{described('a', a)}, and {described('b', b)}"
-    if found != a.dtype.__name__:
+    dtype, both = checked_array("b", b, dimensions), f"{described('a', a)}, and {described('b', b)}"
+    if dtype != a.dtype.__name__:
         raise MatmulError(f"a and b have different dtypes: {both}", remedy="convert one of them")
     if a.device != b.device:
         raise MatmulError(f"a and b are on different devices: {both}", remedy="move one of them")
@@ -130,8 +130,8 @@ def checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:
     if not isinstance(value, wp.array):
         hint = "; copy an indexed array first, e.g. with contiguous()" if isinstance(value, wp.indexedarray) else ""
         raise TypeError(f"{name} is of type {type(value).__name__}, and must be a wp.array{hint}")
-    found = getattr(value.dtype, "__name__", "")
-    if found not in DTYPES:
+    dtype = getattr(value.dtype, "__name__", "")
+    if dtype not in DTYPES:
         raise MatmulError(
             f"{described(name, value)}, a dtype without products", remedy=f"use one of {', '.join(DTYPES)}"
         )
@@ -140,20 +140,20 @@ def checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:
             f"{described(name, value)}, which has {len(value.shape)} dimensions",
             remedy=f"give {' or '.join(map(str, dimensions))} dimensions",
         )
-    return found
+    return dtype
 
 
 def _checked_out(out: Any, shape: tuple[int, ...], allowed: Sequence[DType]) -> DType:
-    found = checked_array("out", out, (2, 3))
+    dtype = checked_array("out", out, (2, 3))
     if tuple(out.shape) != shape:
         raise MatmulError(f"{described('out', out)}, and a @ b has shape {shape}", remedy="give an array of this shape")
-    if found not in allowed:
+    if dtype not in allowed:
         raise MatmulError(
             f"{described('out', out)}, and a is {allowed[0]}",
             remedy=f"give out of dtype {' or '.join(dict.fromkeys(allowed))}",
         )
     check_distinct(out)
-    return found
+    return dtype
 
 
 def check_distinct(out: Any) -> None:
@@ -165,14 +165,14 @@ def check_distinct(out: Any) -> None:
 
 
 def _checked_bias(shape: tuple[int, ...], dtype: DType, bias: Any) -> Bias:
-    found = checked_array("bias", bias, (1,))
+    bias_dtype = checked_array("bias", bias, (1,))
     allowed = dict.fromkeys((dtype, "float32"))
-    if found not in allowed or tuple(bias.shape) != shape[-1:]:
+    if bias_dtype not in allowed or tuple(bias.shape) != shape[-1:]:
         raise MatmulError(
             f"{described('bias', bias)}, and out has shape {shape} and dtype {dtype}",
             remedy=f"give a bias of shape ({shape[-1]},) and dtype {' or '.join(allowed)}",
         )
-    return Bias(found, bias.strides[0])
+    return Bias(bias_dtype, bias.strides[0])
 
 
 def _check_epilogue(epilogue: Any, sums: DType) -> None:

@@ -46,10 +46,10 @@ def scale_kernel(source: DType, result: DType, adds: bool = False) -> Any:
         factor: total, Source: wp.array(dtype=source_type, ndim=3), Result: wp.array(dtype=result_type, ndim=3)
     ):
         z, i, j = wp.tid()
-        found = factor * total(Source[z, i, j])
+        scaled = factor * total(Source[z, i, j])
         if adds:
-            found += total(Result[z, i, j])
-        Result[z, i, j] = result_type(found)
+            scaled += total(Result[z, i, j])
+        Result[z, i, j] = result_type(scaled)
 
     return scaled_copy
 
@@ -67,13 +67,13 @@ def largest_kernel() -> Any:
         height: int, factor: float, Values: wp.array(dtype=float, ndim=3), Largest: wp.array(dtype=float, ndim=3)
     ):
         z, chunk, j = wp.tid()
-        found = wp.float32(0.0)
+        largest = wp.float32(0.0)
         for i in range(chunk * height, wp.min(Values.shape[1], (chunk + 1) * height)):
             value = wp.abs(Values[z, i, j])
             if wp.isfinite(value):
-                found = wp.max(found, value)
-        if found > Largest[0, 0, 0]:  # few threads find a larger one, so that few wait for each other
-            wp.atomic_max(Largest, 0, 0, 0, found)
+                largest = wp.max(largest, value)
+        if largest > Largest[0, 0, 0]:  # few threads find a larger one, so that few wait for each other
+            wp.atomic_max(Largest, 0, 0, 0, largest)
 
     return largest_magnitude
 
@@ -130,10 +130,10 @@ def column_sums_kernel(dtype: DType) -> Any:
         height: int, factor: total, Gradient: wp.array(dtype=value, ndim=3), Sums: wp.array(dtype=total, ndim=3)
     ):
         z, chunk, j = wp.tid()
-        found = total(0.0)
+        column_sum = total(0.0)
         for i in range(chunk * height, wp.min(Gradient.shape[1], (chunk + 1) * height)):
-            found += total(Gradient[z, i, j])
-        Sums[z * ((Gradient.shape[1] + height - 1) // height) + chunk, 0, j] = factor * found
+            column_sum += total(Gradient[z, i, j])
+        Sums[z * ((Gradient.shape[1] + height - 1) // height) + chunk, 0, j] = factor * column_sum
 
     return column_sums
 

@@ -63,8 +63,8 @@ BUCKET = ("a", "b", "out", "layout", "log2_m", "log2_n", "log2_k", "log2_batch")
 def plan_of(problem: MatmulProblem, device: Any, config: MatmulConfig | None = None) -> MatmulPlan:
     """How a product is computed on a device; ``config`` is one that a search forces."""
     if not device.is_cuda and not is_planning():
-        found = config or CPU_TILE
-        return MatmulPlan(problem, Candidate(found), found, "search" if config else "heuristic")
+        chosen = config or CPU_TILE
+        return MatmulPlan(problem, Candidate(chosen), chosen, "search" if config else "heuristic")
     from warp_tiles.gemm.matmul import choose_matmul
 
     if device.is_cuda:
@@ -112,16 +112,16 @@ def winners(records: Iterable[Record]) -> dict[ShapeBucket, MeasuredConfigs]:
 
     A record compares loops with the kernel with tensor copies if it has a timing of the kernel.
     """
-    found: dict[ShapeBucket, MeasuredConfigs] = {}
+    measured: dict[ShapeBucket, MeasuredConfigs] = {}
     for record in records:
         winner, values = record.winner(), dict(record.key.values)
         if winner is not None and winner is not record.default:
             bucket: Any = tuple(values[name] for name in BUCKET)
             config = MatmulConfig(**winner.config)  # texts and numbers
             compared = any(timing.config.get("tensor_copies") for timing in record.timings)
-            known = found.get(bucket, MeasuredConfigs())
-            found[bucket] = replace(known, best=config) if compared else replace(known, loop=config)
-    return found
+            known = measured.get(bucket, MeasuredConfigs())
+            measured[bucket] = replace(known, best=config) if compared else replace(known, loop=config)
+    return measured
 
 
 THREADS = 256  # of kernels without tiles
@@ -273,10 +273,10 @@ def planned(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
 
 def prepared(call: MatmulCall, device: Any) -> PreparedProduct:
     """The product on a device. It is prepared once, and again after its module was modified. See :func:`prepare`."""
-    found = kept((call, device.alias), lambda: _with_epilogue(call, device))
+    product = kept((call, device.alias), lambda: _with_epilogue(call, device))
     if is_planning():
-        note_product(found.plan)
-    return found
+        note_product(product.plan)
+    return product
 
 
 def is_prepared(call: MatmulCall, device: Any) -> bool:
@@ -309,11 +309,11 @@ def kept(key: Any, make: Callable[[], Made]) -> Made:
     if is_planning():  # what is made for a plan launches nothing
         return make()
     key = key, is_deterministic()
-    found: Made | None = _prepared.get(key)
-    if found is None or not found.is_current():
-        found = make()
-        remember(_prepared, key, found, _MOST_PREPARED)
-    return found
+    made: Made | None = _prepared.get(key)
+    if made is None or not made.is_current():
+        made = make()
+        remember(_prepared, key, made, _MOST_PREPARED)
+    return made
 
 
 def remember(known: dict[Any, Any], key: Any, value: Any, most: int) -> None:
@@ -373,7 +373,10 @@ def packed(
     **options: Any,
 ) -> Any:
     """Packs a launch whose arrays have no memory yet, and whose last scalars may change (``PackedLaunch.run_at``)."""
-    blank = [one and wp.array(ptr=None, dtype=one[0], shape=one[1], strides=one[2], device=device) for one in arrays]
+    blank = [
+        array and wp.array(ptr=None, dtype=array[0], shape=array[1], strides=array[2], device=device)
+        for array in arrays
+    ]
     return pack_launch(kernel, [*scalars, *blank], dim=dim, block_dim=block_dim, device=device, **options)
 
 
@@ -389,7 +392,7 @@ def padded_copy(view: View, parts: int, device: Any) -> PaddedCopy:
     source, result = view.stored, padded.stored
     batch, lines, _ = source.shape
     count = parts * batch if source.strides[0] else 1
-    arrays = [layout(replace(one, shape=(count, *one.shape[1:]))) for one in (source, result)]
+    arrays = [layout(replace(stored, shape=(count, *stored.shape[1:]))) for stored in (source, result)]
     dim = (count, lines, result.strides[1] // ALIGNED)
     launch = packed(padding_kernel(view.dtype), [], arrays, dim, device)
     return PaddedCopy(padded, count * lines * result.strides[1], launch)
@@ -410,7 +413,7 @@ def transposed_copy(view: View, device: Any) -> PaddedCopy:
     strides = length * between if source.strides[0] else 0, between, DTYPE_BYTES[view.dtype]
     result = View(view.dtype, (batch, length, lines), strides)
     count = batch if source.strides[0] else 1
-    arrays = [layout(replace(one, shape=(count, *one.shape[1:]))) for one in (source, result)]
+    arrays = [layout(replace(stored, shape=(count, *stored.shape[1:]))) for stored in (source, result)]
     dim = (count, -(-lines // TRANSPOSED_LINES), -(-length // TRANSPOSED_LENGTH) * LANES)
     launch = packed(transposing_kernel(), [], arrays, dim, device)
     return PaddedCopy(result, count * length * between, launch)
@@ -427,8 +430,8 @@ def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, de
 
 def add_rows(sums: View, target: View, pointers: tuple[int, int], device: Any) -> None:
     epilogue = Epilogue(target.dtype, has_beta=True, sums=sums.dtype)
-    found = kept((sums, target, device.alias), lambda: reduction_of(epilogue, sums, target, 0, device))
-    found.run_at((*pointers, None, None), 1.0, 1.0)
+    reduction = kept((sums, target, device.alias), lambda: reduction_of(epilogue, sums, target, 0, device))
+    reduction.run_at((*pointers, None, None), 1.0, 1.0)
 
 
 def elementwise(kernel: Any, views: Sequence[View], dim: Sequence[int], device: Any, *scalars: int) -> Any:

@@ -100,7 +100,7 @@ class _Launch:
         return bool(self.launch.is_current())
 
     def run(self, memory: Sequence[int]) -> None:
-        pointers = tuple(None if one is None else memory[one[0]] + one[1] for one in self.arrays)
+        pointers = tuple(None if array is None else memory[array[0]] + array[1] for array in self.arrays)
         self.launch.run_at(pointers)
 
 

@@ -165,6 +165,6 @@ def _backward(call: Any, a: Any, b: Any, out: Any, bias: Any, alpha: float, beta
         return None
     from warp_tiles.array_products.backward import Backward
 
-    found = Backward(call, a, b, out, bias, alpha, beta)
-    found.check_gradients()
-    return found.with_copy_of_out() if call.has_beta and call.epilogue is not None else found
+    backward = Backward(call, a, b, out, bias, alpha, beta)
+    backward.check_gradients()
+    return backward.with_copy_of_out() if call.has_beta and call.epilogue is not None else backward

@@ -78,13 +78,13 @@ def first_failure(key: SolveKernel):
 
     @wp.func
     def store_info(factor: wp.tile[value, ROWS, ROWS], Info: wp.array(dtype=int), z: int, k: int, t: int):
-        found = _NONE_FAILED
+        order = _NONE_FAILED
         for first in range(0, ROWS, THREADS):
             j = first + t
             if j < ROWS:  # noqa: SIM102  Warp evaluates both sides of an `and`
                 if not (factor[j, j] > value(0.0)):
-                    found = wp.min(found, k + j + 1)
-        least = wp.tile_min(wp.tile(found))
+                    order = wp.min(order, k + j + 1)
+        least = wp.tile_min(wp.tile(order))
         failed = least[0]
         if t == 0:
             if k == 0:
@@ -398,18 +398,18 @@ def triangle_kernel(dtype: DType, adds: bool, folds: bool = False):
     @forward_kernel
     def lower_triangle(factor: value, Source: wp.array(dtype=value, ndim=3), Result: wp.array(dtype=value, ndim=3)):
         z, i, j = wp.tid()
-        found = value(0.0)
+        element = value(0.0)
         if i >= j:
-            found = Source[z, i, j]
+            element = Source[z, i, j]
             if i == j:
-                found = factor * found
+                element = factor * element
             elif folds:
-                found += Source[z, j, i]
+                element += Source[z, j, i]
         if adds:
             if i >= j:
-                Result[z, i, j] = Result[z, i, j] + found
+                Result[z, i, j] = Result[z, i, j] + element
         else:
-            Result[z, i, j] = found
+            Result[z, i, j] = element
 
     return lower_triangle
 

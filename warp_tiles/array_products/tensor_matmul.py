@@ -97,7 +97,7 @@ class TensorMatmul:
     def is_current(self) -> bool:
         """True, unless settings that count have changed, or the module of its function or of a loop that was needed."""
         known = (self._loop, self._definition, *(launch for *_, launch in self._copies))
-        is_kept = all(one is None or one.is_current() for one in known)
+        is_kept = all(part is None or part.is_current() for part in known)
         return bool(is_kept and modules.settings_generation == self._settings_generation)
 
     def run(
@@ -138,15 +138,15 @@ class TensorMatmul:
     def _encoded(self, pointers: tuple[int, ...]) -> tuple[Any, ...] | None:
         """The addresses of the parameters and the maps of these arrays; None if the driver refuses a map."""
         with wp.ScopedDevice(self.device):  # a new thread has no context
-            maps = [TensorMap.of(*one) for one in zip(self._views, pointers, self._kernel.boxes)]
-        if any(one is None for one in maps):
+            maps = [TensorMap.of(*arguments) for arguments in zip(self._views, pointers, self._kernel.boxes)]
+        if any(tensor_map is None for tensor_map in maps):
             warn_of_loop(self.plan, f"the driver refuses a tensor map of its arrays on {self.device}")
             return None
-        addresses = [ctypes.addressof(one) for one in (*maps, self._given) if one is not None]
+        addresses = [ctypes.addressof(parameter) for parameter in (*maps, self._given) if parameter is not None]
         if len(self._maps) >= _MOST_MAPS:
             self._maps.pop(next(iter(self._maps)))
-        self._maps[pointers] = found = ((ctypes.c_void_p * 4)(*addresses), maps)
-        return found
+        self._maps[pointers] = encoded = ((ctypes.c_void_p * 4)(*addresses), maps)
+        return encoded
 
 
 def warn_of_loop(plan: MatmulPlan, reason: object) -> None:
@@ -201,10 +201,10 @@ class TensorMap(ctypes.Structure):
             between = -(-length * size // ALIGNED) * ALIGNED
         matrices = batch if far else 1
         memory = ctypes.create_string_buffer(ctypes.sizeof(cls) + _MAP_ALIGNMENT)
-        found = cls.from_buffer(memory, -ctypes.addressof(memory) % _MAP_ALIGNMENT)
+        tensor_map = cls.from_buffer(memory, -ctypes.addressof(memory) % _MAP_ALIGNMENT)
         error = driver.call(
             "cuTensorMapEncodeTiled",
-            ctypes.byref(found),
+            ctypes.byref(tensor_map),
             _TYPES[view.dtype],
             3,
             ctypes.c_void_p(pointer),
@@ -214,4 +214,4 @@ class TensorMap(ctypes.Structure):
             (ctypes.c_uint32 * 3)(1, 1, 1),
             *_MODES,
         )
-        return None if error else found
+        return None if error else tensor_map

@@ -103,9 +103,9 @@ def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextMan
 def _drop_others(kept: _Kept, device: Any) -> None:
     """Forgets the workspaces of a device that were not used for the longest time, until the rest is small enough."""
     left = KEPT_BYTES - kept.size_bytes
-    for key, other in sorted(_kept.items(), key=lambda item: item[1].used, reverse=True):
-        if key[0] == device.alias and other is not kept:
-            left -= other.size_bytes
+    for key, workspace in sorted(_kept.items(), key=lambda item: item[1].used, reverse=True):
+        if key[0] == device.alias and workspace is not kept:
+            left -= workspace.size_bytes
             if left < 0:
                 del _kept[key]
 

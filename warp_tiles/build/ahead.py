@@ -74,12 +74,12 @@ def generated(
     if isinstance(build, KnownModuleBuild):  # its launch finds it, too
         return None
     if isinstance(build, ModuleBuild):
-        if (one := build.ahead(source, module)) is None:
+        if (start_module := build.ahead(source, module)) is None:
             return None
         context = engine.build_context(build.plan.settings)
-        key, _ = keys_of(engine, context, one)
+        key, _ = keys_of(engine, context, start_module)
         binding = build.binding(source.read_text("utf-8"))
-        return None if key is None else AheadModule(one, key, None, context, binding)
+        return None if key is None else AheadModule(start_module, key, None, context, binding)
     if module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
         return None
     if build.context.bundle is not None or not build.plan.settings.rules.builds:
@@ -87,23 +87,23 @@ def generated(
     request, wanted, reason = build.request(source.read_bytes(), module, ())
     if reason:
         return None
-    one = StartModule.of(build.plan.name, build.plan.block_dim, request, build.meta, None)
-    return AheadModule(one, content_key(build.context, request, wanted.target), build.start, build.context)
+    start_module = StartModule.of(build.plan.name, build.plan.block_dim, request, build.meta, None)
+    return AheadModule(start_module, content_key(build.context, request, wanted.target), build.start, build.context)
 
 
-def compiled(engine: Engine, one: AheadModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
+def compiled(engine: Engine, ahead: AheadModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
     """Compile or link a generated module into the cache, and bind its start key. See :func:`build_ahead`."""
-    done, start = build_ahead(engine, one.context, one.module, waits=waits), one.start
-    if done is not None and done[0] == one.key and one.binding is not None and one.context.remote is None:
-        if (linked := one.context.modules.get(done[0])) is not None:
-            one.binding.bind(linked.payload, one.module.name, done[0].digest)
+    done, start = build_ahead(engine, ahead.context, ahead.module, waits=waits), ahead.start
+    if done is not None and done[0] == ahead.key and ahead.binding is not None and ahead.context.remote is None:
+        if (linked := ahead.context.modules.get(done[0])) is not None:
+            ahead.binding.bind(linked.payload, ahead.module.name, done[0].digest)
         return done
     # with a remote store, only a launch binds the start key, so that only launched modules are pushed
-    binds = done is not None and start is not None and start.found is None and one.context.remote is None
-    if done is not None and start is not None and binds and (entry := one.context.modules.get(done[0])):
-        found = WarpOutput.of(entry)
-        if found is not None and found.meta == one.module.meta:  # no key covers it, and others replace entries
-            start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})
+    binds = done is not None and start is not None and start.found is None and ahead.context.remote is None
+    if done is not None and start is not None and binds and (entry := ahead.context.modules.get(done[0])):
+        output = WarpOutput.of(entry)
+        if output is not None and output.meta == ahead.module.meta:  # no key covers it, and others replace entries
+            start.keep(entry.payload, {"module": ahead.module.name, "content_key": ahead.key.digest})
     return done
 
 
@@ -365,14 +365,14 @@ class ProgramStart:
             return not self.is_stopped and is_waiting()
 
         # the time of a generation is saved at the module's launch
-        while goes_on() and (one := self._generate(self.listed, goes_on)) is not None:
-            self.after_build(one.module, functools.partial(self._bind, one))
+        while goes_on() and (ahead := self._generate(self.listed, goes_on)) is not None:
+            self.after_build(ahead.module, functools.partial(self._bind, ahead))
 
-    def _bind(self, one: AheadModule) -> None:
+    def _bind(self, ahead: AheadModule) -> None:
         try:
-            compiled(self._engine, one)
+            compiled(self._engine, ahead)
         except unless_signalled(*FAILURES) as error:  # its launch meets the same error, and reports it
-            log.debug("module %s was not compiled ahead: %s", one.module.name, error)
+            log.debug("module %s was not compiled ahead: %s", ahead.module.name, error)
 
     def _compile(self, module: StartModule, asks: bool = True) -> None:
         if self.is_stopped:

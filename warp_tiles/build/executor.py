@@ -110,10 +110,10 @@ class Installation:
         """The include folders that other machines have, too: path, name in a request, and the fact about its files."""
         kernels, native = kernels_folder(), warp_headers_folder()
         inner = [kernels, *(folder for folder in kernels.rglob("*") if folder.is_dir())]
-        found = [(path, f"{_KERNELS}{path.relative_to(kernels).as_posix()}", DEVICE_SOURCES) for path in inner]
-        found += [(path, _CUDA, CUDA_HEADERS) for path in self.store.toolchain().include_dirs]
-        found += [(native, _WARP, WARP_HEADERS)] if native is not None else []
-        return [(os.fspath(path), name, fact) for path, name, fact in found]
+        folders = [(path, f"{_KERNELS}{path.relative_to(kernels).as_posix()}", DEVICE_SOURCES) for path in inner]
+        folders += [(path, _CUDA, CUDA_HEADERS) for path in self.store.toolchain().include_dirs]
+        folders += [(native, _WARP, WARP_HEADERS)] if native is not None else []
+        return [(os.fspath(path), name, fact) for path, name, fact in folders]
 
     def portable(
         self, request: CompileRequest | LinkRequest
@@ -136,12 +136,12 @@ class Installation:
         """The request of :meth:`portable` with folders of this machine. Raises ToolchainError if it lacks one."""
         if isinstance(request, LinkRequest):
             return request
-        known, found = self._folders(), list[str]()
+        known, include_dirs = self._folders(), list[str]()
         for name in request.include_dirs:
-            if not (paths := [path for path, other, _ in known if other == name]):
+            if not (paths := [path for path, portable, _ in known if portable == name]):
                 raise ToolchainError(f"a request names the include folder {name!r}, which is not known here")
-            found += paths
-        return replace(request, include_dirs=tuple(found))
+            include_dirs += paths
+        return replace(request, include_dirs=tuple(include_dirs))
 
 
 # ---- the worker's side

@@ -147,7 +147,7 @@ class ModuleBuild:
     def binding(self, text: str) -> Binding | None:
         """What binds the module's start key. None if it has none, or if a launch would say something of its plan."""
         plan, start = self.plan, self._lookup
-        memory = (one.problem for one in plan.memory if one.direction == "forward")
+        memory = (kernel.problem for kernel in plan.memory if kernel.direction == "forward")
         says = [*memory, *plan.stuck_problems, *(loop.cost for loop in plan.loops)]
         if start is None or start.found is not None or any(says) or not self._context.stores_modules:
             return None
@@ -415,12 +415,12 @@ class KnownModuleBuild:
         self._engine, self._start = engine, start
 
     def finish(self, call: BuildCall) -> None:
-        began, found, plan = now_s(), self._start.found, self.plan
-        assert found is not None
-        write_output(call.output, found.binary)
+        began, known, plan = now_s(), self._start.found, self.plan
+        assert known is not None
+        write_output(call.output, known.binary)
         self._engine.recorder.add_record(
             ModuleRecord(
-                plan, (), "warp_tiles", "", call.output.name, len(found.binary), now_s() - began,
+                plan, (), "warp_tiles", "", call.output.name, len(known.binary), now_s() - began,
                 module_key=self._start.content_key, found=True, started_at_s=began, package=self._start.package,
             )
         )  # fmt: skip

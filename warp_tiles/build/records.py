@@ -213,7 +213,7 @@ class Recorder:
         """Add the plan of a module that is generated, or that Warp loaded from its own cache."""
         with self._lock:
             self._plans.append(plan)
-            self._records = [replace(one, plan=plan) if one.lacks(plan) else one for one in self._records]
+            self._records = [replace(record, plan=plan) if record.lacks(plan) else record for record in self._records]
 
     def add_record(self, record: ModuleRecord, planned: ModulePlan | None = None) -> None:
         """Add the record of a finished module. Its plan takes the place of the one that was made before the build."""

@@ -151,15 +151,15 @@ class StartList:
     def from_bytes(cls, data: bytes) -> StartList:
         """Parse the text of a list. Raises DamagedError if it is none."""
         _require_bounded(data)
-        found = parse_object(data)
-        if found.keys() != {"warp", "modules"} or not isinstance(found["warp"], str):
+        fields = parse_object(data)
+        if fields.keys() != {"warp", "modules"} or not isinstance(fields["warp"], str):
             raise DamagedError("it is no start list")
-        if not found["warp"].isprintable():
-            raise DamagedError(f"warp is {shown(found['warp'])}")
-        given = found["modules"]
+        if not fields["warp"].isprintable():
+            raise DamagedError(f"warp is {shown(fields['warp'])}")
+        given = fields["modules"]
         if not isinstance(given, list) or len(given) > _MOST_MODULES:
             raise DamagedError("it has no list of modules, or too long a one")
-        return cls(found["warp"], tuple(map(StartModule.from_json, given)))
+        return cls(fields["warp"], tuple(map(StartModule.from_json, given)))
 
     def to_bytes(self) -> bytes:
         """The text: JSON that is the same for the same modules. Raises RecordError if it would not be read."""

@@ -244,8 +244,8 @@ def _known_starts(cache: Cache, packed: Sequence[Entry]) -> Iterator[tuple[str, 
         content = payloads.get(str(item.manifest.info.get("content_key")))
         if content is None or item.key in payloads or (entry := cache.read_verified(item.key)) is None:
             continue
-        found = WarpOutput.of(entry)
-        if content in (entry.payload, found and found.binary):  # a linked module's entry is its binary alone
+        output = WarpOutput.of(entry)
+        if content in (entry.payload, output and output.binary):  # a linked module's entry is its binary alone
             yield MODULES.object, entry
 
 

@@ -161,8 +161,8 @@ def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     from warp_tiles.store.transfer import export
 
     caches = _caches()
-    found = (find(caches, key) for key in keys)
-    chosen = list(dict.fromkeys((cache, manifest.key.digest) for cache, manifest in found))
+    stored = (find(caches, key) for key in keys)
+    chosen = list(dict.fromkeys((cache, manifest.key.digest) for cache, manifest in stored))
     _report(export(caches, file, signer_if_any(current()), chosen), as_json)
 
 

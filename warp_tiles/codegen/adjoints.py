@@ -49,7 +49,7 @@ _NO_READS = frozenset({"tile_zeros", "tile_load", "tile_store"})
 def waiting_sites(module: ModuleTrace) -> frozenset[int]:
     """Returns the sites of products whose operands may share memory. Their second adjoint waits for the first."""
     products = ((context, operation) for context, operation in module.operations() if operation.product is not None)
-    return frozenset(one.site for context, one in products if context.may_overlap(*one.matrices[:2]))
+    return frozenset(product.site for context, product in products if context.may_overlap(*product.matrices[:2]))
 
 
 @functools.lru_cache(maxsize=1)  # all decisions about a module ask
@@ -143,7 +143,9 @@ def _lost_result(context: Context, operation: Operation, later: Sequence[Operati
     around = _run_time_loop(context, operation)
     if any(_run_time_loop(context, maker) is not around for maker in makers):
         return Rejected("solves_tile_from_outside")
-    changed = (change for change in later if any(context.may_overlap(tile, other) for other in change.changed_tiles))
+    changed = (
+        change for change in later if any(context.may_overlap(tile, written) for written in change.changed_tiles)
+    )
     lines = sorted({change.line for change in changed})
     return Rejected("result_changed", (lines[0],)) if lines else None
 
@@ -209,11 +211,11 @@ def _check_product(context: Context, loop: Loop, body: Body, product: Accumulati
     refuse(product.home != loop.hook, "accumulators_over_outer_loop")
     refuse(not product.c.owner, "c_without_memory")
     refuse(operation.site not in sites_without_replay(context.module), "c_read_in_reverse")
-    for other in operations(loop.nodes):
-        if other.name in JUMPS:  # Warp repeats it before the adjoint of the product
-            raise Refused(Rejected("jump", (other.name,)).at(other.line))
-        if _is_view(other) and (other.name != TRANSPOSE or not other.reverses):
-            raise Refused(Rejected("view", (other.name,)).at(other.line))
+    for statement in operations(loop.nodes):
+        if statement.name in JUMPS:  # Warp repeats it before the adjoint of the product
+            raise Refused(Rejected("jump", (statement.name,)).at(statement.line))
+        if _is_view(statement) and (statement.name != TRANSPOSE or not statement.reverses):
+            raise Refused(Rejected("view", (statement.name,)).at(statement.line))
     refuse(body.block is not loop.nodes, "conditional_loads")
     has_adjoints = operation.reverses and all(load.reverses and load.zeroes for load in body.loads)
     refuse(not has_adjoints, "other_adjoints")

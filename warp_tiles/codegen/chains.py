@@ -52,7 +52,11 @@ _BROADCAST = "tile_broadcast"
 def is_chain(loop: Loop, products: Sequence[Operation]) -> bool:
     """True if some products of a loop multiply tiles that elementwise operations in it compute, and others do not."""
     computed = {
-        tile.name for one in own_operations(loop) if one.elementwise for tile in one.results if isinstance(tile, Tile)
+        tile.name
+        for node in own_operations(loop)
+        if node.elementwise
+        for tile in node.results
+        if isinstance(tile, Tile)
     }
     multiplied = [product.matrices[0].name in computed for product in products]
     return any(multiplied) and not all(multiplied)
@@ -125,7 +129,7 @@ class _Walk:
         if operation.name == UNREAD_ASSIGN or (operation.effect is Effect.NONE and not operation.tiles):
             return
         if operation.name == LOAD:
-            refuse(any(one.product is not None for one in self.operations), "load_after_product")
+            refuse(any(earlier.product is not None for earlier in self.operations), "load_after_product")
             self._load(operation)
             return
         refuse(operation.effect is Effect.WRITES, "writes_array", operation.name)
@@ -178,7 +182,9 @@ class _Walk:
     def _offsets(self, load: Operation) -> Iterator[tuple[str, int]]:
         """Yields the numbers in a load's place that the loop changes, with what an increment of its variable adds."""
         tuples = {
-            one.results[0].name: one for one in self.context.function.operations() if one.name == TUPLE and one.results
+            operation.results[0].name: operation
+            for operation in self.context.function.operations()
+            if operation.name == TUPLE and operation.results
         }
         numbers = [
             number
@@ -202,8 +208,8 @@ class _Walk:
         """The names of the variables that change in the loop."""
         return {
             name
-            for one in operations(self.loop.nodes)
-            for name in (*one.assigned, *(value.name for value in one.results))
+            for operation in operations(self.loop.nodes)
+            for name in (*operation.assigned, *(value.name for value in operation.results))
         }
 
     def _is_constant(self, array: Array) -> bool:
@@ -211,7 +217,7 @@ class _Walk:
         changed = self._changed()
         if array.name not in changed:
             return True
-        makers = [one for one in operations(self.loop.nodes) if array in one.results]
+        makers = [maker for maker in operations(self.loop.nodes) if array in maker.results]
         operands = makers[0].operands if len(makers) == 1 and makers[0].name == "view" else ()
         return bool(operands) and all(
             self._is_constant(value)
@@ -312,7 +318,8 @@ class _Walk:
         needed = 2 * stage_bytes + STAGE_ALIGNMENT  # they begin up to an alignment later
         refuse(runs[run] < needed, "chain_memory", needed, runs[run])
         loads = tuple(
-            ChainLoad(one.load, one.array, one.offsets, buffers[name].offset_bytes) for name, one in self.loads.items()
+            ChainLoad(loaded.load, loaded.array, loaded.offsets, buffers[name].offset_bytes)
+            for name, loaded in self.loads.items()
         )
         spared = self._spared_bytes(run, needed)
         registers = accumulators + fixed + _OTHER_REGISTERS[instruction]

@@ -95,7 +95,9 @@ class _Emitter:
         """True if an elementwise operation may add a tile after the operation of a number. Reductions do not fuse."""
         chain = self._chain
         later = chain.operations if tile in chain.carried else chain.operations[number + 1 :]
-        operands = (value for one in later if one.name in _ADDING for value in one.operands if isinstance(value, Tile))
+        operands = (
+            value for node in later if node.name in _ADDING for value in node.operands if isinstance(value, Tile)
+        )
         return any(chain.roots.get(value.name, value) == tile for value in operands)
 
     @property

@@ -255,17 +255,17 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     tensor cores work while the loads are issued. Products by mma.sync issue the copies themselves
     (:func:`_is_interleaved`). After the loop the program jumps to the products until no stage is left.
     """
-    found, loop = ring.loop, decision.hook
+    pipeline, loop = ring.loop, decision.hook
     name, multiply, drain, load, memory = (
         f"wt_{word}_{loop}" for word in ("ring", "multiply", "drain", "load", "memory")
     )
     begin, products = partial(macros.add, Hook.BEGIN, loop), decision.accumulations
-    if found.extra_bytes:
-        begin(_reserved(memory, found.extra_bytes))
+    if pipeline.extra_bytes:
+        begin(_reserved(memory, pipeline.extra_bytes))
     reads_c = any(product.has_start for product in ring.products) and not ring.adds_starts
     if reads_c:  # before the barrier in begin(), because the stages may lie in C's memory
         _emit_starts(macros, loop, ring)
-    kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.stage_bytes}>"
+    kind = f"wt_module::Ring<{pipeline.stages}, {pipeline.in_flight}, {pipeline.stage_bytes}>"
     begin(_begun(kind, name, _first_address(ring.first, memory)))
     if not reads_c:  # zeros come after it: the other order gives loops of wgmma machine code that nobody has timed
         _emit_starts(macros, loop, ring)
@@ -291,7 +291,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
             f"if (!{name}.more) goto {drain}; {load}:; {loads} {name}.loaded_alone(); }}"
         )
         after_loop = f"{name}.finish_loads(); if (false) {{ {drain}:; --{name}.pending; }}"
-    elif found.in_flight:  # products in flight keep tensor cores busy while the loads are issued
+    elif pipeline.in_flight:  # products in flight keep tensor cores busy while the loads are issued
         before_loads = f"{due} {wait} "
         after_loads = f"{multiply}:; {due} {{ if (!{name}.more) {wait} {multiplied}{name}.loaded();"
     else:
@@ -320,8 +320,8 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
         for product in (staged.accumulation for staged in ring.firsts)
     )
     end(f"{completions} {SYNC}")
-    if found.extra_bytes:
-        end(_released(found.extra_bytes))
+    if pipeline.extra_bytes:
+        end(_released(pipeline.extra_bytes))
     if not isinstance(decision.accumulator_store, AccumulatorStore):
         _emit_results(macros, loop, ring)
     for fill in ring.fills:  # the loop overwrites C
@@ -472,8 +472,8 @@ def _gradients(ring: ReverseRing, name: str, places: dict[str, str]) -> Iterator
     """Yields the statements that compute the gradients of an iteration and add them to the arrays' gradients."""
     kinds = {gradient.tile.name: _gradient_name(ring, gradient) for gradient in ring.gradients}
     for gradient, (tile, kind) in zip(ring.gradients, kinds.items()):
-        other = _address(ring, f"{name}.from", gradient.other.name)
-        yield f"{kind}::Accumulators wt_accumulators_{tile}; {name}.multiply<{kind}>(wt_accumulators_{tile}, {other});"
+        factor = _address(ring, f"{name}.from", gradient.other.name)
+        yield f"{kind}::Accumulators wt_accumulators_{tile}; {name}.multiply<{kind}>(wt_accumulators_{tile}, {factor});"
     for tile, kind in kinds.items():
         yield f"{name}.complete<{kind}>(wt_accumulators_{tile});"
     yield SYNC  # all threads have read the stage

@@ -60,10 +60,10 @@ class _Lanes:
 
     @classmethod
     def of(cls, function: FunctionTrace, block_dim: int) -> _Lanes:
-        found = list(function.operations())
-        makers = {value.name: operation for operation in found for value in operation.results}
-        sizes = {value.name for operation in found if operation.name == _BLOCK_DIM for value in operation.results}
-        return cls(_lanes(found, sizes), frozenset(sizes), makers, block_dim)
+        operations = list(function.operations())
+        makers = {value.name: operation for operation in operations for value in operation.results}
+        sizes = {value.name for operation in operations if operation.name == _BLOCK_DIM for value in operation.results}
+        return cls(_lanes(operations, sizes), frozenset(sizes), makers, block_dim)
 
     def decide_iterations(self, loop: Loop) -> bool:
         """True if lanes may repeat a loop a different number of times."""
@@ -108,24 +108,24 @@ class _Lanes:
         return any(end is not None and end % self.block_dim in (0, self.block_dim - 1) for end in ends)
 
 
-def _lanes(found: list[Operation], sizes: set[str]) -> frozenset[str]:
+def _lanes(operations: list[Operation], sizes: set[str]) -> frozenset[str]:
     """The names of the numbers that differ between the lanes of a block."""
-    threads = {value.name for operation in found if operation.name == _TID for value in operation.results}
-    sizes = _reached(found, sizes)
+    threads = {value.name for operation in operations if operation.name == _TID for value in operation.results}
+    sizes = _reached(operations, sizes)
     lanes = set()
-    for operation in found:
+    for operation in operations:
         names = {value.name for value in operation.operands if isinstance(value, Scalar)}
         if operation.effect is Effect.NONE and names & sizes and operation.name not in _SAME_IN_A_BLOCK:
             lanes |= names & threads
-    return frozenset(_reached(found, lanes)) if lanes else frozenset()
+    return frozenset(_reached(operations, lanes)) if lanes else frozenset()
 
 
-def _reached(found: list[Operation], start: set[str]) -> set[str]:
+def _reached(operations: list[Operation], start: set[str]) -> set[str]:
     """The names of numbers that are computed from some numbers, and these."""
     reached, before = set(start), -1
     while len(reached) > before:  # a loop may use what a later statement computes
         before = len(reached)
-        for operation in found:
+        for operation in operations:
             names = {value.name for value in operation.operands if isinstance(value, Scalar)}
             if operation.name == ASSIGN and names & reached:
                 reached |= operation.assigned

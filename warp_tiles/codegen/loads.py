@@ -39,15 +39,15 @@ def plan_loads(
     waits: set[int] = set()
     ends: set[int] = set()
     for function in functions:
-        found = _Planner(pipelined, homes, replayed)
+        planner = _Planner(pipelined, homes, replayed)
         try:
-            found.visit(function.nodes)
-            found.wait(function.end_wait)
+            planner.visit(function.nodes)
+            planner.wait(function.end_wait)
         except _NoHookError:
             continue  # no load of the function is asynchronous
-        asynchronous |= found.asynchronous
-        waits |= found.waits
-        ends |= found.ends
+        asynchronous |= planner.asynchronous
+        waits |= planner.waits
+        ends |= planner.ends
     return Loads(asynchronous, frozenset(waits), frozenset(ends))
 
 
@@ -114,7 +114,7 @@ class _Planner:
         if not (isinstance(first, Operation) and is_asynchronous(first) and first.hook is not None):
             self.wait(loop.wait)
         # more statements may lie between two iterations: those before a jump, a condition, or adjoints
-        if self.replayed or loop.kind == "while" or any(one.name in JUMPS for one in operations(loop.nodes)):
+        if self.replayed or loop.kind == "while" or any(node.name in JUMPS for node in operations(loop.nodes)):
             self.ordered = False
         in_flight, ordered = self.in_flight, self.ordered  # also after the loop, if it has no iterations
         self.visit(loop.nodes)

@@ -137,7 +137,7 @@ class _Decider:
                 reasons.append(staged.after(f"{'not more' if loads else 'no'} stages: "))
         if isinstance(chain, Rejected) and not (accumulations or loads):
             reasons.append(chain.after("no chain: "))
-        found = LoopDecision(
+        decision = LoopDecision(
             function.label,
             function.file,
             loop.line,
@@ -152,9 +152,11 @@ class _Decider:
             accumulator_store=store,
             cost=cost,
         )
-        crowded = self._crowded(found)
+        crowded = self._crowded(decision)
         return replace(
-            found, reasons=(*found.reasons, *([crowded] if crowded else [])), reverse=self._reverse(loop, found)
+            decision,
+            reasons=(*decision.reasons, *([crowded] if crowded else [])),
+            reverse=self._reverse(loop, decision),
         )
 
     def _crowded(self, decision: LoopDecision) -> Rejected | None:
@@ -165,7 +167,7 @@ class _Decider:
         ring, accumulations = decision.ring, decision.accumulations
         if self.target.rejection is None or not accumulations or (ring and ring.loop.instruction == "wgmma"):
             return None
-        of_functions = {one.array: one.accumulators for one in accumulations}.values()
+        of_functions = {accumulation.array: accumulation.accumulators for accumulation in accumulations}.values()
         words = sum(held.count * (2 if held.ctype == _DOUBLE else 1) for held in of_functions)
         variant = self.target.variants[accumulations[0].operation.site]
         held, most = decision.accumulators if ring else words, thread_registers(variant.arch, variant.threads)
@@ -232,17 +234,17 @@ class _Decider:
         variants = [self.target.variants[product.operation.site] for product in accumulations]
         return body.loads, accepted(double_buffers(self.context, body, accumulations, variants)), body.arrival
 
-    def _reverse(self, loop: Loop, found: LoopDecision) -> ReverseRing | Rejected | None:
+    def _reverse(self, loop: Loop, decision: LoopDecision) -> ReverseRing | Rejected | None:
         """The stages of a loop's reverse pass, or the reason why it has none; None without an adjoint."""
-        if found.function not in self.context.module.reversed:
+        if decision.function not in self.context.module.reversed:
             return None
         if not self.target.ahead:
             return ASYNC_COPIES_OFF
         if self.target.forbidden:
             return self.target.forbidden
-        if len(found.accumulations) < found.products:
-            return Rejected("as_forward", ("; ".join(map(str, found.reasons)),))
-        return plan_reverse(self.context, loop, found.accumulations, self.target)
+        if len(decision.accumulations) < decision.products:
+            return Rejected("as_forward", ("; ".join(map(str, decision.reasons)),))
+        return plan_reverse(self.context, loop, decision.accumulations, self.target)
 
 
 # ---- accumulators in registers
@@ -255,34 +257,34 @@ def kept_accumulators(
     """The functions that keep a product's accumulators in registers over a loop, or the reason why they cannot stay."""
     functions = accepted(_functions_of(context, operation, accumulators))
     inside = list(operations(loop.nodes))
-    refuse(any(value.name == operation.alpha for other in inside for value in other.results), "unknown_alpha")
-    for other in inside:
-        refuse(other.effect is Effect.LEAVES, "returns_within", other.line)
+    refuse(any(value.name == operation.alpha for statement in inside for value in statement.results), "unknown_alpha")
+    for statement in inside:
+        refuse(statement.effect is Effect.LEAVES, "returns_within", statement.line)
     if operation.results:
         _check_new_tile(context, loop, operation)
         return functions
     c = operation.matrices[2]
     # e.g. the scores of attention: no change of the loop helps
-    refuse(any(made.name in c.memory for other in inside for made in other.results), "new_c")
-    totals = {other.matrices[2].name for other in inside if other.product is not None}
-    for other in inside:
-        adds = other.product is not None and not other.results and other.matrices[2].memory == c.memory
+    refuse(any(made.name in c.memory for statement in inside for made in statement.results), "new_c")
+    totals = {statement.matrices[2].name for statement in inside if statement.product is not None}
+    for statement in inside:
+        adds = statement.product is not None and not statement.results and statement.matrices[2].memory == c.memory
         if adds:
-            accepted(_functions_of(context, other, accumulators), at=other.line)
+            accepted(_functions_of(context, statement, accumulators), at=statement.line)
             # without accumulators in stages, count is that of a function
-            if other.alpha != operation.alpha and functions.count:
-                raise Refused(Rejected("another_alpha").at(other.line))
-        if other.effect is Effect.ALIAS and not totals & {tile.name for tile in other.results}:
+            if statement.alpha != operation.alpha and functions.count:
+                raise Refused(Rejected("another_alpha").at(statement.line))
+        if statement.effect is Effect.ALIAS and not totals & {tile.name for tile in statement.results}:
             continue  # it makes a view, of which only users read and write elements
-        accessed = other.matrices[:2] if adds else other.tiles
-        if any(_overlap(context, other, c, tile) for tile in accessed):
-            raise _uses(other, "C")
+        accessed = statement.matrices[:2] if adds else statement.tiles
+        if any(_overlap(context, statement, c, tile) for tile in accessed):
+            raise _uses(statement, "C")
     return functions
 
 
-def _uses(other: Operation, what: str) -> Refused:
+def _uses(operation: Operation, what: str) -> Refused:
     """Refuses accumulators in registers that an operation needs in each iteration."""
-    return Refused(Rejected("stored" if other.name == STORE else "used", (other.name, what)).at(other.line))
+    return Refused(Rejected("stored" if operation.name == STORE else "used", (operation.name, what)).at(operation.line))
 
 
 def _overlap(context: Context, at: Operation, c: Tile, tile: Tile) -> bool:
@@ -326,8 +328,8 @@ def _addition(
     alike = target.storage == "shared" and (target.dtype, target.shape) == (added.dtype, added.shape)
     sizes = {
         tile.size_bytes
-        for one in function.operations()
-        for tile in one.tiles
+        for operation in function.operations()
+        for tile in operation.tiles
         if alike and tile.owner and {tile.name} == target.memory
     }
     is_direct = sizes == {target.size_bytes} and target.dense and c.dense
@@ -364,16 +366,18 @@ def _check_new_tile(context: Context, loop: Loop, operation: Operation) -> None:
     c = operation.matrices[2]
     addition = addition_of(context.function, operation)
     if addition is None:
-        is_added = any(_adds(other, c) for other in operations(loop.nodes))
+        is_added = any(_adds(statement, c) for statement in operations(loop.nodes))
         raise Refused(Rejected("new_tile_in_sum" if is_added else "new_tile"))
     refuse(loop.kind == "unrolled", "unrolled_new_tile")
-    for other in context.function.operations():
-        if other not in (operation, *addition.statements) and any(_touches(context, c, tile) for tile in other.tiles):
-            raise Refused(Rejected("new_tile_used", (other.name,)).at(other.line))
+    for statement in context.function.operations():
+        if statement not in (operation, *addition.statements) and any(
+            _touches(context, c, tile) for tile in statement.tiles
+        ):
+            raise Refused(Rejected("new_tile_used", (statement.name,)).at(statement.line))
     target = addition.target
-    for other in operations(loop.nodes):
-        if other not in addition.statements and any(_touches(context, target, tile) for tile in other.tiles):
-            raise _uses(other, "the sum")
+    for statement in operations(loop.nodes):
+        if statement not in addition.statements and any(_touches(context, target, tile) for tile in statement.tiles):
+            raise _uses(statement, "the sum")
 
 
 def _adds(operation: Operation, c: Tile) -> bool:
@@ -384,8 +388,8 @@ def _adds(operation: Operation, c: Tile) -> bool:
     return any(c.name in tile.memory for tile in operation.tiles[0 if is_symmetric else 1 : 2])
 
 
-def _touches(context: Context, one: Tile, other: Tile) -> bool:
-    return one.name == other.name or context.may_overlap(one, other)
+def _touches(context: Context, tile: Tile, other: Tile) -> bool:
+    return tile.name == other.name or context.may_overlap(tile, other)
 
 
 @rejectable
@@ -413,17 +417,17 @@ class _Range:
     step: int
 
 
-def are_disjoint(function: FunctionTrace, at: Operation, one: Tile, other: Tile) -> bool:
+def are_disjoint(function: FunctionTrace, at: Operation, tile: Tile, other: Tile) -> bool:
     """True if two tiles certainly share no element when the program runs an operation.
 
     A blocked solve multiplies blocks of a right-hand side and adds to another block of the same tile. Offsets of
     ``wp.tile_view`` are affine expressions, and the bounds of the loops around say which values they have.
     """
     scope = _Scope(function, at)
-    first, second = scope.place(one), scope.place(other)
+    first, second = scope.place(tile), scope.place(other)
     if first is None or second is None or first[0] != second[0]:
         return False
-    for a, b, size_a, size_b in zip(first[1], second[1], one.shape, other.shape):
+    for a, b, size_a, size_b in zip(first[1], second[1], tile.shape, other.shape):
         if scope.is_at_least(b - a, size_a) or scope.is_at_least(a - b, size_b):
             return True
     return False
@@ -450,8 +454,8 @@ class _Scope:
             changed = any(
                 loop.variable in assignment.assigned and assignment in inside for assignment in self._assignments
             )
-            if loop in around and loop.kind == "range" and not changed and (found := self._range(loop.nodes[0])):
-                self._ranges[loop.variable] = found
+            if loop in around and loop.kind == "range" and not changed and (bounds := self._range(loop.nodes[0])):
+                self._ranges[loop.variable] = bounds
 
     def place(self, tile: Tile) -> tuple[str, tuple[Affine, ...]] | None:
         """The tile whose memory a view lies in, and the view's offsets; None if they are unknown."""
@@ -463,10 +467,10 @@ class _Scope:
             return None
         source, *numbers = view.operands
         outer = self.place(source) if isinstance(source, Tile) else None
-        found = [self._affine(value) for number in numbers for value in self._elements(number)]
+        offsets = [self._affine(value) for number in numbers for value in self._elements(number)]
         rank = len(tile.shape)
-        known = [offset for offset in found if offset is not None]
-        if outer is None or not len(outer[1]) == rank == len(known) / 2 == len(found) / 2:
+        known = [offset for offset in offsets if offset is not None]
+        if outer is None or not len(outer[1]) == rank == len(known) / 2 == len(offsets) / 2:
             return None
         if known[rank:] != [Affine(extent) for extent in tile.shape]:
             return None

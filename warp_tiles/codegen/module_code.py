@@ -176,8 +176,8 @@ class Ring:
 
     @property
     def firsts(self) -> list[StagedProduct]:
-        accumulations = ((product, product.accumulation) for product in self.products)
-        return [product for product, one in accumulations if one.array == one.operation.own_hook]
+        sums = ((product, product.accumulation) for product in self.products)
+        return [product for product, kept in sums if kept.array == kept.operation.own_hook]
 
     def buffer_of(self, tile: Tile) -> StageBuffer:
         return next(buffer for root, buffer in self.buffers.items() if root in tile.memory)
@@ -370,7 +370,9 @@ class LoopDecision:
         if self.chain is not None:
             return self.chain.accumulators
         reverse = self.reverse_ring
-        arrays = {one.accumulation.array: one.plan.accumulators for one in self.ring.products} if self.ring else {}
+        arrays = (
+            {staged.accumulation.array: staged.plan.accumulators for staged in self.ring.products} if self.ring else {}
+        )
         return max(sum(arrays.values()), reverse.answer.accumulators if reverse else 0)
 
     @property

@@ -224,8 +224,8 @@ def affine_result(operation: str, operands: tuple[Affine | None, ...]) -> Affine
         case "sub", [a, b]:
             return a - b
         case "mul", [a, b]:
-            factor, other = (b, a) if a.terms else (a, b)
-            return None if factor.terms else other.times(factor.constant)
+            factor, scaled = (b, a) if a.terms else (a, b)
+            return None if factor.terms else scaled.times(factor.constant)
         case "neg", [a]:
             return -a
         case "copy" | "int" | "int32", [a]:

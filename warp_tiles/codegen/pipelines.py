@@ -149,8 +149,8 @@ def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Nod
     if all(operation in nodes for operation in wanted):
         return nodes
     for node in nodes:
-        if isinstance(node, Branch) and (found := _block_of(node.nodes, wanted)) is not None:
-            return found
+        if isinstance(node, Branch) and (block := _block_of(node.nodes, wanted)) is not None:
+            return block
     return None
 
 
@@ -167,7 +167,7 @@ def _problem_of_operation(function: FunctionTrace, loop: Loop, operation: Operat
         return
     refuse(operation.assigned_tile is not None, "replaced_tile")
     refuse(operation.effect is Effect.WRITES, "writes_array", operation.name)
-    changed = {made.name for other in operations(loop.nodes) for made in (*other.results, *other.changed_tiles)}
+    changed = {made.name for node in operations(loop.nodes) for made in (*node.results, *node.changed_tiles)}
     depends = _varies(function, loop, operation) or any(tile.memory & changed for tile in operation.tiles)
     is_unknown = operation.effect is Effect.UNKNOWN
     refuse(is_unknown, "unknown_effects" if depends else "constant_unknown_effects", operation.name)
@@ -190,9 +190,9 @@ def _problem_of_load(
     if computing and tile.storage == "register":
         return
     refuse(not tile.owner, "loaded_to_registers")
-    used = used.union(name for other in computing for one in other.tiles for name in one.memory)
+    used = used.union(name for operation in computing for accessed in operation.tiles for name in accessed.memory)
     for operation in function.operations():
-        if operation is load or not any(tile.name in other.memory for other in operation.tiles):
+        if operation is load or not any(tile.name in accessed.memory for accessed in operation.tiles):
             continue
         is_view = operation.effect is Effect.ALIAS and operation in inside
         is_known = is_view or operation in products or operation in computing
@@ -259,7 +259,7 @@ def holds_zeros(context: Context, before: Node, tile: Tile) -> bool:
         for node in reversed(nodes[:index]):
             inside = [node] if isinstance(node, Operation) else list(operations(node.nodes))
             accesses = (operation for operation in inside if operation.effect is not Effect.ALIAS)
-            if any(context.may_overlap(tile, other) for operation in accesses for other in operation.tiles):
+            if any(context.may_overlap(tile, accessed) for operation in accesses for accessed in operation.tiles):
                 return isinstance(node, Operation) and node.name == ZEROS and tile in node.results
     if not tile.parameter:
         return False
@@ -282,7 +282,7 @@ def fill_before(context: Context, loop: Loop, tile: Tile) -> Operation | None:
     for node in reversed(nodes[:index]):
         if not isinstance(node, Operation) or node.name in JUMPS or node.effect in (Effect.LEAVES, Effect.UNKNOWN):
             return None
-        if any(context.may_overlap(tile, other) for other in node.tiles):
+        if any(context.may_overlap(tile, accessed) for accessed in node.tiles):
             is_fill = node.name == ZEROS and tile in node.results and node.hook is not None
             return node if is_fill else None
     return None

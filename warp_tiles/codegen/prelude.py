@@ -66,8 +66,8 @@ def finished_source(source: str, code: ModuleCode) -> str:
         staged = [text for loop in code.loops for text in staged_types(loop)]
         reversed_loops = [text for loop in code.loops for text in reversed_types(loop)]
         has_stages = staged or any(loop.chain for loop in code.loops)
-        found = REVERSED_HEADER if reversed_loops else STAGED_HEADER if has_stages else MODULE_HEADER
-        texts, types = [f'#include "{found}"\n'], [*staged, *reversed_loops]
+        header = REVERSED_HEADER if reversed_loops else STAGED_HEADER if has_stages else MODULE_HEADER
+        texts, types = [f'#include "{header}"\n'], [*staged, *reversed_loops]
     if code.units:
         units = [unit for _, unit in sorted(code.units.items())]
         texts += [_SAVE_MACROS, *units, _RESTORE_MACROS, *wrappers.values()]

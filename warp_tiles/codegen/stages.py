@@ -70,10 +70,10 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
         registers=target.registers,
     )
     measured = target.records.pipeline(question) if target.records and target.choice == AUTO else None
-    found = question.answer(target.choice if measured is None else measured.overrides)
-    if measured is not None and isinstance(found, Rejected):
-        found = Rejected("measured", (found, measured.reason))
-    answered = accepted(found)
+    answer = question.answer(target.choice if measured is None else measured.overrides)
+    if measured is not None and isinstance(answer, Rejected):
+        answer = Rejected("measured", (answer, measured.reason))
+    answered = accepted(answer)
     transposed = transpositions(asked)[answered.form]
     buffers, _ = stage_buffers(body.loads, transposed, constant_arrays(context.function, loop))
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
@@ -81,7 +81,7 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
     facts = zip(products, question.forms[answered.form], answered.products, starts)
     if answered.loop.extra_bytes and not memory.at_end:
         first = None
-    staged = tuple(StagedProduct(*each) for each in facts)
+    staged = tuple(StagedProduct(*fields) for fields in facts)
     return Ring(
         answered.loop,
         first,
@@ -124,7 +124,7 @@ def loaded_operands(
     function: FunctionTrace, product: Accumulation, variant: GemmProblem, body: Body
 ) -> tuple[Tile, Tile]:
     """Returns the loaded tiles that A and B are, or are the transposes of. Others are refused."""
-    found = []
+    roots = []
     for tile, operand, shape in (
         (product.a, variant.a, (variant.m, variant.k)),
         (product.b, variant.b, (variant.k, variant.n)),
@@ -133,8 +133,8 @@ def loaded_operands(
         root = _whole_root(function, tile, body.tiles)
         if root is None or root.shape != stored:
             raise Refused(Rejected("operand_not_loaded_whole", (product.operation.line,)))
-        found.append(root)
-    a, b = found
+        roots.append(root)
+    a, b = roots
     return a, b
 
 

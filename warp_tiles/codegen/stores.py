@@ -55,9 +55,9 @@ def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
         for index, node in enumerate(block):
             if not isinstance(node, Operation) or node.name != STORE or node.hook is None or len(node.tiles) != 1:
                 continue
-            found = _computed_before(block[:index], node)
-            if found is not None and _nothing_else_uses(function, found) and _can_load(found):
-                yield found
+            computed = _computed_before(block[:index], node)
+            if computed is not None and _nothing_else_uses(function, computed) and _can_load(computed):
+                yield computed
 
 
 def _computed_before(nodes: Sequence[Node], store: Operation) -> ComputedStore | None:
@@ -67,7 +67,7 @@ def _computed_before(nodes: Sequence[Node], store: Operation) -> ComputedStore |
     and computations of numbers.
     """
     (result,) = store.tiles
-    found: list[Operation] = []
+    statements: list[Operation] = []
     loads: list[Operation] = []
     missing = {result} if result.is_intermediate else set()
     made: set[Tile] = set()  # by statements that the walk has passed, so earlier operations may not use them
@@ -91,30 +91,32 @@ def _computed_before(nodes: Sequence[Node], store: Operation) -> ComputedStore |
         computed = _computed_tile(node)
         if computed not in missing or not made.isdisjoint(node.tiles):
             break
-        found.append(node)
+        statements.append(node)
         missing.remove(computed)
         missing.update(tile for tile in node.operands if isinstance(tile, Tile) and tile.is_intermediate)
-    if missing or not found:
+    if missing or not statements:
         return None
-    return ComputedStore(tuple(reversed(found)), store, tuple(reversed(loads)))
+    return ComputedStore(tuple(reversed(statements)), store, tuple(reversed(loads)))
 
 
-def _can_load(found: ComputedStore) -> bool:
+def _can_load(computed: ComputedStore) -> bool:
     """True if the store can repeat the loads: for vectors of tiles of two dimensions, beside shared tiles only."""
-    others = all(tile.storage == "shared" and not tile.parameter for tile in found.sources)
-    shapes = all(len(tile.shape) == 2 for tile in (*found.loaded, found.result))
-    return not found.loads or (others and shapes and not any(_reads_elsewhere(load, found) for load in found.loads))
+    others = all(tile.storage == "shared" and not tile.parameter for tile in computed.sources)
+    shapes = all(len(tile.shape) == 2 for tile in (*computed.loaded, computed.result))
+    return not computed.loads or (
+        others and shapes and not any(_reads_elsewhere(load, computed) for load in computed.loads)
+    )
 
 
-def _reads_elsewhere(load: Operation, found: ComputedStore) -> bool:
+def _reads_elsewhere(load: Operation, computed: ComputedStore) -> bool:
     """True if a load reads the stored array at another place than the store writes, perhaps before the load."""
-    accesses = load, found.store
+    accesses = load, computed.store
     array, stored = ([value.name for value in access.operands if isinstance(value, Array)] for access in accesses)
     if array and stored and array != stored:
         return False
     places = [_offsets(access) for access in accesses]
     same = len(places[0]) == len(places[1]) == 2 and all(map(_are_equal, *places))
-    return not same or load.tiles[0].shape != found.result.shape
+    return not same or load.tiles[0].shape != computed.result.shape
 
 
 def _offsets(access: Operation) -> list[Scalar]:
@@ -123,10 +125,10 @@ def _offsets(access: Operation) -> list[Scalar]:
     return [value for value in scalars if not isinstance(value.constant, (bool, str))][-2:]
 
 
-def _are_equal(one: Scalar, other: Scalar) -> bool:
-    if one.constant is not None or other.constant is not None:
-        return one.constant == other.constant
-    return one.name == other.name or (one.offset is not None and one.offset == other.offset)
+def _are_equal(scalar: Scalar, other: Scalar) -> bool:
+    if scalar.constant is not None or other.constant is not None:
+        return scalar.constant == other.constant
+    return scalar.name == other.name or (scalar.offset is not None and scalar.offset == other.offset)
 
 
 def _computed_tile(operation: Operation) -> Tile | None:
@@ -138,10 +140,10 @@ def _computed_tile(operation: Operation) -> Tile | None:
     return next((value for value in operation.results if isinstance(value, Tile)), None)
 
 
-def _nothing_else_uses(function: FunctionTrace, found: ComputedStore) -> bool:
+def _nothing_else_uses(function: FunctionTrace, computed: ComputedStore) -> bool:
     """True if only these statements and the store use the tiles that they keep in registers."""
-    tiles = {tile for operation in found.statements for tile in operation.tiles if tile.is_intermediate}
-    expected = (*found.statements, found.store)
+    tiles = {tile for operation in computed.statements for tile in operation.tiles if tile.is_intermediate}
+    expected = (*computed.statements, computed.store)
     return all(operation in expected or tiles.isdisjoint(operation.tiles) for operation in function.operations())
 
 
@@ -161,15 +163,15 @@ def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> A
     refuse(not c.owner, "c_of_caller")
     refuse(not _are_neighbours(ring.products[0].variant, plan), "no_neighbours")
     computed = _store_after(function, loop, c)
-    found = AccumulatorStore(computed, first)
+    accumulator_store = AccumulatorStore(computed, first)
     expected = {*(product.operation for product in products), *computed.statements, computed.store}
     expected |= _before(function, loop)  # the accumulators have the start value of C
     for operation in function.operations():
         if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
             raise Refused(Rejected("c_used", (operation.line,)))
-    read = {tile for operation in computed.statements for tile in operation.tiles} | set(found.others)
+    read = {tile for operation in computed.statements for tile in operation.tiles} | set(accumulator_store.others)
     refuse(any({c.name, UNKNOWN_MEMORY} & tile.memory for tile in read - {c}), "stores_view")
-    are_shared = all(tile.storage == "shared" and not tile.parameter for tile in found.others)
+    are_shared = all(tile.storage == "shared" and not tile.parameter for tile in accumulator_store.others)
     refuse(not are_shared, "store_operand_not_shared")
     result = computed.result
     stored_bytes = result.size_bytes // math.prod(result.shape)
@@ -177,7 +179,7 @@ def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> A
     refuse(neighbours * stored_bytes not in _STORED_BYTES, "elements_do_not_fit_vector", neighbours, stored_bytes)
     is_transposed = bool(plan.through_registers) or plan.swapped
     refuse(stored_bytes < _WORD_BYTES and is_transposed, "few_neighbours", result.dtype)
-    return found
+    return accumulator_store
 
 
 def _before(function: FunctionTrace, loop: Loop) -> set[Operation]:
@@ -198,13 +200,13 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore:
         if operation.name == STORE and operation.hook is not None and operation.tiles == (c,)
     )
     following = set(operations(after))
-    computed = (found for found in computed_stores(function) if c in found.sources and found.store in following)
-    found = next(itertools.chain(plain, computed), None)
-    if found is None:
+    computed = (store for store in computed_stores(function) if c in store.sources and store.store in following)
+    store = next(itertools.chain(plain, computed), None)
+    if store is None:
         raise Refused(Rejected("no_store"))
-    between = tuple(node for nodes, position in path_to(after, found.store) for node in nodes[: position + 1])
+    between = tuple(node for nodes, position in path_to(after, store.store) for node in nodes[: position + 1])
     refuse(any(loops(between)), "loop_before_store")
-    return found
+    return store
 
 
 def _are_neighbours(variant: GemmProblem, answer: MmaPlan) -> bool:
@@ -224,53 +226,53 @@ def _are_neighbours(variant: GemmProblem, answer: MmaPlan) -> bool:
 
 def reversed_stores(context: Context) -> Iterator[ReversedStore]:
     """Yields the stores whose adjoints can be computed in bands."""
-    for found in computed_stores(context.function):
-        hooked = not found.loads and all(operation.reverses for operation in (*found.operations, found.store))
-        if hooked and _has_whole_vectors(found) and _keeps_operands(context, found):
-            pairs = itertools.combinations(found.sources, 2)
-            yield ReversedStore(found, any(context.may_overlap(one, other) for one, other in pairs))
+    for computed in computed_stores(context.function):
+        hooked = not computed.loads and all(operation.reverses for operation in (*computed.operations, computed.store))
+        if hooked and _has_whole_vectors(computed) and _keeps_operands(context, computed):
+            pairs = itertools.combinations(computed.sources, 2)
+            yield ReversedStore(computed, any(context.may_overlap(tile, other) for tile, other in pairs))
 
 
-def _has_whole_vectors(found: ComputedStore) -> bool:
+def _has_whole_vectors(computed: ComputedStore) -> bool:
     """True if the tiles have one shape and floating-point elements, and rows of the stored one are whole vectors."""
-    shape = found.result.shape
-    tiles = (found.result, *found.sources, *found.intermediates)
+    shape = computed.result.shape
+    tiles = (computed.result, *computed.sources, *computed.intermediates)
     if len(shape) != 2 or any(tile.dtype not in _FLOATS or tile.shape != shape for tile in tiles):
         return False
-    return shape[1] * (found.result.size_bytes // math.prod(shape)) % _VECTOR_BYTES == 0
+    return shape[1] * (computed.result.size_bytes // math.prod(shape)) % _VECTOR_BYTES == 0
 
 
-def _keeps_operands(context: Context, found: ComputedStore) -> bool:
+def _keeps_operands(context: Context, computed: ComputedStore) -> bool:
     """True if the operands are the same at the repeated operations and at their adjoints."""
     # without the function of a map
     operands = [
-        value for operation in found.operations for value in operation.operands[1 if operation.name == MAP else 0 :]
+        value for operation in computed.operations for value in operation.operands[1 if operation.name == MAP else 0 :]
     ]
     if not all(isinstance(value, (Tile, Scalar)) for value in operands):
         return False
     numbers = {value.name for value in operands if isinstance(value, Scalar) and value.constant is None}
     numbers -= _constants(context.function)
-    nodes, end = path_to(context.function.nodes, found.store)[-1]
-    between = operations(nodes[nodes.index(found.operations[0]) : end])
-    if any(_needs_order(operation, numbers) for operation in between if operation not in found.operations):
+    nodes, end = path_to(context.function.nodes, computed.store)[-1]
+    between = operations(nodes[nodes.index(computed.operations[0]) : end])
+    if any(_needs_order(operation, numbers) for operation in between if operation not in computed.operations):
         return False
     return not any(
-        _may_change(context, operation, found.sources, numbers)
-        for operation in _following(context.function, found.store)
+        _may_change(context, operation, computed.sources, numbers)
+        for operation in _following(context.function, computed.store)
     )
 
 
 def _constants(function: FunctionTrace) -> set[str]:
     """Names of the numbers that are computed from constants only, e.g. ``wp.float16(0.5)``."""
     changed = {name for operation in function.operations() if not operation.results for name in _scalars(operation)}
-    found: set[str] = set()
+    constants: set[str] = set()
     for operation in function.operations():
         scalars = [value for value in operation.operands if isinstance(value, Scalar)]
         if operation.effect is not Effect.NONE or operation.callee or len(scalars) < len(operation.operands):
             continue
-        if scalars and all(value.constant is not None or value.name in found for value in scalars):
-            found |= _scalar_results(operation) - changed
-    return found
+        if scalars and all(value.constant is not None or value.name in constants for value in scalars):
+            constants |= _scalar_results(operation) - changed
+    return constants
 
 
 def _needs_order(operation: Operation, numbers: set[str]) -> bool:
@@ -299,7 +301,7 @@ def _may_change(context: Context, operation: Operation, tiles: Sequence[Tile], n
         operation.callee or not operation.results or _scalar_results(operation) & numbers
     ):
         return True
-    return any(context.may_overlap(changed, other) for changed in _changed(operation) for other in tiles)
+    return any(context.may_overlap(changed, tile) for changed in _changed(operation) for tile in tiles)
 
 
 def _changed(operation: Operation) -> tuple[Tile, ...]:

@@ -120,8 +120,8 @@ class ModuleTrace:
 
     def largest_tile(self, names: Collection[str]) -> int:
         """Returns the number of elements of the largest tile of some operations."""
-        found = (operation for _, operation in self.operations() if operation.name in names)
-        return max((math.prod(tile.shape) for operation in found for tile in operation.tiles), default=0)
+        operations = (operation for _, operation in self.operations() if operation.name in names)
+        return max((math.prod(tile.shape) for operation in operations for tile in operation.tiles), default=0)
 
     def contexts(self) -> Iterator[Context]:
         return (Context(self, function) for function in self.functions.values())
@@ -137,14 +137,14 @@ class Context:
     module: ModuleTrace
     function: FunctionTrace
 
-    def may_overlap(self, one: Tile, other: Tile) -> bool:
+    def may_overlap(self, tile: Tile, other: Tile) -> bool:
         """True if two tiles may share memory. Parameters may if a call of the function passes such tiles."""
-        if UNKNOWN_MEMORY in one.memory | other.memory or one.memory & other.memory:
+        if UNKNOWN_MEMORY in tile.memory | other.memory or tile.memory & other.memory:
             return True
         parameters = set(self.function.parameters)
         return any(
             not (isinstance(first, Tile) and isinstance(second, Tile)) or caller.may_overlap(first, second)
-            for a in one.memory & parameters
+            for a in tile.memory & parameters
             for b in other.memory & parameters
             for (caller, _, first), (_, _, second) in zip(self.passed(a), self.passed(b))
         )
@@ -247,8 +247,8 @@ def without_unread_assignments(function: FunctionTrace) -> FunctionTrace:
     targets = {target.name: target for operation in function.operations() if (target := operation.assigned_tile)}
     unread: set[Operation] = set()
     # an assignment to a view may be the last reader of the view's tile
-    while found := {one for target in targets.values() for one in _unread(function, target, unread)}:
-        unread |= found
+    while fresh := {node for target in targets.values() for node in _unread(function, target, unread)}:
+        unread |= fresh
     return replace(function, nodes=_without(function.nodes, unread)) if unread else function
 
 

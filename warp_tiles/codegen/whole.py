@@ -63,7 +63,7 @@ class _Reader:
         tile_m, tile_k, tile_n = a.shape[0], a.shape[1], b.shape[1]
         axes = self._axis(row, tile_m), self._axis(column, tile_n)
         refuse(set(axes) != {0, 1}, "launch_dimensions")
-        found = []
+        operands = []
         for operand, outer, is_a in ((a, row, True), (b, column, False)):
             load = loads.get(transposes.get(operand.name, operand.name))
             if load is None:
@@ -72,8 +72,8 @@ class _Reader:
             transposed = operand.name in transposes
             along_m_or_n, along_k = offsets if is_a != transposed else offsets[::-1]
             refuse(along_m_or_n != outer, "other_rows_loaded", load.line)
-            found.append((WholeOperand(self._position(array), transposed), along_k))
-        (left, k_of_a), (right, k_of_b) = found
+            operands.append((WholeOperand(self._position(array), transposed), along_k))
+        (left, k_of_a), (right, k_of_b) = operands
         same = k_of_a == k_of_b and k_of_a.variables == {variable}
         refuse(not same, "several_offsets")
         return WholeProduct(
@@ -91,15 +91,15 @@ class _Reader:
     # ---- statements
 
     def _only_loop(self) -> Loop:
-        found = [loop for loop, _ in loops(self._function.nodes)]
-        is_one = len(found) == 1 and found[0].kind == "range" and found[0] in self._function.nodes
+        all_loops = [loop for loop, _ in loops(self._function.nodes)]
+        is_one = len(all_loops) == 1 and all_loops[0].kind == "range" and all_loops[0] in self._function.nodes
         refuse(not is_one, "other_loops")
-        for node in (*self._function.nodes, *found[0].nodes):
+        for node in (*self._function.nodes, *all_loops[0].nodes):
             refuse(isinstance(node, Branch), "has_branches")
         for operation in self._operations:
             leaves = operation.name in JUMPS or operation.effect in (Effect.LEAVES, Effect.UNKNOWN)
             refuse(leaves, "not_part_of_product", operation.line, operation.name)
-        return found[0]
+        return all_loops[0]
 
     def _in_loop(self, loop: Loop) -> tuple[dict[str, Operation], dict[str, str], Operation, Tile]:
         """Loads and transposes by their results, the product, and the tile of the sum."""

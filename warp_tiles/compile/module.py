@@ -241,8 +241,8 @@ def reason_without_key(module: ModuleSource, source: str) -> str:
     if unknown := sorted(set(module.keywords) - KNOWN_KEYWORDS):
         return f"this Warp has unknown build options: {', '.join(unknown)}"
 
-    def is_covered(found: re.Match[str]) -> str:
-        return "" if Path(module.native_dir, found[1]).is_file() else found[0]
+    def is_covered(match: re.Match[str]) -> str:
+        return "" if Path(module.native_dir, match[1]).is_file() else match[0]
 
     code = _COMMENT.sub("", _CONTINUED.sub("", source))
     if _reads_files(_INCLUDE.sub(is_covered, code)):

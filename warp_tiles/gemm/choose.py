@@ -166,8 +166,8 @@ def _power_of_two_in(count: int, most: int) -> int:
 
 def _shares(extent: int, most: int) -> list[int]:
     """Rows or columns of C that one lane may hold: powers of two, and three times powers of two if they divide C."""
-    found = [share for share in (1, 2, 4, 8, 16) if share <= most]
-    return sorted([*found, *(3 * share for share in found if extent % (3 * share) == 0 and 3 * share <= most)])
+    powers = [share for share in (1, 2, 4, 8, 16) if share <= most]
+    return sorted([*powers, *(3 * share for share in powers if extent % (3 * share) == 0 and 3 * share <= most)])
 
 
 def fma_candidates(view: GemmProblem) -> Iterator[TileConfig]:
@@ -285,7 +285,7 @@ def wavefronts_of(addresses: tuple[int, ...], size_bytes: int) -> int:
         size_bytes: Bytes that each lane accesses, at most 16.
     """
     group = min(LANES, LANES * BANK_BYTES // max(size_bytes, BANK_BYTES))
-    shared = any(all(addresses[i] == addresses[i ^ other] for i in range(LANES)) for other in (1, 2))
+    shared = any(all(addresses[i] == addresses[i ^ bit] for i in range(LANES)) for bit in (1, 2))
     if shared and group < LANES:
         group *= 2
     total = 0
@@ -294,7 +294,7 @@ def wavefronts_of(addresses: tuple[int, ...], size_bytes: int) -> int:
         for address in addresses[start : start + group]:
             for word in range(address // BANK_BYTES, (address + size_bytes - 1) // BANK_BYTES + 1):
                 words.setdefault(word % BANKS, set()).add(word)
-        total += max(len(found) for found in words.values())
+        total += max(len(accessed) for accessed in words.values())
     return total
 
 
@@ -464,7 +464,7 @@ def fma_reads(view: GemmProblem, config: TileConfig) -> tuple[Access, Access]:
     steps = -(-view.k // (config.k_vector * config.lanes_k))
     shares = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
     lanes = [_lane(view, config, number) for number in range(LANES)]
-    found = []
+    reads = []
     for index, (side, count) in enumerate(zip(sides(view, config), shares)):
         size, line = DTYPE_BYTES[side.operand.dtype], side.operand.line_bytes
         most = max(1, min(16, side.operand.alignment) // size)
@@ -473,8 +473,8 @@ def fma_reads(view: GemmProblem, config: TileConfig) -> tuple[Access, Access]:
         for lane in lanes:
             k = (lane[2] + (lane[1] & (config.swizzle_b - 1))) * config.k_vector
             addresses.append(lane[index] * line + k * size if side.k_major else k * line + lane[index] * wide * size)
-        found.append(Access.of(steps * count * config.k_vector // wide * wide * LANES, wide, size, addresses))
-    return found[0], found[1]
+        reads.append(Access.of(steps * count * config.k_vector // wide * wide * LANES, wide, size, addresses))
+    return reads[0], reads[1]
 
 
 def _fma_estimate(view: GemmProblem, config: TileConfig) -> tuple[float, float, float]:

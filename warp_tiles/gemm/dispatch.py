@@ -131,8 +131,8 @@ BFLOAT16_ADJOINT_ERROR = (
 
 def operand_of(tile: Tile, arrangement: Arrangement, ld: int) -> Operand:
     """The operand of a tile, with the known alignment of its base and of every row or column."""
-    found = Operand(tile.dtype, arrangement, ld, DTYPE_BYTES[tile.dtype])
-    return replace(found, alignment=found.line_alignment) if tile.aligned_base else found
+    operand = Operand(tile.dtype, arrangement, ld, DTYPE_BYTES[tile.dtype])
+    return replace(operand, alignment=operand.line_alignment) if tile.aligned_base else operand
 
 
 def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Target) -> Products:
@@ -156,8 +156,8 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
     if not reason and target.arch is None:
         reason = Rejected("cpu")
     derived = [leading_dimension(tile) for tile in (a, b, out)]
-    for name, tile, found in zip(("a", "b", "out"), (a, b, out), derived):
-        if not reason and found is None:
+    for name, tile, layout in zip(("a", "b", "out"), (a, b, out), derived):
+        if not reason and layout is None:
             reason = Rejected("no_leading_dimension", (f"'{name}'", tile.shape, tile.strides))
             warnings.append(
                 f"tile_matmul() operand with shape={tile.shape} strides={tile.strides} "
@@ -172,7 +172,7 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
     if precision == "tf32" and target.arch < TENSOR_CORES_ARCH:
         warnings.append(_NO_TF32)
         precision = "default"
-    op_a, op_b, op_c = (operand_of(tile, *found) for tile, found in zip((a, b, out), derived) if found is not None)
+    op_a, op_b, op_c = (operand_of(tile, *layout) for tile, layout in zip((a, b, out), derived) if layout is not None)
     (m, k), n = a.shape, b.shape[1]
     arch, threads = target.arch, target.threads
     # a gradient has the layout of its tile

@@ -90,10 +90,10 @@ def parse_arch(value: object) -> int:
     """The number of a compute capability: 90, or as text 90, sm_90, 90a, 9.0 or 9.0a. Raises a PlanError for others."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    found = _ARCH.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
+    match = _ARCH.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
         raise PlanError(f"arch is {value!r}", remedy="give a compute capability such as 90, sm_90, 90a or 9.0")
-    return int(found[1] or found[2] + found[3])
+    return int(match[1] or match[2] + match[3])
 
 
 _RENAMED = {101: 110}  # in CUDA 13
@@ -101,13 +101,13 @@ _RENAMED = {101: 110}  # in CUDA 13
 
 def multiprocessor(arch: int) -> Multiprocessor:
     """The multiprocessor of an architecture. Raises a PlanError if the table has no entry for it."""
-    if (found := MULTIPROCESSORS.get(_RENAMED.get(arch, arch))) is None:
+    if (entry := MULTIPROCESSORS.get(_RENAMED.get(arch, arch))) is None:
         known = ", ".join(f"sm_{known}" for known in MULTIPROCESSORS)
         raise PlanError(
             f"sm_{arch} has no entry in MULTIPROCESSORS of warp_tiles/gemm/hardware.py, which has {known}",
             remedy="choose one of these with --arch, or install a warp_tiles that knows the architecture",
         )
-    return found
+    return entry
 
 
 # ---- the resource model
@@ -137,10 +137,10 @@ def resident_blocks(arch: int, threads: int, *, shared_bytes: int, registers: fl
     """
     limits = multiprocessor(arch)
     taken = shared_bytes + static_shared_bytes(threads) + limits.reserved_bytes
-    found = min(limits.shared_bytes // taken, limits.threads // threads, limits.blocks)
+    blocks = min(limits.shared_bytes // taken, limits.threads // threads, limits.blocks)
     if registers:
-        found = min(found, int(limits.registers / (min(limits.thread_registers, registers) * threads)))
-    return found if shared_bytes <= shared_limit(arch, threads) else 0
+        blocks = min(blocks, int(limits.registers / (min(limits.thread_registers, registers) * threads)))
+    return blocks if shared_bytes <= shared_limit(arch, threads) else 0
 
 
 def thread_registers(arch: int, threads: int) -> int:

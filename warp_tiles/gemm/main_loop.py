@@ -123,9 +123,9 @@ class LoopQuestion:
         fixes_fields = replace(overrides, family=None) != AUTO
         if not fixes_fields:
             accepted(self.double_buffers_reason)
-        found = [_plans(form, families, overrides) for form in self.forms]
-        number = next((number for number, plans in enumerate(found) if not isinstance(plans, Rejected)), -1)
-        plans, rejection = accepted(found[number])
+        planned = [_plans(form, families, overrides) for form in self.forms]
+        number = next((number for number, plans in enumerate(planned) if not isinstance(plans, Rejected)), -1)
+        plans, rejection = accepted(planned[number])
         accumulators = sum({array: plan.accumulators for array, plan in zip(self.arrays, plans)}.values())
         products = list(zip(self.forms[number], plans))
         loop = self._pipeline(products, accumulators, overrides, is_fixed=fixes_fields)
@@ -160,7 +160,7 @@ class LoopQuestion:
         counts = range(LEAST_STAGES, most + 1) if choice.stages is None else (choice.stages,)
         possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0)]
         refuse(not possible, "none_in_flight", product.instruction, counts[0])
-        found = []
+        pipelines = []
         for stages in possible:
             ring = stages * memory.stage_bytes
             total = memory.total_bytes(ring)
@@ -170,7 +170,7 @@ class LoopQuestion:
             in_flight = choice.in_flight
             if in_flight is None:
                 in_flight = int(stages >= _OVERLAPPED_STAGES and _is_possible(product, stages, 1))
-            found.append(
+            pipelines.append(
                 PipelineConfig(
                     product.instruction,
                     stages,
@@ -184,26 +184,28 @@ class LoopQuestion:
                 )
             )
         total = memory.total_bytes(possible[0] * memory.stage_bytes)
-        refuse(not found, "stages_do_not_fit", possible[0], memory.stage_bytes, total, limit)
+        refuse(not pipelines, "stages_do_not_fit", possible[0], memory.stage_bytes, total, limit)
         is_slow = product.instruction == "fma" or variant.a.dtype == "float64"
         least_warps = LEAST_WARPS if is_slow else _LEAST_MMA_WARPS
         least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else least_warps
         if choice.blocks or product.instruction == "wgmma" or memory.beside_solvers:
             wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, least_warps * LANES // threads))
             is_given = bool(choice.blocks or choice.stages)
-            useful = [loop for loop in found if is_given or loop.stages <= _useful_stages(product, loop.blocks)]
+            useful = [loop for loop in pipelines if is_given or loop.stages <= _useful_stages(product, loop.blocks)]
             first = most if is_given else _USEFUL_STAGES
             best = max(
                 useful, key=lambda loop: (min(loop.blocks, wanted), min(loop.stages, first), loop.blocks, loop.stages)
             )
         else:
             is_float64 = variant.a.dtype == "float64"
-            best = max(found, key=partial(_preference, threads=threads, needs_warps=is_slow, needs_blocks=is_float64))
+            best = max(
+                pipelines, key=partial(_preference, threads=threads, needs_warps=is_slow, needs_blocks=is_float64)
+            )
         resident = resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
         if choice.stages is None and choice.blocks is None and product.instruction != "wgmma":
             rivals = self.may_double_buffer and not is_fixed
             _refuse_few_blocks(best, product, threads, max(1, resident), least_warps, rivals)
-        return replace(best, rejection=_reason_for_no_more(best, found, possible))
+        return replace(best, rejection=_reason_for_no_more(best, pipelines, possible))
 
 
 def loop_question(
@@ -250,9 +252,9 @@ def transpositions(products: Sequence[tuple[GemmProblem, tuple[str, str]]]) -> t
         may_transpose = may_transpose and (min(problem.m, problem.n) >= _LARGE_SIDE or not (a_along and b_along))
         wanted.setdefault(a, set()).add(a_along and may_transpose)
         wanted.setdefault(b, set()).add(b_along and may_transpose)
-    if any(len(found) > 1 for found in wanted.values()):
+    if any(len(choices) > 1 for choices in wanted.values()):
         return (frozenset(),)
-    return tuple(dict.fromkeys((frozenset(n for n, found in wanted.items() if found == {True}), frozenset[str]())))
+    return tuple(dict.fromkeys((frozenset(n for n, choices in wanted.items() if choices == {True}), frozenset[str]())))
 
 
 def _in_buffers(problem: GemmProblem, operands: tuple[str, str], transposed: Collection[str]) -> GemmProblem:
@@ -367,10 +369,10 @@ def _preference(loop: PipelineConfig, threads: int, needs_warps: bool, needs_blo
 
 
 def _reason_for_no_more(
-    best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]
+    best: PipelineConfig, fitting: Sequence[PipelineConfig], possible: Sequence[int]
 ) -> Rejected | None:
     """Why a pipeline has no more stages, given all that fit and all numbers of stages that were tried."""
-    fuller = next((loop for loop in found if loop.stages > best.stages), None)
+    fuller = next((loop for loop in fitting if loop.stages > best.stages), None)
     if fuller is not None:
         values = _ordinal(fuller.stages), counted(fuller.blocks, "resident block"), best.blocks
         return Rejected("next_stage_leaves_fewer_blocks", values) if fuller.blocks < best.blocks else None
@@ -466,12 +468,12 @@ def reverse_loop(
         products.append(GradientProduct(*accepted(shared), gradient_is_a))
     needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
     of_a, of_b = products
-    found = ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
+    loop = ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
     available = accumulator_registers(forward.arch, forward.threads)
-    refuse(found.accumulators > available, "many_gradient_accumulators", found.accumulators, available)
+    refuse(loop.accumulators > available, "many_gradient_accumulators", loop.accumulators, available)
     total, limit = memory.total_bytes(needed), shared_limit(forward.arch, forward.threads)
     refuse(total > limit, "gradients_do_not_fit", STAGES, total, limit)
-    return found
+    return loop
 
 
 def _shared_product(

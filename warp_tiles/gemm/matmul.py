@@ -181,8 +181,8 @@ def choose_matmul(
     if isinstance(launch, Candidate):
         return MatmulPlan(problem, launch, loop.config, decided_by, fixed, stages, gpu.name)
     if isinstance(stages, LoopAnswer):
-        found = stages.loop
-        loop = replace(loop, shared_bytes=found.shared_bytes, registers=found.registers, resident_blocks=found.blocks)
+        ring = stages.loop
+        loop = replace(loop, shared_bytes=ring.shared_bytes, registers=ring.registers, resident_blocks=ring.blocks)
     return MatmulPlan(problem, loop, loop.config, decided_by, fixed, stages, gpu.name, launch)
 
 
@@ -484,7 +484,7 @@ def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates
     blocks = _ceil(_tiles_of(p, config) * config.split_k, gpu.multiprocessors)
     dynamic = shared_bytes(p, config) - static_shared_bytes(config.threads)
     resident = max(1, resident_blocks(arch, config.threads, shared_bytes=dynamic))
-    found = Candidate(config, shared_bytes=dynamic, resident_blocks=resident, blocks=blocks, steps=steps)
+    candidate = Candidate(config, shared_bytes=dynamic, resident_blocks=resident, blocks=blocks, steps=steps)
     depth = steps * config.tile_k
     loaded = depth * (config.tile_m * DTYPE_BYTES[p.a] + config.tile_n * DTYPE_BYTES[p.b])
     is_split = config.split_k > 1 or p.summed
@@ -499,17 +499,17 @@ def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates
     time_us = overlapped(
         blocks * tile * depth / rate,
         blocks * loaded / rates.loaded,
-        found.waves * steps * (rates.step_us + copies * rates.copy_us),
+        candidate.waves * steps * (rates.step_us + copies * rates.copy_us),
         p.array_bytes / rates.memory,
     )
     stored_in_us = rates.stored_alone if resident == 1 else rates.stored
-    time_us += found.waves * rates.start_us + blocks * (rates.block_us + stored / stored_in_us)
+    time_us += candidate.waves * rates.start_us + blocks * (rates.block_us + stored / stored_in_us)
     if p.summed:
         elements = config.split_k * p.batch * p.m * p.n
         time_us += _LAUNCH_US + 2 * elements * DTYPE_BYTES[p.accumulator] / _MEMORY
     elif is_split:  # one block of each tile reads the accumulators of all slices
         time_us += rates.arrival_us + config.split_k * tile * DTYPE_BYTES[p.accumulator] / rates.loaded
-    return replace(found, time_us=time_us)
+    return replace(candidate, time_us=time_us)
 
 
 def _tile_factor(rates: Rates, config: MatmulConfig) -> float:

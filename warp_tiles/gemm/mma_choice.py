@@ -44,10 +44,10 @@ def staged_product(
     refuse(bool(variant.m % 16 or variant.n % 16 or variant.k % step), "unsuitable_size", variant.size, step)
     accumulators, available = accumulators_of(variant), accumulator_registers(variant.arch, variant.threads)
     refuse(accumulators > available, "many_accumulators", variant.size, accumulators, available)
-    found = _ways(variant, families)
-    refuse(not found, "no_grid" if uses_fma(variant) else "no_tensor_core_grid", variant.threads, variant.size)
-    fitting = [product for product in found if choice.warps_m in (None, product.warps_m)]
-    grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in found))
+    plans = _ways(variant, families)
+    refuse(not plans, "no_grid" if uses_fma(variant) else "no_tensor_core_grid", variant.threads, variant.size)
+    fitting = [product for product in plans if choice.warps_m in (None, product.warps_m)]
+    grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in plans))
     refuse(not fitting, "warps_m", choice.warps_m, variant.size, grids)
     return fitting[0]
 
@@ -63,9 +63,9 @@ def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list
         return []
     if uses_fma(variant):
         return list(_fma_products(variant))
-    found = list(_warpgroup_products(variant)) if "wgmma" in families else []
-    if found or "mma" not in families:
-        return found
+    plans = list(_warpgroup_products(variant)) if "wgmma" in families else []
+    if plans or "mma" not in families:
+        return plans
     mma = instructions(variant)[0]
     return [MmaPlan(mma, *grid, accumulators_of(variant)) for grid in _warp_grids(variant)]
 
@@ -151,7 +151,7 @@ def _warp_grids(variant: GemmProblem) -> list[tuple[int, int]]:
 def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
     """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
     warps = variant.threads // LANES
-    found = []
+    grids = []
     for warps_m, lanes_m in itertools.product([w for w in range(1, warps + 1) if warps % w == 0], (4, 8)):
         warps_n, lanes_n = warps // warps_m, LANES // lanes_m
         if variant.m % (warps_m * lanes_m) or variant.n % (warps_n * lanes_n):
@@ -164,8 +164,8 @@ def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
         if not (rows % a[0] or rows * lanes_m % a[1] or columns % b[0] or columns * lanes_n % b[1]):
             of_warp = rows * lanes_m + columns * lanes_n
             operands = _fma_operands(rows, a[0] == 1) + _fma_operands(columns, b[0] == 1)
-            found.append((rows + columns, of_warp, -rows, warps_m, lanes_m, operands))
-    for *_, warps_m, lanes_m, operands in sorted(found):
+            grids.append((rows + columns, of_warp, -rows, warps_m, lanes_m, operands))
+    for *_, warps_m, lanes_m, operands in sorted(grids):
         yield MmaPlan("fma", warps_m, warps // warps_m, accumulators_of(variant), lanes_m=lanes_m, operands=operands)
 
 

@@ -294,16 +294,16 @@ def refuse(holds: bool, code: str, *values: object) -> None:
         raise Refused(Rejected(code, values))
 
 
-def accepted(found: T | Rejected, at: int = 0) -> T:
+def accepted(result: T | Rejected, at: int = 0) -> T:
     """The result of another function. A rejection ends this one, about a line of the user's source if one is given."""
-    if isinstance(found, Rejected):
-        raise Refused(found.at(at) if at else found)
-    return found
+    if isinstance(result, Rejected):
+        raise Refused(result.at(at) if at else result)
+    return result
 
 
-def code_of(found: object) -> str:
+def code_of(result: object) -> str:
     """The code if something is a rejection; else empty."""
-    return found.code if isinstance(found, Rejected) else ""
+    return result.code if isinstance(result, Rejected) else ""
 
 
 def counted(number: int, noun: str) -> str:

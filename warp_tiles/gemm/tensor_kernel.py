@@ -255,7 +255,7 @@ class TensorKernel:
         flags = ", ".join(
             str(flag).lower() for flag in (self.a_along_m, self.b_along_n, self.has_beta, self.has_slices)
         )
-        types = ", ".join(f"wt::{DTYPES[one].code}" if one else "void" for one in (self.a, self.out, self.bias))
+        types = ", ".join(f"wt::{DTYPES[dtype].code}" if dtype else "void" for dtype in (self.a, self.out, self.bias))
         sizes = f"{self.tile_m}, {self.tile_n}, {self.stages}"
         blocks, bounds = "", "__launch_bounds__(wt_matmul::THREADS, 1)"
         if self.cluster > 1:

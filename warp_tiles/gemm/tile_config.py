@@ -156,23 +156,23 @@ def instructions(variant: GemmProblem) -> tuple[Instruction, ...]:
     """The instructions that can multiply this variant's operands on its architecture, tensor cores first."""
     a, b, c = (operand.dtype for operand in variant.operands)
     arch = variant.arch
-    found: list[Instruction] = []
+    usable: list[Instruction] = []
     if computes_in_double(variant):
         if arch >= WIDE_DOUBLES_ARCH:
-            found.append("mma_m16n8k8")
+            usable.append("mma_m16n8k8")
         if arch >= TENSOR_CORES_ARCH:
-            found.append("mma_m8n8k4")
+            usable.append("mma_m8n8k4")
     elif a == b and DTYPE_BYTES[a] == 2:
         if arch >= TENSOR_CORES_ARCH:
-            found.append("mma_m16n8k16")
+            usable.append("mma_m16n8k16")
         elif a == "float16":
-            found.append("mma_m16n8k8")
+            usable.append("mma_m16n8k8")
     elif arch >= TENSOR_CORES_ARCH:
         exact = "float32" not in (a, b)  # fp16 and bf16 fit tf32
         in_two_parts = (a == "float32") != (b == "float32") and DTYPE_BYTES[c] == 2
         if variant.precision == "tf32" or exact or in_two_parts:
-            found.append("mma_m16n8k8")
-    return (*found, "fma")
+            usable.append("mma_m16n8k8")
+    return (*usable, "fma")
 
 
 def require_supported(variant: GemmProblem) -> None:

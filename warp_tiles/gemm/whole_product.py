@@ -57,12 +57,12 @@ class Expression:
         if self.operation == "constant":
             return self.numbers[0]
         if self.operation in ("argument", "extent"):
-            found = arguments[self.numbers[0]]
-            if self.operation == "extent" and isinstance(found, tuple):
-                return found[self.numbers[1]]
-            if self.operation == "argument" and isinstance(found, int):
-                return found
-            raise TypeError(f"argument {self.numbers[0]} is {found!r}")
+            argument = arguments[self.numbers[0]]
+            if self.operation == "extent" and isinstance(argument, tuple):
+                return argument[self.numbers[1]]
+            if self.operation == "argument" and isinstance(argument, int):
+                return argument
+            raise TypeError(f"argument {self.numbers[0]} is {argument!r}")
         result = _OPERATIONS[self.operation](*(operand.value(arguments) for operand in self.operands))
         if not -(2**31) <= result < 2**31:
             raise OverflowError(f"{self.operation} is {result}, which is no 32-bit integer")
@@ -101,10 +101,10 @@ class WholeOperand:
 
     def shape(self, arguments: Sequence[Argument | None]) -> tuple[int, ...]:
         """Rows and columns of the operand; empty if the argument is not a matrix."""
-        found = arguments[self.position]
-        if not isinstance(found, tuple) or len(found) != 2:
+        argument = arguments[self.position]
+        if not isinstance(argument, tuple) or len(argument) != 2:
             return ()
-        return found[::-1] if self.transposed else found
+        return argument[::-1] if self.transposed else argument
 
 
 @dataclass(frozen=True)

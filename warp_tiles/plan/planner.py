@@ -209,7 +209,7 @@ class _Planner:
         if not self.settings.decides_opted_out:
             return {}
         called, waiting = self.generated.called, waiting_sites(self.trace) & self.generated.called
-        held = {one.operation.site for loop in loops for one in loop.accumulations if loop.loads or one.addition}
+        held = {kept.operation.site for loop in loops for kept in loop.accumulations if loop.loads or kept.addition}
         reasons = {
             index: faster_scalar_path(product, held=index in held, differentiated=index in called)
             for index, product in self._products().items()
@@ -317,7 +317,9 @@ class _Planner:
         stores = (store for function in moving for store in computed_stores(function))
         reverse = (store for function in moving for store in reversed_stores(Context(self.trace, function)))
         chained = {operation for loop in loops if loop.chain for operation in loop.chain.operations}
-        reductions = (one for function in moving for one in row_reductions(function, self.session.block_dim))
+        reductions = (
+            reduction for function in moving for reduction in row_reductions(function, self.session.block_dim)
+        )
         return ModuleCode(
             hooks=tuple(hook for function in traces for hook in function.hooks()),
             calls=named,
@@ -333,7 +335,7 @@ class _Planner:
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse_ring}, replayed=True),
             stores=tuple(store for store in stores if store.store not in stored),
             reversed_stores=tuple(reverse),
-            reductions=tuple(one for one in reductions if one.operation not in chained),
+            reductions=tuple(reduction for reduction in reductions if reduction.operation not in chained),
             skipped=self._skipped(calls) if self.settings.register_accumulators else (),
             unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )

@@ -93,7 +93,7 @@ class CublasdxProvider(NvrtcProvider[GemmProblem]):
         """The first recipe has the promised alignments, the second promises none."""
         require_served(self.name, variant)
         first = promised(variant)
-        found = [Recipe("cuBLASDx", first, first.symbol)]
+        recipes = [Recipe("cuBLASDx", first, first.symbol)]
         if (weaker := first.without_alignment()) != first:
-            found.append(Recipe("cuBLASDx without alignment", weaker, weaker.symbol))
-        return tuple(found)
+            recipes.append(Recipe("cuBLASDx without alignment", weaker, weaker.symbol))
+        return tuple(recipes)

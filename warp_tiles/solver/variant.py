@@ -183,8 +183,8 @@ _MOST = 1 << 20
 def variant_from_fields(data: Any) -> Variant:
     """Rebuild a variant from untrusted JSON, as ``asdict()`` wrote it. Raises a ValueError if a field is invalid."""
 
-    def checked(found: Any) -> dict[str, Any]:
-        for name, value in found.items():
+    def checked(fields: Any) -> dict[str, Any]:
+        for name, value in fields.items():
             valid = _VALID.get(name)
             if name == "in_place":
                 is_valid = isinstance(value, bool)
@@ -194,11 +194,11 @@ def variant_from_fields(data: Any) -> Variant:
                 is_valid = isinstance(value, Operand | tuple) or (type(value) is int and 0 < value <= _MOST)
             if not is_valid:
                 raise ValueError(f"{name} is {value!r}")
-        return dict(found)
+        return dict(fields)
 
     try:
         if "operands" in data:
-            operands = tuple(Operand(**checked(each)) for each in data["operands"])
+            operands = tuple(Operand(**checked(operand)) for operand in data["operands"])
             solver = SolverVariant(**checked({**data, "operands": operands}))
             if len(operands) != len(OPERANDS[solver.function]):
                 raise ValueError(f"{solver.function} has {len(operands)} operands")
@@ -222,27 +222,30 @@ def solvers(
         The variants by role, or the reason why no function of this project can serve the call.
     """
     names = ("the triangle", "the right-hand side", "the result") if len(tiles) == 3 else ("the triangle", "the result")
-    found: list[Operand] = []
+    operands: list[Operand] = []
     for name, tile in zip(names, tiles):
         derived = leading_dimension(tile)
         if derived is None:
             return Rejected("no_leading_dimension", (name, tile.shape, tile.strides))
-        found.append(operand_of(tile, *derived))
+        operands.append(operand_of(tile, *derived))
     assert target.arch is not None
     n, columns, arch = tiles[0].shape[0], tiles[-1].shape[1], target.arch
     if upper and function == "cholesky":
-        found = [operand.transposed() for operand in found]
+        operands = [operand.transposed() for operand in operands]
     elif upper and function == "cholesky_solve":
-        found[0] = found[0].transposed()
-    forward = SolverVariant(function, n, columns, tuple(found), in_place, target.threads, arch)
+        operands[0] = operands[0].transposed()
+    forward = SolverVariant(function, n, columns, tuple(operands), in_place, target.threads, arch)
     # a gradient lies as its tile does
     if function == "cholesky":
-        a, factor = found
-        found = [factor, factor, a]
+        a, factor = operands
+        operands = [factor, factor, a]
     else:
-        t, y, x = found
-        found = [t, x, x, y, t]
-    return {Role.FORWARD: forward, Role.ADJOINT: replace(forward, function=ADJOINTS[function], operands=tuple(found))}
+        t, y, x = operands
+        operands = [t, x, x, y, t]
+    return {
+        Role.FORWARD: forward,
+        Role.ADJOINT: replace(forward, function=ADJOINTS[function], operands=tuple(operands)),
+    }
 
 
 # ---- the configuration, and limits

@@ -114,7 +114,7 @@ def _read_directory(stream: BinaryIO) -> dict[tuple[str, str], tuple[int, _Membe
             raise RefusedError(f"it is no bundle, is cut short, or has more than {MOST_OBJECTS} objects")
         stream.seek(at)
         data = stream.read(size + _END.size)
-        found: dict[tuple[str, str], _Member] = {}
+        objects: dict[tuple[str, str], _Member] = {}
         read = 0
         while read < size:
             fields = _RECORD.unpack_from(data, read)
@@ -122,14 +122,14 @@ def _read_directory(stream: BinaryIO) -> dict[tuple[str, str], tuple[int, _Membe
             match = _NAME.fullmatch(name.decode("ascii", "replace"))
             if match is None:
                 raise RefusedError(f"the member {name!r:.120} is no object of this version")
-            found[match[1], match[3]] = _Member(match[0], fields[9], fields[7])
+            objects[match[1], match[3]] = _Member(match[0], fields[9], fields[7])
             read += _RECORD.size + len(name) + _OFFSET.size
     except struct.error as error:
         raise RefusedError("it is cut short") from error
-    members = list(found.values())
+    members = list(objects.values())
     if data != _directory(members):
         raise RefusedError("its directory is not as warp_tiles writes it, or names an object twice")
-    return dict(zip(found, zip(_places(members), members)))
+    return dict(zip(objects, zip(_places(members), members)))
 
 
 class Bundle:

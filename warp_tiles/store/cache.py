@@ -122,8 +122,8 @@ class Cache:
             entry = self._folder.read_entry(digest)
         if entry is not None:
             self._folder.touch(digest)
-        elif (found := self._in_package(key)) is not None:
-            entry = found.entry()
+        elif (packaged := self._in_package(key)) is not None:
+            entry = packaged.entry()
         return entry
 
     def _in_package(self, key: CacheKey | str) -> Packaged | None:
@@ -134,8 +134,8 @@ class Cache:
         manifest = None
         with self._usable():
             manifest = self._folder.read(_digest_of(key))
-        if manifest is None and (found := self._in_package(key)) is not None:
-            manifest = found.manifest
+        if manifest is None and (packaged := self._in_package(key)) is not None:
+            manifest = packaged.manifest
         return manifest
 
     def put(self, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Entry:
@@ -200,19 +200,19 @@ class Cache:
             text = "waiting for %s, which builds the same; it is built here too after %g s"
             logger.warning(text, holder, self._build_wait_s)
 
-        found = self.get(key)
+        known = self.get(key)
         with ExitStack() as stack:
-            if found is None and builds:
+            if known is None and builds:
                 with self._usable():
                     try:
                         stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
                     except unless_signalled(TimeoutError) as error:
                         self._problems.add("lock", self.root, error)
-                found = self.get(key)
-            if found is None and upstream is not None:
-                other = upstream()
-                found, push = other.found and self.add(other.found), other.push
-            yield BuildLease(found, keep)
+                known = self.get(key)
+            if known is None and upstream is not None:
+                remote = upstream()
+                known, push = remote.found and self.add(remote.found), remote.push
+            yield BuildLease(known, keep)
 
     def vouch(self, entry: Entry) -> None:
         """Note that a launch has generated the source of an entry, if the folder can be written."""
@@ -287,8 +287,8 @@ class Cache:
     def verify(self, *, remove: bool = False) -> VerifyReport:
         """Check every manifest and payload by SHA-256, and the sealed files and the other caches beside them."""
         with self._command("verify", change=remove):
-            found = self._folder.verify(remove=remove)
-            return replace(found, damaged=(*found.damaged, *self._folder.verify_beside(remove=remove)))
+            report = self._folder.verify(remove=remove)
+            return replace(report, damaged=(*report.damaged, *self._folder.verify_beside(remove=remove)))
 
     def gc(self, max_bytes: int | None = None) -> GcReport:
         """Remove unreferenced payloads, then the least recently used keys above a bound, by default the cache's own."""
@@ -318,12 +318,12 @@ def find(caches: Iterable[Cache], prefix: str) -> tuple[Cache, Manifest]:
         CacheError: No stored key or several have this prefix, or a folder is refused or unreadable.
     """
     stored = ((cache, item.manifest) for cache in caches for item in cache.entries())
-    found = [(cache, manifest) for cache, manifest in stored if manifest.key.digest.startswith(prefix)]
-    if len(found) == 1:
-        return found[0]
-    remedy = "give more digits" if found else "take a key of `warp-tiles cache list` or `plan`"
+    matches = [(cache, manifest) for cache, manifest in stored if manifest.key.digest.startswith(prefix)]
+    if len(matches) == 1:
+        return matches[0]
+    remedy = "give more digits" if matches else "take a key of `warp-tiles cache list` or `plan`"
     raise CacheError(
-        f"{len(found) or 'no'} stored key{'s' * bool(found)} begin{'s' * (not found)} with {prefix!r}", remedy
+        f"{len(matches) or 'no'} stored key{'s' * bool(matches)} begin{'s' * (not matches)} with {prefix!r}", remedy
     )
 
 

@@ -100,23 +100,23 @@ def verify(
         signatures = content["signatures"]
         if not isinstance(signatures, list) or not 0 < len(signatures) <= _MOST_SIGNATURES:
             raise RefusedError("it has no signature")
-        found = [(str(item.get("keyid", "")), base64.b64decode(item["sig"], validate=True)) for item in signatures]
+        decoded = [(str(item.get("keyid", "")), base64.b64decode(item["sig"], validate=True)) for item in signatures]
     except (DamagedError, KeyError, AttributeError, TypeError, binascii.Error, ValueError) as error:
         raise RefusedError(f"its envelope is malformed: {error}") from error
     if content.get("payloadType") != PAYLOAD_TYPE:
         raise RefusedError(f"its type is {shown(content.get('payloadType'))}")
     signed = authenticated_bytes(PAYLOAD_TYPE, payload)
-    if [key_id for key_id, _ in found] == [_UNSIGNED]:
+    if [key_id for key_id, _ in decoded] == [_UNSIGNED]:
         if not unsigned:
             raise UntrustedError("nobody signed it")
-        if found[0][1] != hashlib.sha256(signed).digest():
+        if decoded[0][1] != hashlib.sha256(signed).digest():
             raise RefusedError("its statement does not match its digest")
         return payload, None
-    for key_id, signature in found:
+    for key_id, signature in decoded:
         key = trusted.get(key_id)
         if key is not None and key.verifies(signature, signed):
             return payload, key
-    named = ", ".join(sorted({key_id for key_id, _ in found}))
+    named = ", ".join(sorted({key_id for key_id, _ in decoded}))
     raise UntrustedError(f"no trusted key signed it; it names the key {ascii(named)[1:-1]:.100}")
 
 
@@ -198,6 +198,6 @@ class _Source:
         while len(self._rest) < size and (chunk := next(self._chunks, None)) is not None:
             self._rest += chunk
         with memoryview(self._rest) as rest:
-            found = bytes(rest[:size])
+            data = bytes(rest[:size])
         del self._rest[:size]
-        return found
+        return data

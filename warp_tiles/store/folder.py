@@ -237,10 +237,10 @@ class Folder(Documents[Manifest]):
 
     def sizes(self) -> dict[str, int]:
         """The bytes of everything below the root of all caches, by part; empty for an inner cache."""
-        found: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
         for kind in () if self.kind.folder else KINDS:
-            found[kind.part] += sum(status.st_size for _, status in self.below(kind.folder or LAYOUT))
-        return dict(found)
+            sizes[kind.part] += sum(status.st_size for _, status in self.below(kind.folder or LAYOUT))
+        return dict(sizes)
 
     def verify(self, *, remove: bool) -> VerifyReport:
         """Check every manifest and payload by SHA-256."""

@@ -181,10 +181,10 @@ def _values(key: CacheKey) -> dict[str, str]:
 
 def explain_among(key: CacheKey, stored: Iterable[CacheKey]) -> Explanation:
     """Compare a key with the nearest stored key. If several are equally near, the first of them is taken."""
-    differences = {other.digest: explain(other, key) for other in stored}
-    found = differences.pop(key.digest, None) is not None
+    differences = {candidate.digest: explain(candidate, key) for candidate in stored}
+    is_stored = differences.pop(key.digest, None) is not None
     nearest = min(differences, key=lambda digest: len(differences[digest]), default=None)
-    return Explanation(key, found, nearest, differences[nearest] if nearest else ())
+    return Explanation(key, is_stored, nearest, differences[nearest] if nearest else ())
 
 
 def _missed(data: bytes, name: str) -> CacheKey:
@@ -206,7 +206,7 @@ class MissedKeys(Documents[CacheKey]):
 
     def find(self, prefix: str) -> CacheKey | None:
         """The one stored key whose digest has this prefix; None if none or several have it, or its file is damaged."""
-        found: list[str] = []
+        matches: list[str] = []
         with suppressed(OSError):
-            found = [name for name in self.names() if name.startswith(prefix)]
-        return self.read(found[0]) if len(found) == 1 else None
+            matches = [name for name in self.names() if name.startswith(prefix)]
+        return self.read(matches[0]) if len(matches) == 1 else None

@@ -192,8 +192,8 @@ class TrustedKeys:
 
 def trusted_keys(given: Iterable[str], file: TrustedKeys | None = None) -> dict[str, PublicKey]:
     """The trusted keys of the settings and of the user's file, by key id. Raises what these raise."""
-    found = [*(PublicKey.parse(text) for text in given), *(file or TrustedKeys()).read()]
-    return {key.key_id: key for key in found}
+    keys = [*(PublicKey.parse(text) for text in given), *(file or TrustedKeys()).read()]
+    return {key.key_id: key for key in keys}
 
 
 def trusted_by(settings: Settings) -> dict[str, PublicKey]:
@@ -204,15 +204,15 @@ def trusted_by(settings: Settings) -> dict[str, PublicKey]:
     Raises:
         RemoteError: A trusted key or the user's file of keys cannot be read.
     """
-    found = trusted_keys(settings.trusted_keys)
+    trusted = trusted_keys(settings.trusted_keys)
     if settings.signing_key is not None:
         try:
             own = signer_of(settings).public
         except RemoteError as error:
             warn_once(f"the own signing key is not trusted: {error.message}")
         else:
-            found.setdefault(own.key_id, own)
-    return found
+            trusted.setdefault(own.key_id, own)
+    return trusted
 
 
 def signer_of(settings: Settings) -> SigningKey:

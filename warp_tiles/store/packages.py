@@ -196,9 +196,9 @@ class KernelPackage:
         if arch not in (archs := sorted({row.arch for row in rows})):
             return f"it has it for {', '.join(f'sm_{known}' for known in archs)}, and not for sm_{arch}"
         blocks = {row.block_dim: row for row in rows if row.arch == arch}
-        if (found := blocks.get(block_dim)) is None:
+        if (target := blocks.get(block_dim)) is None:
             return f"it has it with {', '.join(map(str, sorted(blocks)))} threads per block, and not with {block_dim}"
-        if toolchain is not None and found.linked and index.toolchain != toolchain:
+        if toolchain is not None and target.linked and index.toolchain != toolchain:
             return f"it was made with {index.toolchain or 'no toolchain'}, and this is {toolchain or 'without one'}"
         return ""
 
@@ -243,12 +243,12 @@ def _unpacked(data: bytes, size: int) -> bytes:
         raise DamagedError("this Python was built without the module lzma, which unpacks it") from error
     unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_UNPACKER_BYTES)
     try:
-        found = unpacker.decompress(data, size + 1)
+        payload = unpacker.decompress(data, size + 1)
     except lzma.LZMAError as error:
         raise DamagedError(f"it is not compressed as it was written, or needs too much memory: {error}") from error
     if not unpacker.eof or unpacker.unused_data:
         raise DamagedError(f"it is cut short, or has not the {size} bytes of its index")
-    return found
+    return payload
 
 
 class KernelPackages:
@@ -290,7 +290,7 @@ class KernelPackages:
 
     def find(self, kind: str, key: CacheKey) -> Packaged | None:
         """What the first package that knows a key has for it."""
-        return next((found for package in self.found if (found := package.find(kind, key)) is not None), None)
+        return next((packaged for package in self.found if (packaged := package.find(kind, key)) is not None), None)
 
     def planned(self, module: str, arch: int, block_dim: int) -> str:
         """What a plan says about a module; empty if no package names it."""
@@ -302,22 +302,22 @@ class KernelPackages:
 
     def missed(self, module: str, arch: int, block_dim: int, toolchain: str) -> str:
         """Why a module did not come from a package; empty if no package names it."""
-        other = "it has it from another source, or with other options or constants"
-        damaged = f"its file cannot be read, as a warning says, or {other}"
+        differs = "it has it from another source, or with other options or constants"
+        damaged = f"its file cannot be read, as a warning says, or {differs}"
         named = (
             (package, package.reason_lacking(module, arch, block_dim, toolchain)) for package in self.naming(module)
         )
         return "; ".join(
-            f"{package.title}: {reason or (damaged if package.unread else other)}" for package, reason in named
+            f"{package.title}: {reason or (damaged if package.unread else differs)}" for package, reason in named
         )
 
     def shared_modules(self) -> Iterator[tuple[KernelPackage, KernelPackage, int]]:
         """Pairs of packages with equal keys of modules, and the number of these. The first one of a pair serves."""
         usable = [(package, package.index) for package in self.found if not package.reason_unusable]
         held = [(package, set(index.keys.get(MODULE, ()))) for package, index in usable if index is not None]
-        for (first, here), (other, there) in combinations(held, 2):
+        for (first, here), (second, there) in combinations(held, 2):
             if count := len(here & there):
-                yield first, other, count
+                yield first, second, count
 
 
 def _folders(place: str) -> list[str]:
@@ -367,10 +367,10 @@ class Distribution:
 
     def with_record(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
         """All files of the wheel in order, RECORD last."""
-        found = dict(sorted(files.items())) | self.metadata()
+        contents = dict(sorted(files.items())) | self.metadata()
         record = f"{self._info}/RECORD"
-        rows = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in found.items()]
-        return {**found, record: "".join([*rows, f"{record},,\n"]).encode("utf-8")}
+        rows = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in contents.items()]
+        return {**contents, record: "".join([*rows, f"{record},,\n"]).encode("utf-8")}
 
 
 def _digest(data: bytes) -> str:
@@ -391,12 +391,12 @@ def kernel_files(
     """The files of a kernel package by their names in the wheel, see :class:`KernelIndex`. Equal payloads are one."""
     import lzma
 
-    found = [(kind, entry.key, _row_of(entry.payload), entry.payload) for kind, entry in entries]
-    payloads = {row: payload for _, _, row, payload in found}
+    packed = [(kind, entry.key, _row_of(entry.payload), entry.payload) for kind, entry in entries]
+    payloads = {row: payload for _, _, row, payload in packed}
     rows = sorted(payloads)
     numbers = {row: number for number, row in enumerate(rows)}
     keys: dict[str, dict[str, int]] = {}
-    for kind, key, row, _ in found:
+    for kind, key, row, _ in packed:
         keys.setdefault(kind, {})[key] = numbers[row]
     targets = {name: [list(row) for row in sorted(set(given))] for name, given in modules.items()}
     index = KernelIndex(distribution.name, distribution.version, warp, toolchain, targets, keys, rows)

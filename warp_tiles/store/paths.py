@@ -38,10 +38,10 @@ def _of_user(kind: str) -> Path:
     import platformdirs
 
     try:
-        found: Path = getattr(platformdirs, kind)("warp_tiles", appauthor=False)
+        folder: Path = getattr(platformdirs, kind)("warp_tiles", appauthor=False)
     except unless_signalled(RuntimeError):  # this user has no home folder
         return _NO_FOLDER
-    return found if found.is_absolute() else _NO_FOLDER  # XDG_CACHE_HOME may be relative
+    return folder if folder.is_absolute() else _NO_FOLDER  # XDG_CACHE_HOME may be relative
 
 
 def cache_root(cache_dir: Path | None) -> Path:

@@ -361,10 +361,10 @@ class RemoteStore:
             return None, True
         start = self._clock()
         answer = self.answer(lambda: (self._fetch(kind, key),))
-        found = None if answer is None else answer[0]
-        saved_s = 0.0 if found is None else found.manifest.info.get("build_seconds")
+        entry = None if answer is None else answer[0]
+        saved_s = 0.0 if entry is None else entry.manifest.info.get("build_seconds")
         self.count_wait(self._clock() - start, saved_s if isinstance(saved_s, (int, float)) else 0.0)
-        return found, answer is not None
+        return entry, answer is not None
 
     def _fetch(self, kind: str, key: str) -> Entry | None:
         wanted = Wanted(kind, key, self._toolchain(kind))
@@ -408,13 +408,13 @@ class RemoteStore:
     def keys(self, kind: str) -> list[str]:
         """The keys of the entries of a kind, in order. Raises RemoteError if the store does not list them."""
         try:
-            found = wait_result(self._threads.submit(self._listing, kind, self.wait_s))
+            keys = wait_result(self._threads.submit(self._listing, kind, self.wait_s))
         except unless_signalled(FutureTimeoutError, NotSupportedError, OSError) as error:
             raise RemoteError(
                 f"the remote store {self.url} cannot be listed: {error or 'no answer'}",
                 remedy="plain HTTP servers have no lists; use WebDAV, an object store or a folder",
             ) from error
-        return sorted(filter(is_digest, found))
+        return sorted(filter(is_digest, keys))
 
     def listed(self, kind: str) -> frozenset[str] | None:
         """The keys of all entries of a kind, from one request; None if it does not answer soon, or has too many.
@@ -439,9 +439,9 @@ class RemoteStore:
 
     def upstream(self, kind: str, key: str) -> Upstream:
         """The part of the store in a lookup: the entry if it has one, else the function that receives a new one."""
-        found, _ = self.ask(kind, key)
-        pushes = found is None and self.signer is not None
-        return Upstream(found, functools.partial(self.push, kind) if pushes else None)
+        entry, _ = self.ask(kind, key)
+        pushes = entry is None and self.signer is not None
+        return Upstream(entry, functools.partial(self.push, kind) if pushes else None)
 
 
 def open_store(settings: Settings, toolchain: Callable[[str], str], *, writes: bool | None = None) -> RemoteStore:

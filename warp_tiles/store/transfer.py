@@ -65,7 +65,7 @@ def push(
         CacheError: The cache cannot be read.
     """
 
-    def one(digest: str) -> Transfer:
+    def push_entry(digest: str) -> Transfer:
         try:
             is_there = remote.has(cache.object, digest)
             if is_there is None:
@@ -85,13 +85,13 @@ def push(
             done()
 
     wanted = [item.key for item in cache.entries()] if keys is None else list(keys)
-    return sum(side_by_side(one, wanted, _SIDE_BY_SIDE), Transfer())
+    return sum(side_by_side(push_entry, wanted, _SIDE_BY_SIDE), Transfer())
 
 
 def pull(cache: Cache, remote: RemoteStore, done: Callable[[], None]) -> Transfer:
     """Fetch and verify all entries of a store that are for this toolchain. Raises RemoteError without a list."""
 
-    def one(digest: str) -> Transfer:
+    def pull_entry(digest: str) -> Transfer:
         try:
             if cache.manifest(digest) is not None:
                 return Transfer(present=1)
@@ -104,7 +104,7 @@ def pull(cache: Cache, remote: RemoteStore, done: Callable[[], None]) -> Transfe
         finally:
             done()
 
-    return sum(side_by_side(one, remote.keys(cache.object), _SIDE_BY_SIDE), Transfer())
+    return sum(side_by_side(pull_entry, remote.keys(cache.object), _SIDE_BY_SIDE), Transfer())
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def export(
     sizes: list[int] = []
 
     def objects() -> Iterator[tuple[str, str, bytes]]:
-        for cache, key in sorted(wanted, key=lambda one: (one[0].object, one[1])):
+        for cache, key in sorted(wanted, key=lambda pair: (pair[0].object, pair[1])):
             entry = cache.read_verified(key)
             is_foreign = entry is not None and AHEAD in entry.manifest.info and SIGNED_BY not in entry.manifest.info
             if entry is not None and (only or signer is None or not is_foreign):

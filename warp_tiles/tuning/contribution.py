@@ -81,7 +81,7 @@ def contribute(
     end, gpu = time.monotonic() + 60.0 * minutes, gpus[0]
     engine = require_hooks("contribute()").engine
     defaults: Any = {name: getattr(Settings(), name) for name, item in SETTINGS.items() if item.affects == "code"}
-    found: dict[str, TunedPlace] = {}
+    tuned_places: dict[str, TunedPlace] = {}
     with tempfile.TemporaryDirectory(prefix="warp_tiles_") as folder, override(policy="auto", **defaults) as now:
         tuner = replace(Tuner.of(engine, now, gpus), store=RecordStore(Path(folder)), changed=lambda: None)
         products = [product for product in PRODUCTS if product.is_possible(gpu.arch)]
@@ -96,7 +96,7 @@ def contribute(
             started(number, len(products), product)
             places = contributed_places(engine, product.launch(gpu, gpu.sm_count), gpu)
             tuned = tuner.tune_all(places, left_s / left, progress)
-            found |= {item.place.digest: item for item in tuned}
+            tuned_places |= {item.place.digest: item for item in tuned}
             left -= 1
             facts |= _gpu_facts(gpu.uuid, facts)
             if records := tuner.store.united():
@@ -106,7 +106,7 @@ def contribute(
                 f"no kernel could be built and measured on {gpu.name} in its share of {minutes:g} minutes",
                 remedy="give more --minutes; what was built is kept, so the same command may suffice too",
             )
-    return list(found.values()), left
+    return list(tuned_places.values()), left
 
 
 def _continued(path: Path, tuner: Tuner) -> dict[str, Fact]:
@@ -140,14 +140,14 @@ def _gpu_facts(uuid: str, before: Mapping[str, Fact]) -> dict[str, Fact]:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_NVIDIA_SMI_S)
     except unless_signalled(OSError, subprocess.SubprocessError):  # some containers lack it
         return {}
-    found: dict[str, Fact] = {}
+    facts: dict[str, Fact] = {}
     for name, text in zip(_FIELDS, done.stdout.strip().split(", ")):
         try:
-            found[name] = text if name == "driver_version" else float(text)
+            facts[name] = text if name == "driver_version" else float(text)
         except ValueError:  # of a GPU that does not say it
-            found[name] = None
-    clock = found.pop("clock_mhz", None)
+            facts[name] = None
+    clock = facts.pop("clock_mhz", None)
     for name, chosen in (("least_clock_mhz", min), ("greatest_clock_mhz", max)):
         clocks = [mhz for mhz in (before.get(name), clock) if isinstance(mhz, float)]
-        found[name] = chosen(clocks, default=None)
-    return found
+        facts[name] = chosen(clocks, default=None)
+    return facts

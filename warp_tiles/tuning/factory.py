@@ -257,9 +257,9 @@ def _described(name: str, value: Any) -> dict[str, Scalar]:
         return {name: _finite(value.value)}
     if hasattr(value, "__len__") and hasattr(value, "_length_"):  # a Warp vector, matrix or quaternion
         return {name: f"{type(value).__name__}{[float(item) for item in _flat(value)]}"}
-    found = "a struct" if is_struct(value) else repr(value)
+    description = "a struct" if is_struct(value) else repr(value)
     remedy = "name scalars and arrays, or give key=lambda args: {...}"
-    raise TuningError(f"the key names {name}, which is {found}", remedy=remedy)
+    raise TuningError(f"the key names {name}, which is {description}", remedy=remedy)
 
 
 def _finite(value: Scalar) -> Scalar:

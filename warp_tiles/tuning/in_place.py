@@ -134,12 +134,12 @@ class Tuner:
     ) -> list[TunedPlace]:
         """Tune places one after another, in ``budget_s`` seconds. Time that one leaves goes to the next ones."""
         wanted, end = list(places), time.monotonic() + (budget_s or math.inf)
-        found = []
+        tuned = []
         for number, place in enumerate(wanted):
             left_s = end - time.monotonic()
             share_s = 0.0 if left_s == math.inf else left_s / (len(wanted) - number)
-            found.append(self._known(place) if left_s <= 0 else self.tune(place, share_s, progress))
-        return found
+            tuned.append(self._known(place) if left_s <= 0 else self.tune(place, share_s, progress))
+        return tuned
 
 
 # ---- the launches of a place
@@ -172,8 +172,8 @@ def search_devices(gpus: Sequence[Any], place: Place, configs: Sequence[Config])
     default = place.configs[:1]
     launches = KernelLaunches(launch.kernel.func, names, launch_of, launch.values, written, gpu, options, default)
     try:
-        with launches.devices(configs) as found:
-            yield found
+        with launches.devices(configs) as devices:
+            yield devices
     finally:
         forget_modules(copy.kernel.module.name for copy in copies.values())
 
@@ -198,7 +198,7 @@ def _copy(launch: NotedLaunch, answers: str) -> Any:
 def places_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list[Place]:
     """The places that kernels have on a GPU, each once, with its largest launch. Launches on the CPU have none."""
     arch = int(gpu.get_cuda_compile_arch())  # its own, or the newest that Warp's compiler knows
-    found: dict[Place, Place] = {}
+    largest: dict[Place, Place] = {}
     for launch in launches:
         if launch.device.is_cpu:
             continue
@@ -211,10 +211,10 @@ def places_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list
             warn(f"kernel {launch.kernel.key} is not tuned: {error.message}")
             continue
         for place in places:
-            known = found.get(place)
+            known = largest.get(place)
             if known is None or _work(launch) > _work(known.launch):
-                found[place] = replace(place, launch=launch)
-    return list(found.values())
+                largest[place] = replace(place, launch=launch)
+    return list(largest.values())
 
 
 def _places_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[Place]:
@@ -237,8 +237,8 @@ def _places_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[Place]:
             is_adjoint = needed.role is not Role.FORWARD
             if launch.taped if is_adjoint else needed.variant not in staged:
                 functions[needed.variant] = functions.get(needed.variant, True) and is_adjoint
-    found = [function_place(variant, adjoint) for variant, adjoint in functions.items()]
-    return [place for place in (*loops, *filter(None, found)) if len(place.configs) > 1]
+    function_places = [function_place(variant, adjoint) for variant, adjoint in functions.items()]
+    return [place for place in (*loops, *filter(None, function_places)) if len(place.configs) > 1]
 
 
 def _taken(answers: Any) -> list[LoopQuestion]:
@@ -248,13 +248,13 @@ def _taken(answers: Any) -> list[LoopQuestion]:
     """
     if not isinstance(answers, Answers):
         return []
-    found: dict[LoopQuestion, LoopQuestion] = {}
+    widest: dict[LoopQuestion, LoopQuestion] = {}
     for question in answers.asked.values():
         name = replace(question, families=())
-        if name not in found or len(found[name].families) < len(question.families):
-            found[name] = question
+        if name not in widest or len(widest[name].families) < len(question.families):
+            widest[name] = question
     answers.asked.clear()
-    return list(found.values())
+    return list(widest.values())
 
 
 def _work(launch: NotedLaunch) -> float:

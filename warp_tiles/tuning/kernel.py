@@ -187,8 +187,8 @@ class TunedKernel:
 
     def best(self, args: Arguments, device: wp.DeviceLike = None) -> Timing | None:
         """The winner among the configurations, or None. Nothing is measured."""
-        found = self.record(args, device)
-        return found.among(by_identity(self.configs(device))).winner() if found else None
+        record = self.record(args, device)
+        return record.among(by_identity(self.configs(device))).winner() if record else None
 
     def tune(
         self,
@@ -216,12 +216,12 @@ class TunedKernel:
                 remedy="ask warp_tiles.is_planning() before",
             )
         try:
-            found, _ = question.settle(current().tune_budget_s, forced=configs is not None or again, again=again)
+            record, _ = question.settle(current().tune_budget_s, forced=configs is not None or again, again=again)
         finally:
             self.forget()
-        if question.winner(found) is None:
-            raise self._all_failed(question, found)
-        return found
+        if question.winner(record) is None:
+            raise self._all_failed(question, record)
+        return record
 
     def configs(self, device: wp.DeviceLike = None) -> tuple[Config, ...]:
         """The configurations; of a space, those that fulfil its constraints on a device."""
@@ -262,8 +262,8 @@ class TunedKernel:
     def _choice_key(self, values: Sequence[Any], device: Any) -> Any:
         """Returns the values that decide the choice within this process. A later launch only hashes them."""
         if callable(self._key):
-            found = self._key(namespace(self._names, values))
-            return device.alias, is_enabled(), tuple(sorted((name, hashable(value)) for name, value in found.items()))
+            fields = self._key(namespace(self._names, values))
+            return device.alias, is_enabled(), tuple(sorted((name, hashable(value)) for name, value in fields.items()))
         parts: list[Any] = [device.alias, is_enabled()]
         for position in self._positions:
             value = values[position]
@@ -283,12 +283,12 @@ class TunedKernel:
     ) -> Question:
         """The question of a launch, about some configurations or those that a search measures."""
         device, now, function = wp.get_device(device), current(), self.__wrapped__
-        found = key_values(self._key, self._names, values)
-        found |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}
-        found |= {} if self._factory.block_dim is None else {"launch.block_dim": self._factory.block_dim}
-        found |= self._options.key_values()
+        fields = key_values(self._key, self._names, values)
+        fields |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}
+        fields |= {} if self._factory.block_dim is None else {"launch.block_dim": self._factory.block_dim}
+        fields |= self._options.key_values()
         subject = f"kernel:{_module_name(function)}.{function.__qualname__}"
-        key = TuningKey.of(subject, found, self._source, environment_of(device))
+        key = TuningKey.of(subject, fields, self._source, environment_of(device))
         if configs is None and device.alias not in self._candidates:
             self._candidates[device.alias] = by_identity(self._subset.candidates(self.configs(device)))
         wanted = self._candidates[device.alias] if configs is None else by_identity(configs)
@@ -454,7 +454,12 @@ def autotune(
         *((name, value, isinstance(value, bool), "give True or False") for name, value in flags.items()),
         *((name, value, _is_tolerance(value), "give a finite number from 0") for name, value in tolerances.items()),
         ("search", search, search == "all" or isinstance(search, Random), 'valid are "all" and Random(n, seed)'),
-        ("restore", restore, all(isinstance(one, str) for one in restored or ()), "name arrays that the kernel takes"),
+        (
+            "restore",
+            restore,
+            all(isinstance(text, str) for text in restored or ()),
+            "name arrays that the kernel takes",
+        ),
     ):
         require(holds, name, value, remedy)
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())

@@ -66,11 +66,11 @@ class LaunchOptions:
 
     def key_values(self) -> dict[str, Any]:
         """Options that differ from the defaults and affect timings or failures."""
-        found: dict[str, Any] = {f"measure.{name}": True for name in ("tiled", "flush_l2") if getattr(self, name)}
+        values: dict[str, Any] = {f"measure.{name}": True for name in ("tiled", "flush_l2") if getattr(self, name)}
         if self.reference is not None:
             kind = "first" if self.reference == "first" else "function"
-            found["measure.reference"] = f"{kind}, rtol {self.rtol:g}, atol {self.atol:g}"
-        return found
+            values["measure.reference"] = f"{kind}, rtol {self.rtol:g}, atol {self.atol:g}"
+        return values
 
 
 @dataclass(frozen=True)
@@ -222,14 +222,14 @@ class Workspace:
             ) from error
 
     def restore(self) -> None:
-        for found in self._copies.values():
-            if found.is_restored:
-                wp.copy(found.copy, found.source)
+        for array in self._copies.values():
+            if array.is_restored:
+                wp.copy(array.copy, array.source)
 
     def find_written(self, run: Callable[[], None]) -> None:
         """Launch once to find arrays that the kernel writes without a declaration. They are restored from then on."""
-        found = self._copies.values()
-        undeclared = [array for array in found if not array.is_restored and array.copy is not array.source]
+        arrays = self._copies.values()
+        undeclared = [array for array in arrays if not array.is_restored and array.copy is not array.source]
         if undeclared and not self._is_probed:
             self.restore()
             run()
@@ -430,8 +430,8 @@ def _devices(device: Any, others: Sequence[Any]) -> list[Any]:
     """The launch's own device and those of the others that are like it."""
     wp.synchronize_device(device)
     try:
-        found = [wp.get_device(other) for other in others]
+        further = [wp.get_device(alias) for alias in others]
     except unless_signalled(RuntimeError, ValueError) as error:
         present = ", ".join(map(str, wp.get_devices()))
         raise TuningError(f"devices is {list(others)!r}: {error}", remedy=f"there are {present}") from error
-    return [device, *alike(device, found)]
+    return [device, *alike(device, further)]

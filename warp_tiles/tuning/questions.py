@@ -101,16 +101,16 @@ def _flat(data: Any, prefix: str = "") -> Iterator[tuple[str, Scalar]]:
 def loop_place(question: LoopQuestion) -> Place:
     """The place of a loop, with every pipeline that is possible there. Those that make equal code occur once."""
     default = question.answer(AUTO)
-    found: dict[LoopAnswer | Rejected | str, PipelineOverrides] = {
+    distinct: dict[LoopAnswer | Rejected | str, PipelineOverrides] = {
         default if isinstance(default, Rejected) else default.code: AUTO
     }
     for overrides in _pipelines():
         answer = question.answer(overrides)
         if isinstance(answer, LoopAnswer):
-            found.setdefault(answer.code, overrides)
+            distinct.setdefault(answer.code, overrides)
     if isinstance(default, LoopAnswer):
-        found["double buffers"] = PipelineOverrides("double_buffered")
-    configs = tuple({"pipeline": overrides.text} for overrides in found.values())
+        distinct["double buffers"] = PipelineOverrides("double_buffered")
+    configs = tuple({"pipeline": overrides.text} for overrides in distinct.values())
     return Place(LOOP, values_of(question), question.describe(), configs)
 
 
@@ -140,13 +140,13 @@ MEASURED = ("own", "cublasdx")
 
 def function_place(variant: GemmProblem, adjoint: bool = False) -> Place | None:
     """The place of a function on shared tiles; None if there is nothing to choose."""
-    found = [function_config("own", config) for config in tile_configs(variant)[1:]]
+    rivals = [function_config("own", config) for config in tile_configs(variant)[1:]]
     with contextlib.suppress(UnsupportedVariant):
         choose(variant)  # otherwise cublasdx is the default
         require_served("cublasdx", variant)
-        found.append(function_config("cublasdx"))
-    configs = (DEFAULTS[FUNCTION], *found)
-    return Place(FUNCTION, values_of(variant), variant.describe(), configs, adjoint) if found else None
+        rivals.append(function_config("cublasdx"))
+    configs = (DEFAULTS[FUNCTION], *rivals)
+    return Place(FUNCTION, values_of(variant), variant.describe(), configs, adjoint) if rivals else None
 
 
 def function_config(provider: str, tile_config: TileConfig | None = None) -> dict[str, Any]:
@@ -238,10 +238,10 @@ class Answers:
         parsed: Callable[[Config, str], T],
     ) -> T | None:
         """The answer, if it fits. A record that does not is ignored with one warning; a forced one is an error."""
-        if (found := self._choice(digest, providers)) is None:
+        if (choice := self._choice(digest, providers)) is None:
             return None
         try:
-            return parsed(*found)
+            return parsed(*choice)
         except ValueError as error:
             if digest in self.forced:
                 raise
@@ -283,9 +283,9 @@ class Answers:
         elif default is not None:
             text += ", and the default failed"
         known = self.soft or {}
-        other = {name: value for name, value in chosen.soft.items() if value != known.get(name, value)}
-        if other:
-            text += f", measured with {', '.join(f'{name} {value}' for name, value in other.items())}"
+        differing = {name: value for name, value in chosen.soft.items() if value != known.get(name, value)}
+        if differing:
+            text += f", measured with {', '.join(f'{name} {value}' for name, value in differing.items())}"
         return text
 
 
@@ -317,18 +317,18 @@ def snapshot(records: RecordStore, toolchain: ToolchainStore, now: Settings) -> 
     """
     present = present_environments()
     forced = json.loads(now.answers) if now.answers else {}
-    found, shipped = _applicable(records, toolchain, now, present), _shipped(now.target_gpu, present)
-    if not found and not shipped and not now.answers:
+    applicable, shipped = _applicable(records, toolchain, now, present), _shipped(now.target_gpu, present)
+    if not applicable and not shipped and not now.answers:
         return None
     soft = present[0].soft() if present else None
-    return Answers(found, soft, now.record_driver_mismatch == "reuse", forced, shipped=shipped)
+    return Answers(applicable, soft, now.record_driver_mismatch == "reuse", forced, shipped=shipped)
 
 
 def by_question(records: Iterable[Record]) -> dict[str, Record]:
-    found: dict[str, Record] = {}
+    kept: dict[str, Record] = {}
     for record in records:
-        found.setdefault(record.key.question, record)
-    return found
+        kept.setdefault(record.key.question, record)
+    return kept
 
 
 def _shipped(named: str, present: Sequence[Environment]) -> dict[str, Record]:

@@ -126,9 +126,9 @@ class TuningKey:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a tuning key, {error!r}: {shown(data, 300)}") from error
         texts = [key.subject, key.source, *(name for name, _ in key.values)]
-        found = {name: value for name, value in vars(environment).items() if value is not None or name != "arch"}
+        fields = {name: value for name, value in vars(environment).items() if value is not None or name != "arch"}
         are_valid = all(isinstance(text, str) for text in texts) and all(
-            type(value) is (int if name in _COUNTS else str) for name, value in found.items()
+            type(value) is (int if name in _COUNTS else str) for name, value in fields.items()
         )
         if not are_valid or not all(isinstance(value, Scalar) for _, value in key.values):
             raise ValueError(f"not a tuning key, a field has another type: {shown(data, 300)}")
@@ -142,11 +142,11 @@ def environment_of(device: Any) -> Environment:
     """Returns the environment for which a measurement on a Warp device is valid, which may be given by name."""
     import warp as wp
 
-    found = wp.get_device(device)
-    if found.is_cpu:
+    device = wp.get_device(device)
+    if device.is_cpu:
         return Environment(processor(), None, os.cpu_count() or 1, wp.__version__, "", __version__)
     driver = ".".join(map(str, wp.get_cuda_driver_version() or ()))
-    return Environment(found.name, found.arch, found.sm_count, wp.__version__, driver, __version__)
+    return Environment(device.name, device.arch, device.sm_count, wp.__version__, driver, __version__)
 
 
 def alike(device: Any, others: Iterable[Any]) -> list[Any]:
@@ -155,12 +155,12 @@ def alike(device: Any, others: Iterable[Any]) -> list[Any]:
     No CUDA context is made on those that differ.
     """
     kind = (device.name, device.arch, device.sm_count) if device.is_cuda else None
-    found = {
-        other.alias: other
-        for other in others
-        if other.is_cuda and other.alias != device.alias and (other.name, other.arch, other.sm_count) == kind
+    by_alias = {
+        gpu.alias: gpu
+        for gpu in others
+        if gpu.is_cuda and gpu.alias != device.alias and (gpu.name, gpu.arch, gpu.sm_count) == kind
     }
-    return list(found.values())
+    return list(by_alias.values())
 
 
 def sharing_gpus(names: Sequence[str] = ()) -> list[Any]:
@@ -189,12 +189,12 @@ def sharing_gpus(names: Sequence[str] = ()) -> list[Any]:
         )
     default = present.get(wp.get_device().alias)  # the CPU may be the default device
     first, *others = [present[name] for name in names] or [*filter(None, (default,)), *present.values()]
-    found = [first, *alike(first, others)]
-    for other in others if names else ():
-        if other.alias not in {device.alias for device in found}:
-            text = f"{other.alias} ({other.name}, {other.sm_count} multiprocessors) is not used for tuning"
+    gpus = [first, *alike(first, others)]
+    for gpu in others if names else ():
+        if gpu.alias not in {device.alias for device in gpus}:
+            text = f"{gpu.alias} ({gpu.name}, {gpu.sm_count} multiprocessors) is not used for tuning"
             warn(f"{text}: {first.alias} is a different GPU ({first.name}, {first.sm_count})")
-    return found
+    return gpus
 
 
 @lru_cache(maxsize=1)
@@ -326,13 +326,13 @@ class Record:
 
         An unfinished timing does not replace a finished one that was measured in the same environment.
         """
-        found = {timing.identity: timing for timing in self.timings}
+        merged = {timing.identity: timing for timing in self.timings}
         for timing in timings:
-            known = found.get(timing.identity)
+            known = merged.get(timing.identity)
             is_replaceable = known is None or known.unfinished or known.status == "failed" or known.soft != timing.soft
             if is_replaceable or not timing.unfinished:
-                found[timing.identity] = timing
-        return replace(self, timings=tuple(found.values()))
+                merged[timing.identity] = timing
+        return replace(self, timings=tuple(merged.values()))
 
     @property
     def default(self) -> Timing | None:
@@ -464,10 +464,10 @@ def _integer(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    found = float(text)
-    if not math.isfinite(found):
+    number = float(text)
+    if not math.isfinite(number):
         raise ValueError(f"it contains the number {text:.40}")
-    return found
+    return number
 
 
 # ---- the records of the package
@@ -488,8 +488,8 @@ def shipped_records(subject: str, gpu: str, kind: tuple[int | None, int] | None 
     and the multiprocessors, which must be those of the records; None if only the name of the GPU is known.
     """
     path = shipped_file(subject, gpu)
-    found = decode_records(path.read_bytes()) if path.is_file() else []
-    places = [(record, record.key.environment) for record in found]
+    records = decode_records(path.read_bytes()) if path.is_file() else []
+    places = [(record, record.key.environment) for record in records]
     return tuple(
         record
         for record, where in places

@@ -140,7 +140,7 @@ class _Walk:
         named += [(name, known[name]) for name in names if known.get(name, function) is not function]
         for name, value in named:
             if isinstance(value, types.ModuleType):
-                chains = {chain for found, chain in _ATTRIBUTES.findall(text or "") if found == name}
+                chains = {chain for owner, chain in _ATTRIBUTES.findall(text or "") if owner == name}
                 used = [[part.strip() for part in chain.split(".")[1:]] for chain in sorted(chains)]
                 value = self._module(value, used)
             parts.append((f" > {name}", value))

@@ -37,11 +37,11 @@ class Limits:
         """The limits on a Warp device, which may be given by name."""
         import warp as wp
 
-        found = wp.get_device(device)
-        if found.is_cpu:
+        device = wp.get_device(device)
+        if device.is_cpu:
             return CPU_LIMITS
-        limits = multiprocessor(found.arch)
-        return cls(found.max_shared_memory_per_block, limits.registers, limits.block_threads)
+        limits = multiprocessor(device.arch)
+        return cls(device.max_shared_memory_per_block, limits.registers, limits.block_threads)
 
 
 # the CPU device has no such limits; https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (compute capabilities)
@@ -114,7 +114,7 @@ def checked_configs(configs: Iterable[Any], what: str = "the configurations") ->
 
     Raises TuningError if there are none, one occurs twice, or one is not a mapping of names to JSON values.
     """
-    found: dict[str, Config] = {}
+    distinct: dict[str, Config] = {}
     for config in configs:
         if not isinstance(config, Mapping) or not all(isinstance(name, str) for name in config):
             raise TuningError(
@@ -127,12 +127,12 @@ def checked_configs(configs: Iterable[Any], what: str = "the configurations") ->
                 f"{what} hold {config!r}, which has no JSON form: {error}",
                 remedy="use numbers, strings, booleans, None, and lists of them; close over anything else",
             ) from error
-        if text in found:
+        if text in distinct:
             raise TuningError(f"{what} hold {config!r} twice", remedy="give each once")
-        found[text] = config
-    if not found:
+        distinct[text] = config
+    if not distinct:
         raise TuningError(f"{what} are empty", remedy="give at least one")
-    return tuple(found.values())
+    return tuple(distinct.values())
 
 
 @dataclass(frozen=True)

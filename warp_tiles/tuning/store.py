@@ -166,8 +166,8 @@ class RecordStore:
         count before others. Of those, finished ones count before unfinished ones. Of those, the first folder's counts.
         """
         *shipped, own = (folder.read(key.file) for folder in self._folders)
-        found = [record for record in (*shipped, _unwritten.get(self._own.path(key.file)), own) if record is not None]
-        return _united(key, found, key.environment.soft()) if found else None
+        records = [record for record in (*shipped, _unwritten.get(self._own.path(key.file)), own) if record is not None]
+        return _united(key, records, key.environment.soft()) if records else None
 
     def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
         """Add timings to the user's record, in place of older ones. Returns what :meth:`load` then returns.
@@ -224,20 +224,20 @@ class RecordStore:
 
     def records(self, subject_prefix: str = "") -> list[StoredRecord]:
         """The record of each file whose subject begins with a prefix, folder by folder in lookup order."""
-        found = []
+        stored_records = []
         for folder in self._folders:
             if folder is self._own:
                 early = [
                     (path, record) for path, record in sorted(_unwritten.items()) if path.is_relative_to(self.root)
                 ]
-                found += [StoredRecord(path, record, read_only=False) for path, record in early]
+                stored_records += [StoredRecord(path, record, read_only=False) for path, record in early]
             try:
                 for name in folder.names(subject_prefix):
                     if (record := folder.read(name)) is not None:
-                        found.append(StoredRecord(folder.path(name), record, folder.read_only))
+                        stored_records.append(StoredRecord(folder.path(name), record, folder.read_only))
             except unless_signalled(OSError) as error:
                 folder.unusable(error)
-        return [stored for stored in found if stored.record.key.subject.startswith(subject_prefix)]
+        return [stored for stored in stored_records if stored.record.key.subject.startswith(subject_prefix)]
 
     def united(self, subject_prefix: str = "", present: Environment | None = None) -> list[Record]:
         """The records of :meth:`records`, united over folders as by :meth:`load`, by their keys in order.
@@ -245,10 +245,10 @@ class RecordStore:
         Timings with the driver and Warp patch release of ``present`` count first. None takes both from the record's key
         in the last folder that has it; the user's own folder is the last one.
         """
-        found: dict[str, list[Record]] = {}
+        by_key: dict[str, list[Record]] = {}
         for stored in self.records(subject_prefix):
-            found.setdefault(stored.record.key.digest, []).append(stored.record)
-        keyed = [(several[-1].key, several) for _, several in sorted(found.items())]
+            by_key.setdefault(stored.record.key.digest, []).append(stored.record)
+        keyed = [(several[-1].key, several) for _, several in sorted(by_key.items())]
         return [_united(key, several, (present or key.environment).soft()) for key, several in keyed]
 
     def find(self, digest_prefix: str) -> StoredRecord:
@@ -260,12 +260,12 @@ class RecordStore:
         fitting = [
             stored for stored in everything if digest_prefix and stored.record.key.digest.startswith(digest_prefix)
         ]
-        found = {stored.record.key.digest: stored for stored in reversed(fitting)}
-        if len(found) == 1:
+        keyed = {stored.record.key.digest: stored for stored in reversed(fitting)}
+        if len(keyed) == 1:
             return replace(fitting[0], record=self.load(fitting[0].record.key) or fitting[0].record)
-        several = f"{len(found)} tuning records begin with {digest_prefix!r}: {_named(found.values())}"
+        several = f"{len(keyed)} tuning records begin with {digest_prefix!r}: {_named(keyed.values())}"
         none = f"no tuning record begins with {digest_prefix!r}; there are {_named(everything) or 'none'}"
-        raise RecordError(*((several, "give more digits") if found else (none, "warp-tiles tune list shows every key")))
+        raise RecordError(*((several, "give more digits") if keyed else (none, "warp-tiles tune list shows every key")))
 
     def remove(self, digests: Iterable[str] | None = None) -> int:
         """Remove the user's records of some keys, or all and damaged files. Returns the number of keys.
@@ -359,12 +359,12 @@ class RecordStore:
         signer = remote.signer
         assert signer is not None
         try:
-            found, _ = _objects(remote, signer.public.key_id)
+            objects, _ = _objects(remote, signer.public.key_id)
         except RemoteError:  # the store has no lists
-            found = {}
+            objects = {}
         records = {record.key.digest: record for record in self.united()}
         replaced = set()
-        for key, data in found.items():
+        for key, data in objects.items():
             with suppress(ValueError):  # of a later schema, which stays
                 for record in decode_records(data):
                     own = records.get(record.key.digest)
@@ -372,7 +372,7 @@ class RecordStore:
                 replaced.add(key)
         entry = records_entry([record for _, record in sorted(records.items())], signer)
         result = Transfer(present=len(records))
-        if records and entry.key not in found:
+        if records and entry.key not in objects:
             if not remote.push(RECORDS, entry):
                 return Transfer(failed=len(records))
             result = Transfer(moved=len(records), moved_bytes=len(entry.payload))
@@ -386,15 +386,15 @@ class RecordStore:
         Raises RemoteError if the store does not answer or cannot be listed, and RecordError if records cannot be
         stored.
         """
-        found, result = _objects(remote)
-        return replace(result, moved=sum(self.import_bytes(data, remote.url) for data in found.values()))
+        objects, result = _objects(remote)
+        return replace(result, moved=sum(self.import_bytes(data, remote.url) for data in objects.values()))
 
 
 def _objects(remote: RemoteStore, signer: str = "") -> tuple[dict[str, bytes], Transfer]:
     """The records of a remote store by their keys, of all signers or of one key id; and what could not be read."""
     from warp_tiles.store.transfer import Transfer
 
-    found, result = {}, Transfer()
+    objects, result = {}, Transfer()
     asked: set[str] = set()
     while fresh := set(remote.keys(RECORDS)) - asked:  # again, because a push replaces objects
         asked |= fresh
@@ -403,9 +403,9 @@ def _objects(remote: RemoteStore, signer: str = "") -> tuple[dict[str, bytes], T
             if entry is None:
                 result += Transfer(skipped=1) if answered else Transfer(failed=1)
             elif signer in ("", entry.manifest.info[SIGNED_BY]):
-                found[key] = entry.payload
+                objects[key] = entry.payload
                 result += Transfer(moved_bytes=len(entry.payload))
-    return found, result
+    return objects, result
 
 
 def read_export(path: Path, trusted: Mapping[str, PublicKey] | None = None) -> list[Entry]:
@@ -480,7 +480,7 @@ def _united(key: TuningKey, records: Sequence[Record], present: Mapping[str, Sca
     best: dict[str, Timing] = {}
     for timing in (timing for record in records for timing in record.timings):
         first = best.get(timing.identity, timing)
-        best[timing.identity] = max(first, timing, key=lambda one: (one.soft == present, not one.unfinished))
+        best[timing.identity] = max(first, timing, key=lambda known: (known.soft == present, not known.unfinished))
     return Record(key, tuple(best.values()))
 
 
