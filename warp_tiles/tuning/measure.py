@@ -245,26 +245,26 @@ def _is_decided(runners: Sequence[Runner], effort: Effort) -> bool:
 
     Returns True if more iterations could not change the winner.
     """
-    statistics = {
+    by_runner = {
         runner: runner.statistics() for runner in runners if runner.samples_us and runner.status in ("running", "ok")
     }
-    if not statistics:
+    if not by_runner:
         return True
-    best = min(statistics.values(), key=lambda value: value.median_us)
-    for runner, value in tuple(statistics.items()):
+    best = min(by_runner.values(), key=lambda value: value.median_us)
+    for runner, value in tuple(by_runner.items()):
         hopeless = min(runner.samples_us) > HOPELESS * best.median_us
         slower = value.samples >= _MIN_SAMPLES and value.low_us > best.high_us * 1.05
         if hopeless or slower:
             runner.status = "dropped"
             runner.reason = f"{value.median_us / best.median_us:.2f} times the best after {value.samples} runs"
-            del statistics[runner]
-    if all(_has_enough(runner, effort) for runner in statistics):
+            del by_runner[runner]
+    if all(_has_enough(runner, effort) for runner in by_runner):
         return True
-    if any(value.samples < _MIN_SAMPLES for value in statistics.values()):
+    if any(value.samples < _MIN_SAMPLES for value in by_runner.values()):
         return False
     precise = best.high_us - best.low_us <= 2 * effort.precision * best.median_us
-    return len(statistics) == 1 or (
-        precise and all(value.low_us > best.high_us for value in statistics.values() if value is not best)
+    return len(by_runner) == 1 or (
+        precise and all(value.low_us > best.high_us for value in by_runner.values() if value is not best)
     )
 
 
