@@ -23,7 +23,7 @@ from warp_tiles.store import RECORDS
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.key import MissedKeys, explain_among
 from warp_tiles.store.keys import PublicKey, SigningKey, TrustedKeys, signer_if_any, trusted_by
-from warp_tiles.tuning import store as records
+from warp_tiles.tuning.store import open_store as open_records
 from warp_tiles.util.urls import without_password
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
         caches = (context.cache, context.modules) if keys is None else (context.modules,)
         pushed = {cache.object: transfer.push(cache, remote, digests, done, keys) for cache in caches}
         if keys is None:
-            pushed[RECORDS] = records.open_store(context.settings).push(remote)
+            pushed[RECORDS] = open_records(context.settings).push(remote)
         return pushed
 
 
@@ -262,7 +262,7 @@ def pull(as_json: bool) -> None:
 
     with _opened(writes=False) as (context, remote), counted("pulled") as done:
         pulled = {cache.object: transfer.pull(cache, remote, done) for cache in (context.cache, context.modules)}
-        pulled[RECORDS] = records.open_store(context.settings).pull(remote)
+        pulled[RECORDS] = open_records(context.settings).pull(remote)
     _end(pulled, "pulled", as_json)
 
 

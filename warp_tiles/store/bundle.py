@@ -48,8 +48,6 @@ _VERSION, _DATE = 45, 33  # with 64-bit offsets; 1980-01-01, so that equal objec
 
 
 class _Member(NamedTuple):
-    """One object in the file."""
-
     name: str
     size: int
     crc32: int
@@ -197,7 +195,6 @@ class Bundle:
         return unpack(self._chunks(wanted), wanted, self.trusted)
 
     def _chunks(self, wanted: Wanted) -> Iterator[bytes]:
-        """The content of an object."""
         if (wanted.kind, wanted.key) not in self._members:
             raise RefusedError("the bundle lacks it")
         at, member = self._members[wanted.kind, wanted.key]

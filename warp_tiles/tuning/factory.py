@@ -279,8 +279,6 @@ def _layout(array: Any) -> str:
     """Returns ``contiguous``, or the strides in elements."""
     size, expected = getattr(array, "itemsize", 0) or 0, 1
     if not size:
-        import warp as wp
-
         size = wp.types.type_size_in_bytes(array.dtype)
     contiguous = True
     for extent, stride in zip(reversed(array.shape), reversed(array.strides)):

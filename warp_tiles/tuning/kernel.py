@@ -235,7 +235,6 @@ class TunedKernel:
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        """Names of the kernel's arguments."""
         wp.init()
         names = self._factory.arguments()
         refuse_unknown(() if callable(self._key) else self._key, names, "the key")
@@ -244,7 +243,6 @@ class TunedKernel:
 
     @cached_property
     def _positions(self) -> tuple[int, ...]:
-        """Positions of the arguments that the key names."""
         return tuple(self._names.index(name) for name in self._key)  # type: ignore[union-attr]
 
     @cached_property
@@ -442,6 +440,7 @@ def autotune(
         raise TuningError("autotune() takes configs or space", remedy="give one of them")
     is_reference = reference is None or reference == "first" or callable(reference)
     restored = None if restore is None else _as_tuple(restore)
+    are_names = all(isinstance(name, str) for name in restored or ())
     flags = {"tiled": tiled, "flush_l2": flush_l2, "wait": wait}
     tolerances = {"rtol": rtol, "atol": atol}
     for name, value, holds, remedy in (
@@ -454,12 +453,7 @@ def autotune(
         *((name, value, isinstance(value, bool), "give True or False") for name, value in flags.items()),
         *((name, value, _is_tolerance(value), "give a finite number from 0") for name, value in tolerances.items()),
         ("search", search, search == "all" or isinstance(search, Random), 'valid are "all" and Random(n, seed)'),
-        (
-            "restore",
-            restore,
-            all(isinstance(text, str) for text in restored or ()),
-            "name arrays that the kernel takes",
-        ),
+        ("restore", restore, are_names, "name arrays that the kernel takes"),
     ):
         require(holds, name, value, remedy)
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
