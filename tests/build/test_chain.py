@@ -33,8 +33,8 @@ from warp_tiles.errors import BuildError, LockedError, ToolchainError, Unsupport
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.plan.planner import resolve
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
-from warp_tiles.providers.fallbacks import COSTS, IN_SOURCE_TITLE, LIBMATHDX_TITLE
-from warp_tiles.providers.own import OwnProvider, SolverProvider
+from warp_tiles.providers.cublasdx import LIBMATHDX
+from warp_tiles.providers.own import IN_SOURCE, OwnProvider, SolverProvider
 from warp_tiles.settings import PROVIDER_ORDER, Settings, current
 from warp_tiles.solver.variant import SolverVariant, Variant
 
@@ -254,7 +254,7 @@ def test_a_bfloat16_gradient_that_fails_to_compile_raises_with_the_log(bench: Be
 
 
 SOURCES = (own(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
-STEPS = ("cuBLASDx", "cuBLASDx without alignment", f"Warp's libmathdx, {COSTS[LIBMATHDX_TITLE]}", "Warp's scalar path")
+STEPS = ("cuBLASDx", "cuBLASDx without alignment", LIBMATHDX, "Warp's scalar path")
 
 
 @pytest.mark.parametrize(
@@ -320,10 +320,7 @@ def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(benc
     assert (artifact.payload, artifact.key, artifact.tile_config) == (b"", "", found.tile_config)
     assert (factor.symbol, factor.in_source, later) == (FACTOR.symbol, True, [])
     (text,) = warned
-    assert text == (
-        f"warp_tiles: NVRTC was not found; using {IN_SOURCE_TITLE}, {COSTS[IN_SOURCE_TITLE]}. "
-        "Remedy: pip install nvidia-cuda-nvrtc-cu12"
-    )
+    assert text == (f"warp_tiles: NVRTC was not found; using {IN_SOURCE}. Remedy: pip install nvidia-cuda-nvrtc-cu12")
     assert bench.pool.requests == []
 
 

@@ -18,7 +18,6 @@ from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers.base import Provider, ProviderContext, Recipe, Tuned, TunedChoice
-from warp_tiles.providers.fallbacks import COSTS
 from warp_tiles.providers.own import register_accumulators, unit_of
 from warp_tiles.settings import PROVIDER_ORDER, Settings
 from warp_tiles.solver.variant import SolverVariant, Variant, variant_from_fields
@@ -171,18 +170,14 @@ class Chain:
 def variant_text(variant: Variant, failure: WarpTilesError, instead: str) -> str:
     """The text if a variant could not be built: with the first error of the log, or the missing toolchain alone."""
     if isinstance(failure, ToolchainError):
-        return f"{failure.message}; using {_with_cost(instead)}. Remedy: {failure.remedy}"
+        return f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
     cause = failure.message
     if failure.log:
         cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
-    text = f"{variant.describe()}: {cause}; using {_with_cost(instead)}."
+    text = f"{variant.describe()}: {cause}; using {instead}."
     if isinstance(failure, BuildError) and failure.remedy:
         text += f" To see it alone: {failure.remedy.splitlines()[0]}"
     return text
-
-
-def _with_cost(instead: str) -> str:
-    return f"{instead}, {COSTS[instead]}" if instead in COSTS else instead
 
 
 # ---- as planned and as built

@@ -1,4 +1,7 @@
-"""The interface of a provider of device functions: its recipes for a variant, its requirements, and the build."""
+"""The interface of a provider of device functions: its recipes for a variant, its requirements, and the build.
+
+The provider ``scalar``, which builds none, is here too.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.solver.variant import Config, Variant
+from warp_tiles.solver.variant import Config, SolverVariant, Variant
 
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled, CompileRequest
@@ -24,7 +27,7 @@ class Recipe:
     """One way in which a provider builds a variant.
 
     Attributes:
-        title: Name for messages, e.g. ``cuBLASDx without alignment``.
+        title: Name for messages, e.g. ``cuBLASDx without alignment``, with what it costs more than the own templates.
         variant: The variant to build: the requested one, or the same with a weaker promise about alignment.
         symbol: Name of the function; empty if there is none.
         tile_config: The tile configuration; None if the provider has none.
@@ -166,3 +169,18 @@ class Provider(ABC, Generic[V]):
 
 def refusal(provider: str, field: str, value: object, reason: str) -> UnsupportedVariant:
     return UnsupportedVariant(f"{provider} cannot serve {field}={value}: {reason}")
+
+
+class ScalarProvider(Provider[Variant]):
+    """Leaves a product to Warp's templates, which compute it without a device function."""
+
+    name = "scalar"
+    serves = (GemmProblem, SolverVariant)
+
+    def recipes(self, variant: Variant) -> tuple[Recipe, ...]:
+        if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
+            raise refusal(self.name, "c_dtype", variant.c.dtype, "Warp's scalar path would accumulate in bfloat16")
+        return (Recipe("Warp's scalar path, which uses no tensor cores", variant, ""),)
+
+    def build(self, recipe: Recipe, context: ProviderContext) -> Built:
+        return Built("", b"")

@@ -1,19 +1,25 @@
-"""The provider of cuBLASDx device code, compiled with NVRTC."""
+"""The providers of cuBLASDx: its device code, compiled with NVRTC, and Warp's own build of it, libmathdx."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import DeviceSource
+from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.hardware import LANES, MIN_ARCH
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
-from warp_tiles.providers.base import Recipe, refusal
+from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, refusal
 from warp_tiles.providers.nvrtc import NvrtcProvider
 
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled
+
+Libmathdx = Callable[[GemmProblem], tuple[str, bytes]]
+# docs/measured.md has the times; the own templates take 30 ms and 30 KB
+LIBMATHDX = "Warp's libmathdx, which takes 5 to 18 s and 1 to 7 MB of LTO-IR for each function"
 
 
 def promised(variant: GemmProblem) -> GemmProblem:
@@ -97,3 +103,23 @@ class CublasdxProvider(NvrtcProvider[GemmProblem]):
         if (weaker := first.without_alignment()) != first:
             recipes.append(Recipe("cuBLASDx without alignment", weaker, weaker.symbol))
         return tuple(recipes)
+
+
+class LibmathdxProvider(Provider[GemmProblem]):
+    """Lets Warp build a variant with libmathdx, if this Warp has that. The result is not cached here."""
+
+    name = "libmathdx"
+
+    def __init__(self, function: Libmathdx | None) -> None:
+        self._function = function
+
+    def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
+        if self._function is None:
+            raise UnsupportedVariant("libmathdx is not part of this Warp")
+        require_served(self.name, variant)
+        # Warp names the function when it builds it
+        return (Recipe(LIBMATHDX, variant, variant.symbol),)
+
+    def build(self, recipe: Recipe, context: ProviderContext) -> Built:
+        assert self._function is not None
+        return Built(*self._function(cast(GemmProblem, recipe.variant)))

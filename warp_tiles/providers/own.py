@@ -16,7 +16,6 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, computes_in_double
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, Tuned, V
-from warp_tiles.providers.fallbacks import IN_SOURCE_TITLE
 from warp_tiles.providers.nvrtc import NvrtcProvider, constants, struct, unique_name
 from warp_tiles.solver.variant import (
     OPERANDS,
@@ -208,6 +207,8 @@ class SolverProvider(NvrtcProvider[SolverVariant]):
 
 # ---- functions in the source of a module
 
+IN_SOURCE = "functions in the module's source, which Warp compiles with the module, without a limit of registers"
+
 
 def unit_of(variant: Variant, config: Config | None) -> str:
     """The translation unit of a variant's device function."""
@@ -233,7 +234,7 @@ class InSourceProvider(Provider[V]):
         self.serves = provider.serves
 
     def recipes(self, variant: V) -> tuple[Recipe, ...]:
-        return (replace(self._provider.recipes(variant)[0], title=IN_SOURCE_TITLE),)
+        return (replace(self._provider.recipes(variant)[0], title=IN_SOURCE),)
 
     def require(self, variant: V, context: ProviderContext) -> None:
         try:
