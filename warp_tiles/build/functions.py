@@ -102,18 +102,13 @@ class Chain:
         best = self._best(variant, self.providers)
         return best if best is None or best.provider == provider.name else self._best(variant, [provider])
 
-    def choice(self, provider: Provider[Any], variant: Variant) -> str:
-        """What decided about a provider and its tile configuration: ``tuned`` or ``default``."""
-        return "default" if self._measurement(provider, variant) is None else "tuned"
-
-    def reason(self, provider: Provider[Any], variant: Variant, reasons: Sequence[WarpTilesError]) -> str:
+    def _reason(self, provider: Provider[Any], measured: TunedChoice | None, reasons: Sequence[WarpTilesError]) -> str:
         """The reason for a provider and its tile configuration, for the plan; empty for the first provider."""
-        best = self._measurement(provider, variant)
         causes = [error.message for error in reasons]
         if self.forced:
             causes.append(f"{self.settings.named('provider')} asks for it")
-        if best is not None:
-            causes.append(best.reason)
+        if measured is not None:
+            causes.append(measured.reason)
         where = "on Warp's scalar path" if provider.name == "scalar" else f"built by {provider.name}"
         if provider.in_source:
             where = "in the module's source"
@@ -144,11 +139,11 @@ class Chain:
         reasons: list[WarpTilesError] = []
         for provider, offer in self.offers(variant, context):
             if isinstance(offer, tuple):
-                recipe = offer[0]
-                reason = "; ".join(filter(None, (planned.reason, self.reason(provider, variant, reasons))))
+                recipe, measured = offer[0], self._measurement(provider, variant)
+                reason = "; ".join(filter(None, (planned.reason, self._reason(provider, measured, reasons))))
                 assigned = replace(
-                    planned, reason=reason, provider=provider.name, symbol=recipe.symbol,
-                    tile_config=recipe.tile_config, choice=self.choice(provider, variant), in_source=provider.in_source,
+                    planned, reason=reason, choice="tuned" if measured else "default", provider=provider.name,
+                    symbol=recipe.symbol, tile_config=recipe.tile_config, in_source=provider.in_source,
                 )  # fmt: skip
                 return with_function(assigned), provider.key_of(recipe)
             reasons.append(offer)

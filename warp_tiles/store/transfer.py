@@ -74,9 +74,8 @@ def push(
                 return Transfer(present=1)
             entry = cache.get(digest)
             known = {} if entry is None else entry.manifest.info
-            if entry is None or SIGNED_BY in known or not is_built_by(entry.manifest.key, toolchain):
-                return Transfer(skipped=1)
-            if AHEAD in known and keys is None:
+            is_left_out = SIGNED_BY in known or (AHEAD in known and keys is None)
+            if entry is None or is_left_out or not is_built_by(entry.manifest.key, toolchain):
                 return Transfer(skipped=1)
             if not remote.push(cache.object, entry):
                 return Transfer(failed=1)
