@@ -17,11 +17,13 @@ from tests.loop_texts import (
     Form,
     Matrix,
     even_steps,
+    form,
     indented,
     kernel,
     loop,
     ranged,
     steps,
+    with_code,
 )
 
 ABOVE = """
@@ -82,7 +84,7 @@ def computed(*statements: str, product: str = OF_R, start: str = START, above: s
 
 NEGATED = "r = -b"
 SKIP, LEAVE = ("if k % 32 == 16:", "    continue"), ("if k == 160:", "    break")
-WORKS_ON_TILE = {"state": "register_accumulators", "code": "works_on_tile"}
+WORKS_ON_TILE = with_code("register_accumulators", "works_on_tile")
 
 
 def minus(a: Matrix, b: Matrix) -> Matrix:
@@ -95,6 +97,10 @@ def minus_even(a: Matrix, b: Matrix) -> Matrix:
 
 def minus_half(a: Matrix, b: Matrix) -> Matrix:
     return -(a[:, :160] @ b[:160])
+
+
+def doubled(a: Matrix, b: Matrix) -> Matrix:
+    return 2 * (a @ b)
 
 
 COMPUTED_FORMS: dict[str, Form] = {
@@ -110,42 +116,29 @@ COMPUTED_FORMS: dict[str, Form] = {
     ),
     "rows scaled by a function": Form(
         gram(TRANSPOSED, BY_FUNCTION, product=INTO_C, start=START).replace("offset=k)", "offset=k, storage='shared')"),
-        reason=COMPUTED,
-        expected=lambda a, b: of_gram(a, b, 0),
+        reason=COMPUTED, expected=lambda a, b: of_gram(a, b, 0),
     ),
     "columns scaled by a map of a broadcast vector": Form(
         gram(
             "r = wp.tile_map(wp.mul, wp.tile_transpose(b), wp.tile_broadcast(e, shape=(32, 16)))",
             product="c += wp.tile_matmul(r, b)",
         ),
-        reason=BUFFERS,
-        expected=of_gram,
-        has_half=False,
+        reason=BUFFERS, expected=of_gram, has_half=False,
     ),
     "rows masked by the sign of a vector, in a while loop": Form(
         gram(
-            TRANSPOSED,
-            f"{BROADCAST}\nr = wp.tile_map(kept, w, b)",
-            f"{NEW}\nk += 16",
-            product="",
-            head="k = int(0)\nwhile k < A.shape[1]:",
+            TRANSPOSED, f"{BROADCAST}\nr = wp.tile_map(kept, w, b)", f"{NEW}\nk += 16",
+            product="", head="k = int(0)\nwhile k < A.shape[1]:",
         ),
-        reason=BUFFERS,
-        expected=lambda a, b: of_gram((a > 0).astype(float), b),
-        differentiable=False,
-        has_half=False,
+        reason=BUFFERS, expected=lambda a, b: of_gram((a > 0).astype(float), b), differentiable=False, has_half=False,
     ),
     "rows scaled in no iteration": Form(
         gram(TRANSPOSED, BY_MAP, head="for k in range(0, A.shape[1] // 100000, 16):"),
-        reason=BUFFERS,
-        expected=lambda a, b: np.ones((64, 64)),
-        has_half=False,
+        reason=BUFFERS, expected=lambda a, b: np.ones((64, 64)), has_half=False,
     ),
     "rows scaled in one iteration": Form(
         gram(TRANSPOSED, BY_MAP, head="for k in range(0, A.shape[1] // 20, 16):"),
-        reason=BUFFERS,
-        expected=lambda a, b: of_gram(a, b, 1, 16),
-        has_half=False,
+        reason=BUFFERS, expected=lambda a, b: of_gram(a, b, 1, 16), has_half=False,
     ),
     "an operand is scaled by a number of the step": computed(
         "r = B.dtype(k // 16 + 1) * b", above=ABOVE, expected=lambda a, b: steps(lambda k: k + 1, a, b)
@@ -154,63 +147,43 @@ COMPUTED_FORMS: dict[str, Form] = {
         "x = A.dtype(k // 16 % 3)", "r = x * b", above=ABOVE, expected=lambda a, b: steps(lambda k: k % 3, a, b)
     ),
     "a sum of two loaded tiles, one in registers": computed(
-        "d = wp.tile_load(A, shape=(32, 16), offset=((1 - i) * 32, k))",
-        "s = a + d",
-        product="wp.tile_matmul(s, b, c)",
-        expected=lambda a, b: (a + np.roll(a, 32, axis=0)) @ b,
+        "d = wp.tile_load(A, shape=(32, 16), offset=((1 - i) * 32, k))", "s = a + d",
+        product="wp.tile_matmul(s, b, c)", expected=lambda a, b: (a + np.roll(a, 32, axis=0)) @ b,
     ),
     "an operand from a function with a shared tile": computed(
-        "r = doubled(b)", above=ABOVE, expected=lambda a, b: 2 * (a @ b), differentiable=False, has_half=False
+        "r = doubled(b)", above=ABOVE, expected=doubled, differentiable=False, has_half=False
     ),
     "an operand from a function with a shared tile, with a start value": computed(
-        "r = doubled(b)",
-        start=ONES,
-        above=ABOVE,
-        state="register_accumulators",
-        code="call_beside_buffers",
-        expected=lambda a, b: 1 + 2 * (a @ b),
-        differentiable=False,
-        has_half=False,
+        "r = doubled(b)", start=ONES, above=ABOVE, **with_code("register_accumulators", "call_beside_buffers"),
+        expected=lambda a, b: 1 + 2 * (a @ b), differentiable=False, has_half=False,
     ),
     "both operands are computed": computed(
         "s = -a", "r = b + b", product="wp.tile_matmul(s, r, c)", reason=COMPUTED, expected=lambda a, b: -2 * (a @ b)
     ),
     "a loaded tile is changed in place": computed(
-        "b += b", product=PRODUCT, reason=ALL_BUFFERS, expected=lambda a, b: 2 * (a @ b), differentiable=False
+        "b += b", product=PRODUCT, reason=ALL_BUFFERS, expected=doubled, differentiable=False
     ),
     "a transpose of a computed operand": computed(
-        "s = -a",
-        "t = wp.tile_transpose(s)",
-        product="wp.tile_matmul(wp.tile_transpose(t), b, c)",
-        expected=minus,
-        differentiable=False,
+        "s = -a", "t = wp.tile_transpose(s)",
+        product="wp.tile_matmul(wp.tile_transpose(t), b, c)", expected=minus, differentiable=False,
     ),
     "a computed operand, with a start value": computed(
         NEGATED, start=ONES, reason=EXTRA_BUFFERS, expected=lambda a, b: 1 - a @ b
     ),
-    "a second operand is computed after the first product": Form(
-        kernel(
-            START,
-            OTHER,
-            ranged(more=(NEGATED,), product=f"{OF_R}\n    s = a + a\n    wp.tile_matmul(s, b, d)"),
-            *STORE_SUM,
-        ),
-        reason=ALL_BUFFERS,
-        expected=np.matmul,
+    "a second operand is computed after the first product": form(
+        START, OTHER, ranged(more=(NEGATED,), product=f"{OF_R}\n    s = a + a\n    wp.tile_matmul(s, b, d)"),
+        *STORE_SUM, reason=ALL_BUFFERS,
     ),
-    "an operand of the first product is changed after it": Form(
-        kernel(START, OTHER, ranged(product=f"{PRODUCT}\n    b += b\n    wp.tile_matmul(a, b, d)"), *STORE_SUM),
-        **WORKS_ON_TILE,
-        expected=lambda a, b: 3 * (a @ b),
-        differentiable=False,
+    "an operand of the first product is changed after it": form(
+        START, OTHER, ranged(product=f"{PRODUCT}\n    b += b\n    wp.tile_matmul(a, b, d)"), *STORE_SUM,
+        **WORKS_ON_TILE, expected=lambda a, b: 3 * (a @ b), differentiable=False,
     ),
     "an operand is changed after the product": computed(
         NEGATED, product=f"{OF_R}\n    r += b", **WORKS_ON_TILE, expected=minus, differentiable=False
     ),
-    "an operand is computed between the loads": Form(
-        kernel(START, RANGE, indented(LOAD_B.format(k="k"), NEGATED, LOAD_A.format(k="k"), OF_R), STORE),
-        **WORKS_ON_TILE,
-        expected=minus,
+    "an operand is computed between the loads": form(
+        START, RANGE, indented(LOAD_B.format(k="k"), NEGATED, LOAD_A.format(k="k"), OF_R), STORE,
+        **WORKS_ON_TILE, expected=minus,
     ),
     "continue after an operand is computed": computed(NEGATED, *SKIP, expected=minus_even, differentiable=False),
     "continue before an operand is computed": computed(*SKIP, NEGATED, expected=minus_even, differentiable=False),
@@ -219,72 +192,39 @@ COMPUTED_FORMS: dict[str, Form] = {
     "an element of a loaded tile decides": computed(
         "if a[0, 0] * a[0, 0] < a.dtype(0.0):", "    break", product=PRODUCT, reason=ALL_BUFFERS, differentiable=False
     ),
-    "an operand is computed under a condition, in loads and product under another": Form(
-        kernel(
-            START,
-            RANGE,
-            "    if k % 32 == 0:",
-            indented(indented(LOAD_A.format(k="k"), LOAD_B.format(k="k"))),
-            "        if k % 64 == 0:",
-            "            b += b",
-            f"        {PRODUCT}",
-            STORE,
-        ),
-        reason=ALL_BUFFERS,
-        expected=lambda a, b: steps(lambda k: 2 * (k % 4 == 0) + (k % 4 == 2), a, b),
+    "an operand is computed under a condition, in loads and product under another": form(
+        START, RANGE,
+        "    if k % 32 == 0:",
+        indented(indented(LOAD_A.format(k="k"), LOAD_B.format(k="k"))),
+        "        if k % 64 == 0:",
+        "            b += b",
+        f"        {PRODUCT}", STORE,
+        reason=ALL_BUFFERS, expected=lambda a, b: steps(lambda k: 2 * (k % 4 == 0) + (k % 4 == 2), a, b),
         differentiable=False,
     ),
     "an operand is computed in an inner loop": computed(
-        "for _ in range(A.shape[0] // 32):",
-        "    b += b",
-        product=PRODUCT,
-        reason=ALL_BUFFERS,
-        expected=lambda a, b: 4 * (a @ b),
-        differentiable=False,
+        "for _ in range(A.shape[0] // 32):", "    b += b",
+        product=PRODUCT, reason=ALL_BUFFERS, expected=lambda a, b: 4 * (a @ b), differentiable=False,
     ),
-    "a computed operand in a loop in a loop": Form(
-        kernel(
-            START,
-            "for part in range(A.shape[1] // 64):",
-            indented(loop("for s in range(A.shape[0] // 16):", "(part * 4 + s) * 16", more=(NEGATED,), product=OF_R)),
-            STORE,
-        ),
-        reason=BUFFERS,
-        expected=minus,
+    "a computed operand in a loop in a loop": form(
+        START, "for part in range(A.shape[1] // 64):",
+        indented(loop("for s in range(A.shape[0] // 16):", "(part * 4 + s) * 16", more=(NEGATED,), product=OF_R)),
+        STORE, reason=BUFFERS, expected=minus,
     ),
-    "a computed operand in two loops of the same names": Form(
-        kernel(
-            START,
-            OTHER,
-            ranged(more=(NEGATED,), product=OF_R),
-            ranged(more=("r = b + b",), product="wp.tile_matmul(a, r, d)"),
-            *STORE_SUM,
-        ),
-        reason=BUFFERS,
-        expected=np.matmul,
-        loops=2,
+    "a computed operand in two loops of the same names": form(
+        START, OTHER, ranged(more=(NEGATED,), product=OF_R),
+        ranged(more=("r = b + b",), product="wp.tile_matmul(a, r, d)"), *STORE_SUM, reason=BUFFERS, loops=2,
     ),
-    "a computed operand in Warp's unrolled loop": Form(
-        kernel(START, loop("for k in range(3):", "k * 16", more=(NEGATED,), product=OF_R), STORE),
-        **WORKS_ON_TILE,
-        expected=lambda a, b: -(a[:, :48] @ b[:48]),
+    "a computed operand in Warp's unrolled loop": form(
+        START, loop("for k in range(3):", "k * 16", more=(NEGATED,), product=OF_R), STORE,
+        **WORKS_ON_TILE, expected=lambda a, b: -(a[:, :48] @ b[:48]),
     ),
     "a computed operand that is stored": computed(
-        NEGATED,
-        "wp.tile_store(C, r, offset=(i * 32, j * 32))",
-        state="register_accumulators",
-        code="writes_array",
-        expected=minus,
-        differentiable=False,
-        has_half=False,
+        NEGATED, "wp.tile_store(C, r, offset=(i * 32, j * 32))", **with_code("register_accumulators", "writes_array"),
+        expected=minus, differentiable=False, has_half=False,
     ),
     "a computed operand beside a native function": computed(
-        NEGATED,
-        "x = step_of_block(wp.int64(k))",
-        above=NATIVE,
-        state="register_accumulators",
-        code="unknown_effects",
-        expected=minus,
-        differentiable=False,
+        NEGATED, "x = step_of_block(wp.int64(k))", above=NATIVE,
+        **with_code("register_accumulators", "unknown_effects"), expected=minus, differentiable=False,
     ),
-}
+}  # fmt: skip

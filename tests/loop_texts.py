@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +84,11 @@ def kernel(*lines: str, above: str = "", options: str = "") -> str:
     return HEADER + above + KERNEL.format(options=options, body=indented(*lines))
 
 
+def form(*lines: str, above: str = "", **fields: Any) -> Form:
+    """A form whose kernel has these statements."""
+    return Form(kernel(*lines, above=above), **fields)
+
+
 def loop(head: str, k: str, *, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, b, c)") -> str:
     """The source of a loop that loads and multiplies."""
     return "\n".join([head, *(f"    {line}" for line in (LOAD_A.format(k=k), LOAD_B.format(k=k), *more, product))])
@@ -91,6 +97,16 @@ def loop(head: str, k: str, *, more: tuple[str, ...] = (), product: str = "wp.ti
 def ranged(*, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, b, c)") -> str:
     """The source of a loop over the columns of A."""
     return loop("for k in range(0, A.shape[1], 16):", "k", more=more, product=product)
+
+
+def product(statements: str, *, more: tuple[str, ...] = (), start: str = START, **fields: Any) -> Form:
+    """A form with one loop over the columns of A, whose products are ``statements``."""
+    return form(start, ranged(more=more, product=indented(statements).strip()), STORE, **fields)
+
+
+def with_code(state: str, code: str) -> dict[str, str]:
+    """The fields of a form whose loop is not pipelined."""
+    return {"state": state, "code": code}
 
 
 def with_transposed_b(text: str) -> str:
@@ -106,7 +122,8 @@ def steps(weight: Callable[[int], float], a: Matrix, b: Matrix) -> Matrix:
 
 
 RANGE = ranged()
-EXTRA = "double buffers of 4096 bytes lie in extra shared memory"
+TWO_BUFFERS = "double buffers of 4096 bytes"
+EXTRA = f"{TWO_BUFFERS} lie in extra shared memory"
 
 
 def even_steps(a: Matrix) -> Matrix:
