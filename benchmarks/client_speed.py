@@ -66,10 +66,7 @@ SETTINGS: dict[str, dict[str, str] | None] = {
 FIELDS = ("steps_per_second", "converged_worlds", "ncon_mean", "nefc_mean", "solver_niter_mean")  # of testspeed.py
 OF_WARM_RUNS = ("steps_per_second", "rounds", "kernels_us", "tile_kernel_us")  # too few steps in a cold run
 SHOWN = 4000  # characters of a failed program's output
-SIDES = {
-    "speed": ("warp", "tiles", "own"),
-    "starts": ("warp", "tiles", "all", "list", "warm", "store", "wheel"),
-}
+SIDES = {"speed": ("warp", "tiles", "own"), "starts": ("warp", "tiles", "all", "list", "warm", "store", "wheel")}
 PEER = "warp"
 TILES = (sys.executable, "-m", "warp_tiles")
 

@@ -168,13 +168,7 @@ def measure(row: Row, options: argparse.Namespace) -> runner.Row:
     return found | {"to_cublas": round(timed["cublas"].median_us / timed["tiles"].median_us, 3)}
 
 
-main = runner.command(
-    __doc__,
-    ROWS,
-    measure,
-    lambda options: torch_record(),
-    described=lambda row: str(row["tflops"]),
-)
+main = runner.command(__doc__, ROWS, measure, lambda options: torch_record(), described=lambda row: str(row["tflops"]))
 
 
 if __name__ == "__main__":

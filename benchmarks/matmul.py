@@ -146,10 +146,7 @@ def product(torch: Any, row: Row) -> Sides:
     x, y, z = (wp.from_torch(array) for array in (a, b, c))
     precision: Literal["tf32", "default"] = "tf32" if row.dtype == "tf32" else "default"
     peer = torch.bmm if row.batch > 1 else torch.matmul
-    runs = {
-        "tiles": lambda: warp_tiles.matmul(x, y, z, precision=precision),
-        "torch": lambda: peer(a, b, out=out),
-    }
+    runs = {"tiles": lambda: warp_tiles.matmul(x, y, z, precision=precision), "torch": lambda: peer(a, b, out=out)}
     return Sides(runs, lambda: runner.difference(c.double(), torch.matmul(a.double(), b.double())))
 
 

@@ -232,7 +232,7 @@ FORMS: dict[str, Form] = {
         + indented(LOAD_Q + "for again in range(Q.shape[0] // 32):", 4)
         + indented(START.replace(LOAD_Q, "") + LOOP, 8)
         + indented(BODY, 12)
-        + indented(STORE, 8),
+        + indented(STORE, 8)
     ),
     "a break before the loads": Form(
         kernel("if step == 128:\n    break\n" + BODY),
@@ -243,7 +243,7 @@ FORMS: dict[str, Form] = {
         kernel(
             start='pad = wp.tile_zeros(shape=20, dtype=float, storage="shared")\n' + START,
             store=STORE + "if i == 0:\n    wp.tile_store(L[1], pad, offset=0)\n",
-        ),
+        )
     ),
     "in a function": Form(
         replaced(
@@ -256,14 +256,13 @@ FORMS: dict[str, Form] = {
         kernel(
             start=START + "raised = wp.tile_zeros(shape=32, dtype=float)\n",
             store="wp.tile_store(L[1], raised, offset=i * 32)\n" + STORE,
-        ),
+        )
     ),
     "a branch": Form(kernel(BODY.replace(VALUES, "if step >= 0:\n    " + VALUES)), code="chain_with_branches"),
     "a load after a product": Form(kernel(LOAD_K + SCORES + LOAD_V + SOFTMAX + VALUES), code="load_after_product"),
     "a sum of columns": Form(kernel(BODY + "t = wp.tile_sum(s, axis=0)\n"), code="not_in_chain"),
     "another operation": Form(
-        kernel(BODY + "t = wp.tile_ones(shape=(16, 16), dtype=float, storage='shared')\nt += t\n"),
-        code="not_in_chain",
+        kernel(BODY + "t = wp.tile_ones(shape=(16, 16), dtype=float, storage='shared')\nt += t\n"), code="not_in_chain"
     ),
     "a broadcast row": Form(
         kernel(LOADS + SCORES + ROW + VALUES, store=STORE_O), code="not_in_chain", expected=with_rows_of_maxima

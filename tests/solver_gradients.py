@@ -250,10 +250,7 @@ CHAINS = {
     "a factor in place": (
         "q = a * a\n    wp.tile_cholesky_inplace(a)\n    r = a * a\n    wp.tile_cholesky_solve_inplace(a, b)\n    "
         "l = r + q\n    x = b",
-        lambda a, b: (
-            (factor := cholesky(a)) * factor + a * a,
-            solve(factor.T, solve(factor, b)),
-        ),
+        lambda a, b: ((factor := cholesky(a)) * factor + a * a, solve(factor.T, solve(factor, b))),
     ),
     "an upper factor in place": (
         'wp.tile_cholesky_inplace(a, fill_mode="upper")\n    l = a\n    '
@@ -263,10 +260,7 @@ CHAINS = {
     ),
     "one factor for two solves": (
         "l = wp.tile_cholesky(a)\n    y = wp.tile_cholesky_solve(l, b)\n    x = y * wp.tile_upper_solve(l, y)",
-        lambda a, b: (
-            factor := cholesky(a),
-            (y := solve(factor.T, solve(factor, b))) * solve(np.triu(factor), y),
-        ),
+        lambda a, b: (factor := cholesky(a), (y := solve(factor.T, solve(factor, b))) * solve(np.triu(factor), y)),
     ),
 }
 """Statements that make the tiles ``l`` and ``x`` of ``a`` and ``b``, and the same in NumPy."""

@@ -41,12 +41,7 @@ def kernels_text(dtype: str, shapes: list[tuple[int, int]]) -> str:
 def kernel_text(index: int, dtype: str, shape: tuple[int, int], body: str) -> str:
     n, columns = shape
     return KERNEL.format(
-        index=index,
-        dtype=dtype,
-        rank=2 if columns else 1,
-        n=n,
-        shape=shape if columns else n,
-        body=body,
+        index=index, dtype=dtype, rank=2 if columns else 1, n=n, shape=shape if columns else n, body=body
     )
 
 

@@ -66,7 +66,7 @@ def test_matmul() -> None:
     text = python("examples/matmul.py", "--size", "64").stdout
     found = dict(re.findall(r"^(.+) on .*: differs from NumPy by ([\d.e-]+) of", text, re.MULTILINE))
     assert set(found) == {
-        *("gelu(x @ w + bias)", "gradient of x", "gradient of w", "gradient of bias", "2 a^T @ b + c / 2"),
+        *("gelu(x @ w + bias)", "gradient of x", "gradient of w", "gradient of bias", "2 a^T @ b + c / 2")
     }
 
 

@@ -104,8 +104,7 @@ def test_a_row_may_be_bad_or_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "measured"),
-    [([], ["conditions", "loop a", "loop b", "small a", "closed"]), (["--build-only"], [])],
+    ("arguments", "measured"), [([], ["conditions", "loop a", "loop b", "small a", "closed"]), (["--build-only"], [])]
 )
 def test_cases_are_built_before_they_are_measured(
     arguments: list[str], measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -58,10 +58,7 @@ def test_a_module_with_a_stale_hash_is_loaded_again(hooks: Hooks) -> None:
 
 def test_a_plan_with_a_stale_hash_is_an_error(hooks: Hooks) -> None:
     stale = FakeModule(hooks.engine.choices(Settings(provider="scalar")))
-    with (
-        this_thread(planning=True),
-        pytest.raises(PlanError, match="settings changed while module module was being"),
-    ):
+    with this_thread(planning=True), pytest.raises(PlanError, match="settings changed while module module was being"):
         hooks._refuse_stale_hash(stale.builder)
     assert stale.modified
 

@@ -139,9 +139,6 @@ def test_a_call_that_returns_a_number_may_change_the_result_of_a_solver() -> Non
     solve, number = t.operation("tile_lower_solve_inplace", A, C, solver=0), Scalar("n")
     outer = t.function(t.call("f", P, results=(number,)), label="g", parameters=("p",))
     kernel = t.function(t.load(C), solve, t.call("g", C, results=(number,)))
-    for use, lost in (
-        (t.addition(P, D), {0: Rejected("result_changed", (1,))}),
-        (t.arithmetic(), {}),
-    ):
+    for use, lost in ((t.addition(P, D), {0: Rejected("result_changed", (1,))}), (t.arithmetic(), {})):
         inner = t.function(use, label="f", parameters=("p",))
         assert lost_results(t.module(inner, outer, kernel), {0}) == lost

@@ -7,18 +7,7 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from tests.codegen.decisions import (
-    FEW_ACCUMULATORS,
-    TARGET,
-    A,
-    B,
-    C,
-    D,
-    body,
-    decide_loop,
-    decide_loops,
-    outcome,
-)
+from tests.codegen.decisions import FEW_ACCUMULATORS, TARGET, A, B, C, D, body, decide_loop, decide_loops, outcome
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.macros import Hook
@@ -77,19 +66,13 @@ NEW_TILES: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "its reshape is added to itself": ((flat(t.addition(V, V)),), ADDED),
     "its reshape is added, and it is used": ((flat(t.addition(FLAT, V), uses(C)),), USES_NEW),
     "its reshape is added, and used behind the loop": ((flat(t.addition(FLAT, V)), uses(V)), USES_NEW),
-    "it is added, and reshaped": (
-        (flat(t.addition(D, C)),),
-        Rejected("new_tile_used", ("tile_reshape",)).at(9),
-    ),
+    "it is added, and reshaped": ((flat(t.addition(D, C)),), Rejected("new_tile_used", ("tile_reshape",)).at(9)),
     "its transpose is added": ((t.loop(FIRST, SECOND, FRESH, t.alias(V, C), t.addition(FLAT, V)),), ADDED),
     "a view of it is added": ((t.loop(FIRST, SECOND, FRESH, t.alias(V, C, "tile_view"), t.addition(FLAT, V)),), ADDED),
 }
 ONE_TILE: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "a variable alpha": ((factors(alpha=None),), ALPHA),
-    "an infinite alpha": (
-        (factors(alpha=float("inf")),),
-        Rejected("infinite_alpha", (float("inf"),)),
-    ),
+    "an infinite alpha": ((factors(alpha=float("inf")),), Rejected("infinite_alpha", (float("inf"),))),
     "beta is 0": ((factors(beta=0.0),), BETA),
     "a variable beta": ((factors(beta=None),), BETA),
     "C is A": ((t.loop(t.product(C, B, C)),), SHARED),
@@ -103,10 +86,7 @@ ONE_TILE: dict[str, tuple[tuple[Node, ...], Rejected]] = {
     "another use of C": ((t.loop(*body(), t.branch(uses(C))),), USES_C),
     "a use of a view of C": ((t.loop(*body(), t.branch(uses(t.view("v", C)))),), USES_C),
     "a use of unknown memory": ((t.loop(*body(), t.branch(uses(t.tile("u", memory=frozenset({"?"}))))),), USES_C),
-    "C is a result": (
-        (t.loop(t.zeros(C), *body()),),
-        Rejected("new_c"),
-    ),
+    "C is a result": ((t.loop(t.zeros(C), *body()),), Rejected("new_c")),
 }
 
 

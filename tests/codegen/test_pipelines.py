@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from tests.codegen.decisions import (
-    FEW_ACCUMULATORS,
-    A,
-    B,
-    C,
-    D,
-    body,
-    decide_loop,
-    decide_loops,
-    outcome,
-)
+from tests.codegen.decisions import FEW_ACCUMULATORS, A, B, C, D, body, decide_loop, decide_loops, outcome
 from tests.gemm.test_main_loop import fp32
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
 from warp_tiles.codegen.macros import Hook
@@ -270,10 +260,7 @@ def test_buffers_may_lie_in_several_c() -> None:
     assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", FEW_ACCUMULATORS)
     decision = decide_buffers(a, b, C, D)
     assert decision.state == "pipelined"
-    assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.buffers} == {
-        ("a", "c", 0),
-        ("b", "d", 0),
-    }
+    assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.buffers} == {("a", "c", 0), ("b", "d", 0)}
 
 
 def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:

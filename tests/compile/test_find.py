@@ -260,11 +260,7 @@ def test_headers_of_one_place_are_used_together(
     ("facts", "nvrtc", "reason"),
     [
         ({"cuda": 13050}, (12, 8), "NVRTC 12.8 does not read headers of CUDA 13"),
-        (
-            {"cuda": 13050, "cccl_version": 3_003_005},
-            (13, 5),
-            "CCCL 3.3, only with CCCL before 3.2",
-        ),
+        ({"cuda": 13050, "cccl_version": 3_003_005}, (13, 5), "CCCL 3.3, only with CCCL before 3.2"),
     ],
 )
 def test_headers_that_do_not_fit_are_named(

@@ -142,12 +142,7 @@ def warps_options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("options")
     result = subprocess.run(
         [sys.executable, "-c", _WARP_SCRIPT, str(folder), json.dumps(CASES)],
-        env={
-            **os.environ,
-            "WARP_DEBUG": "1",
-            "PYTHONPATH": str(ROOT),
-            "WARP_CACHE_PATH": str(folder / "warp"),
-        },
+        env={**os.environ, "WARP_DEBUG": "1", "PYTHONPATH": str(ROOT), "WARP_CACHE_PATH": str(folder / "warp")},
         capture_output=True,
         text=True,
         check=False,

@@ -14,15 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from warp_tiles.gemm.dispatch import (
-    Products,
-    Target,
-    Tile,
-    faster_scalar_path,
-    leading_dimension,
-    operand_of,
-    products,
-)
+from warp_tiles.gemm.dispatch import Products, Target, Tile, faster_scalar_path, leading_dimension, operand_of, products
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Precision, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.providers.cublasdx import promised
@@ -215,8 +207,7 @@ def test_an_unknown_dtype_is_refused_by_name(position: int, name: str, target: T
 
 
 @pytest.mark.parametrize(
-    "shapes",
-    [((4, 3), (5, 6), (4, 6)), ((4, 3), (3, 6), (5, 6)), ((4, 3), (3, 6), (4, 7)), ((4, 3), (3, 6), (6, 4))],
+    "shapes", [((4, 3), (5, 6), (4, 6)), ((4, 3), (3, 6), (5, 6)), ((4, 3), (3, 6), (4, 7)), ((4, 3), (3, 6), (6, 4))]
 )
 @pytest.mark.parametrize("target", [SM90, Target(None, 1)])
 def test_shapes_that_do_not_match_are_refused_with_the_shapes(

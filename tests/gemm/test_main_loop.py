@@ -275,8 +275,7 @@ def test_stages_and_products_in_flight(n: int, k: int, threads: int, stages: int
 
 
 @pytest.mark.parametrize(
-    ("registers", "products", "stages", "blocks"),
-    [(255, 1, 4, 1), (128, 1, 3, 2), (255, 2, 4, 1), (128, 2, 3, 2)],
+    ("registers", "products", "stages", "blocks"), [(255, 1, 4, 1), (128, 1, 3, 2), (255, 2, 4, 1), (128, 2, 3, 2)]
 )
 def test_the_register_limit_of_the_module(registers: int, products: int, stages: int, blocks: int) -> None:
     """64 accumulators and 32 registers of operands exceed those of two blocks of 256 threads."""
@@ -431,8 +430,7 @@ def test_products_in_flight_take_the_stages_that_they_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "stages", "in_flight", "resident"),
-    [(1, 12, 1, 1), (2, 6, 1, 2), (3, 4, 1, 3), (4, 3, 0, 4)],
+    ("blocks", "stages", "in_flight", "resident"), [(1, 12, 1, 1), (2, 6, 1, 2), (3, 4, 1, 3), (4, 3, 0, 4)]
 )
 def test_known_resident_blocks_share_all_memory(blocks: int, stages: int, in_flight: int, resident: int) -> None:
     found = loop_of(64, 64, 64, 128, choice=PipelineOverrides(blocks=blocks))

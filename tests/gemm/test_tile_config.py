@@ -21,8 +21,7 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "str": st.sampled_from(get_args(Instruction)), "bool": st.booleans(), "int": st.integers(1, 128),
 }  # fmt: skip
 configs = st.builds(
-    TileConfig,
-    **{item.name: _STRATEGIES[type(getattr(CONFIG, item.name)).__name__] for item in fields(TileConfig)},
+    TileConfig, **{item.name: _STRATEGIES[type(getattr(CONFIG, item.name)).__name__] for item in fields(TileConfig)}
 )
 
 

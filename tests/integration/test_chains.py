@@ -6,18 +6,7 @@ import pytest
 
 import warp_tiles
 from benchmarks.attention import Cell
-from tests.chain_forms import (
-    BODY,
-    FORMS,
-    LOADS,
-    SCORES,
-    SOFTMAX,
-    START,
-    STORE,
-    THREADS,
-    VALUES,
-    kernel,
-)
+from tests.chain_forms import BODY, FORMS, LOADS, SCORES, SOFTMAX, START, STORE, THREADS, VALUES, kernel
 from tests.integration.helpers import load
 from warp_tiles.plan.planning import PlannedLoop
 

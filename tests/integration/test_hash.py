@@ -325,10 +325,7 @@ def test_an_unknown_setting_in_the_environment_leaves_warp_alone(monkeypatch: py
     assert changed(before, attributes_of_warp()) == set()
 
 
-OPTED_OUT = [
-    (gemm(), {"enable_mathdx_gemm": False}),
-    (CHOLESKY, {"enable_mathdx_solver": False}),
-]
+OPTED_OUT = [(gemm(), {"enable_mathdx_gemm": False}), (CHOLESKY, {"enable_mathdx_solver": False})]
 
 
 @pytest.mark.parametrize(("text", "options"), OPTED_OUT, ids=["products", "solvers"])

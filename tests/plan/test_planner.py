@@ -332,9 +332,7 @@ def test_every_name_is_defined_by_a_declared_function(
 
 
 @given(modules())
-def test_the_plan_and_the_source_agree(
-    module: tuple[GeneratedModule, Mapping[GemmProblem, DeviceFunction]],
-) -> None:
+def test_the_plan_and_the_source_agree(module: tuple[GeneratedModule, Mapping[GemmProblem, DeviceFunction]]) -> None:
     generated_module, _ = module
     plan = resolve(generated_module.session, generated_module.called, ["k"], [])
     needed = {item.variant for item in plan.needed if item.variant is not None}

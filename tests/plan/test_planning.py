@@ -222,10 +222,7 @@ def test_solvers_have_the_limit_of_the_one_that_needs_most() -> None:
 def test_a_kernel_without_a_solver_has_no_limit_for_solvers() -> None:
     assert limit(planned(WIDE), kernels=("k", "other")) == (None, "")
     assert limit(planned(WIDE), planned(PRODUCT, "other"), kernels=("k", "other")) == (None, "")
-    assert limit(planned(WIDE), planned(WIDE, "other"), kernels=("k", "other")) == (
-        register_limit(WIDE),
-        SOLVERS,
-    )
+    assert limit(planned(WIDE), planned(WIDE, "other"), kernels=("k", "other")) == (register_limit(WIDE), SOLVERS)
     assert limit(planned(WIDE, provider="libmathdx")) == (None, "")
 
 

@@ -86,10 +86,7 @@ def hash_libraries_once(module: ModuleType) -> None:
     module._hash_file = hash_once  # type: ignore[attr-defined]
 
 
-_CHANGES = {
-    "warp._src.build": change_warp_build,
-    "warp_tiles.compile.toolchain": hash_libraries_once,
-}
+_CHANGES = {"warp._src.build": change_warp_build, "warp_tiles.compile.toolchain": hash_libraries_once}
 
 
 def _known_headers(module: ModuleType) -> str | None:

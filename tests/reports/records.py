@@ -111,15 +111,7 @@ FORWARD = built(BIG[Role.FORWARD], 1.0, 0.6)
 SMALL_BUILDS = (
     found(SMALL[Role.FORWARD], 1.05),
     built(SMALL[Role.ADJOINT_A], 1.05, 1.5, 0.4),
-    built(
-        SMALL[Role.ADJOINT_B],
-        1.05,
-        0.7,
-        0.4,
-        provider="cublasdx",
-        tile_config=None,
-        warnings=(WARNING,),
-    ),
+    built(SMALL[Role.ADJOINT_B], 1.05, 0.7, 0.4, provider="cublasdx", tile_config=None, warnings=(WARNING,)),
 )
 
 

@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import (
-    POLICIES,
-    PROVIDER_ORDER,
-    configure,
-    current,
-    from_environment,
-    layers,
-    override,
-    table,
-)
+from warp_tiles.settings import POLICIES, PROVIDER_ORDER, configure, current, from_environment, layers, override, table
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
 

@@ -62,8 +62,7 @@ def one_round(folder: Path, count: int, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("one", "0 failed, 1 builds, 0 requests\n"), ("fetch", "0 failed, 0 builds, 1 requests\n")],
+    ("kind", "expected"), [("one", "0 failed, 1 builds, 0 requests\n"), ("fetch", "0 failed, 0 builds, 1 requests\n")]
 )
 def test_one_build_or_one_request(tmp_path: Path, kind: str, expected: str) -> None:
     done = python("-m", "tests.store.test_crowd", tmp_path, PROCESSES, kind, NO_PROXY="127.0.0.1")
