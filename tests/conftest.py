@@ -110,13 +110,8 @@ def _state() -> dict[str, object]:
         from warp_tiles._warp.internals import find
 
         places = (
-            "build",
-            "codegen",
-            "codegen.Adjoint",
-            "context.Module",
-            "context.ModuleBuilder",
-            "context.ModuleHasher",
-        )
+            "build", "codegen", "codegen.Adjoint", "context.Module", "context.ModuleBuilder", "context.ModuleHasher",
+        )  # fmt: skip
         members = [(f"{place}.{name}", value) for place in places for name, value in vars(find(place)).items()]
         # a patch that is undone after disable() puts the hook back
         found["hooks"] = {name for name, value in members if _is_hook(value)}

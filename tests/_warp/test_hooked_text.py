@@ -47,14 +47,8 @@ def check_hooks(generated: GeneratedModule) -> None:
         for node in nodes:
             if isinstance(node, Operation):
                 hooked = (
-                    "tile_load",
-                    "tile_store",
-                    "tile_astype",
-                    "tile_map",
-                    "tile_zeros",
-                    "tile_transpose",
-                    TILE_ASSIGN,
-                )
+                    "tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros", "tile_transpose", TILE_ASSIGN,
+                )  # fmt: skip
                 is_operator = node.name in OPERATORS | {"add_inplace", "sub_inplace", COPY} and any(
                     isinstance(value, Tile) for value in node.operands
                 )

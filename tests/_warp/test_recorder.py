@@ -190,17 +190,10 @@ def test_functions_have_labels_and_the_effects_of_their_operations() -> None:
     calls = [one for one in function.operations() if one.name.endswith("()")]
     found = {one.name.removesuffix("()"): (one.callee, one.effect) for one in calls}
     expected = {
-        "number": Effect.NONE,
-        "sum_of": Effect.TILES,
-        "writes": Effect.WRITES,
-        "calls_writes": Effect.WRITES,
-        "native": Effect.ORDERED,
-        "calls_native": Effect.ORDERED,
-        "expression": Effect.NONE,
-        "replayed": Effect.UNKNOWN,
-        "of_array": Effect.UNKNOWN,
-        "of_tile": Effect.UNKNOWN,
-    }
+        "number": Effect.NONE, "sum_of": Effect.TILES, "writes": Effect.WRITES, "calls_writes": Effect.WRITES,
+        "native": Effect.ORDERED, "calls_native": Effect.ORDERED, "expression": Effect.NONE,
+        "replayed": Effect.UNKNOWN, "of_array": Effect.UNKNOWN, "of_tile": Effect.UNKNOWN,
+    }  # fmt: skip
     assert {name: effect for name, (_, effect) in found.items()} == expected
     for name in ("number", "sum_of", "writes", "calls_writes"):
         assert found[name][0] == name

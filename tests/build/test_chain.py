@@ -126,15 +126,11 @@ def test_the_plan_has_the_function_with_the_weaker_promises_of_cublasdx(bench: B
 @pytest.mark.parametrize(
     ("name", "variant", "field"),
     [
-        ("own", ODD, "threads=48"),
-        ("own", FEW, "threads=16"),
-        ("own", OLD, "arch=70"),
-        ("cublasdx", FEW, "threads=16"),
-        ("cublasdx", OLD, "arch=70"),
-        ("libmathdx", FEW, "threads=16"),
+        ("own", ODD, "threads=48"), ("own", FEW, "threads=16"), ("own", OLD, "arch=70"),
+        ("cublasdx", FEW, "threads=16"), ("cublasdx", OLD, "arch=70"), ("libmathdx", FEW, "threads=16"),
         ("libmathdx", OLD, "arch=70"),
     ],
-)
+)  # fmt: skip
 def test_the_error_of_a_named_provider_names_the_unsupported_field(
     bench: Bench, name: str, variant: GemmProblem, field: str
 ) -> None:

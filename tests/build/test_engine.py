@@ -256,14 +256,9 @@ def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
 
 
 CHANGES = (
-    {"register_accumulators": False},
-    {"async_copies": False},
-    {"main_loop": "mma"},
-    {"mathdx_opt_out": "own"},
-    {"solver_gradients": "own"},
-    {"linker": "warp"},
-    {"provider": "own"},
-)
+    {"register_accumulators": False}, {"async_copies": False}, {"main_loop": "mma"}, {"mathdx_opt_out": "own"},
+    {"solver_gradients": "own"}, {"linker": "warp"}, {"provider": "own"},
+)  # fmt: skip
 
 
 def test_the_settings_that_affect_code() -> None:

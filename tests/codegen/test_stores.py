@@ -165,16 +165,10 @@ def test_a_store_repeats_a_load() -> None:
         (t.load(D),),
     ],
     ids=[
-        "used later",
-        "a store between",
-        "a branch between",
-        "conditional",
-        "parameter",
-        "one dimension",
-        "no hook",
+        "used later", "a store between", "a branch between", "conditional", "parameter", "one dimension", "no hook",
         "copy",
     ],
-)
+)  # fmt: skip
 def test_other_loads(nodes: tuple[Node, ...]) -> None:
     assert count(*nodes, store()) == 0
 

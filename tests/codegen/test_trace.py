@@ -15,14 +15,10 @@ UNKNOWN = t.tile("u", memory=frozenset({"?"}))
 @pytest.mark.parametrize(
     ("tile", "owner"),
     [
-        (A, True),
-        (t.register("a"), False),
-        (t.parameter("a"), False),
-        (t.view("v", A), False),
-        (t.view("v", A, B), False),
-        (UNKNOWN, False),
+        (A, True), (t.register("a"), False), (t.parameter("a"), False), (t.view("v", A), False),
+        (t.view("v", A, B), False), (UNKNOWN, False),
     ],
-)
+)  # fmt: skip
 def test_an_owner_has_its_own_shared_memory(tile: Tile, owner: bool) -> None:
     assert tile.owner is owner
 
@@ -51,17 +47,10 @@ P, Q = t.parameter("p"), t.parameter("q")
 @pytest.mark.parametrize(
     ("calls", "overlap"),
     [
-        ([], False),
-        ([(A, B)], False),
-        ([(A, A)], True),
-        ([(A, B), (B, A)], False),
-        ([(A, B), (B, B)], True),
-        ([(A, t.view("v", A))], True),
-        ([(A, UNKNOWN)], True),
-        ([(A,)], True),
-        ([(A, Array("x"))], True),
+        ([], False), ([(A, B)], False), ([(A, A)], True), ([(A, B), (B, A)], False), ([(A, B), (B, B)], True),
+        ([(A, t.view("v", A))], True), ([(A, UNKNOWN)], True), ([(A,)], True), ([(A, Array("x"))], True),
     ],
-)
+)  # fmt: skip
 def test_overlap_of_parameters_is_decided_by_every_call(calls: list[tuple[Tile, ...]], overlap: bool) -> None:
     function = t.function(label="f", parameters=("p", "q"))
     kernels = (t.function(t.loop(t.call("f", *passed)), label=f"k{index}") for index, passed in enumerate(calls))

@@ -48,18 +48,10 @@ def flags_of(nvrtc: tuple[int, int] = NVRTC_12_9, output: str = "cubin", arch: i
 @pytest.mark.parametrize(
     ("level", "nvrtc", "expected"),
     [
-        (3, (12, 9), "0"),
-        (2, (12, 9), "min"),
-        (1, (12, 9), "mid"),
-        (0, (12, 9), "max"),
-        (0, (13, 0), "max"),
-        (0, (13, 1), "mid"),
-        (0, (13, 4), "mid"),
-        (7, (13, 4), "0"),
-        (0, (12, 8), None),
-        (3, (12, 4), None),
+        (3, (12, 9), "0"), (2, (12, 9), "min"), (1, (12, 9), "mid"), (0, (12, 9), "max"), (0, (13, 0), "max"),
+        (0, (13, 1), "mid"), (0, (13, 4), "mid"), (7, (13, 4), "0"), (0, (12, 8), None), (3, (12, 4), None),
     ],
-)
+)  # fmt: skip
 def test_optimization_levels(level: int, nvrtc: tuple[int, int], expected: str | None) -> None:
     found = [flag for flag in flags_of(nvrtc, optimization_level=level) if flag.startswith("--Ofast-compile")]
     assert found == ([f"--Ofast-compile={expected}"] if expected else [])
@@ -68,16 +60,11 @@ def test_optimization_levels(level: int, nvrtc: tuple[int, int], expected: str |
 @pytest.mark.parametrize(
     ("output", "arch", "level", "nvrtc", "expected"),
     [
-        ("cubin", 90, 3, (12, 9), True),
-        ("cubin", 120, 1, (12, 9), True),
-        ("cubin", 89, 3, (12, 9), False),
-        ("ptx", 90, 3, (12, 9), False),
-        ("cubin", 90, 0, (12, 9), False),
-        ("cubin", 90, 0, (12, 8), True),
-        ("cubin", 90, 3, (12, 6), False),
-        ("cubin", 90, 3, (13, 0), False),
+        ("cubin", 90, 3, (12, 9), True), ("cubin", 120, 1, (12, 9), True), ("cubin", 89, 3, (12, 9), False),
+        ("ptx", 90, 3, (12, 9), False), ("cubin", 90, 0, (12, 9), False), ("cubin", 90, 0, (12, 8), True),
+        ("cubin", 90, 3, (12, 6), False), ("cubin", 90, 3, (13, 0), False),
     ],
-)
+)  # fmt: skip
 def test_the_texture_workaround(output: str, arch: int, level: int, nvrtc: tuple[int, int], expected: bool) -> None:
     found = flags_of(nvrtc, output, arch, optimization_level=level)
     assert ("--define-macro=WP_WORKAROUND_CUDA_TEXTURE_CUBIN" in found) is expected

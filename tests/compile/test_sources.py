@@ -32,12 +32,9 @@ def test_a_closure_names_files_as_they_are_included(tmp_path: Path) -> None:
     inc = tree(tmp_path / "inc", lib__a='#include "b.h"\n', lib__b="#include <c.h>", c="", unused="")
     closure = include_closure(src / "top.h", [src, inc])
     assert closure == {
-        "top.h": src / "top.h",
-        "local.h": src / "local.h",
-        "lib/a.h": inc / "lib/a.h",
-        "lib/b.h": inc / "lib/b.h",
+        "top.h": src / "top.h", "local.h": src / "local.h", "lib/a.h": inc / "lib/a.h", "lib/b.h": inc / "lib/b.h",
         "c.h": inc / "c.h",
-    }
+    }  # fmt: skip
 
 
 def test_cycles_end_and_missing_headers_are_left_out(tmp_path: Path) -> None:

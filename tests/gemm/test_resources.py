@@ -257,17 +257,10 @@ def test_every_architecture_was_compiled_from_own_code_in_less_than_three_times_
 @pytest.mark.parametrize(
     ("value", "arch"),
     [
-        (90, 90),
-        ("90", 90),
-        ("sm_90", 90),
-        ("sm_90a", 90),
-        ("90a", 90),
-        ("9.0", 90),
-        ("9.0a", 90),
-        (" 12.1 ", 121),
+        (90, 90), ("90", 90), ("sm_90", 90), ("sm_90a", 90), ("90a", 90), ("9.0", 90), ("9.0a", 90), (" 12.1 ", 121),
         ("sm_120f", 120),
     ],
-)
+)  # fmt: skip
 def test_an_architecture_has_several_spellings(value: int | str, arch: int) -> None:
     assert parse_arch(value) == arch
 

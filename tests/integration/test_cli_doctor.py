@@ -20,17 +20,8 @@ from warp_tiles.gemm.hardware import MULTIPROCESSORS
 def test_doctor(tmp_path: Path) -> None:
     findings = {item["subject"]: item for item in json_of(command("doctor", cache=tmp_path / "lto"))["findings"]}
     assert set(findings) >= {
-        "python",
-        "platform",
-        "warp",
-        "internals",
-        "toolchain",
-        "archs",
-        "headers",
-        "gpu",
-        "settings",
-        "cache",
-    }
+        "python", "platform", "warp", "internals", "toolchain", "archs", "headers", "gpu", "settings", "cache",
+    }  # fmt: skip
     assert {item["state"] for item in findings.values()} <= {"ok", "note"}
     assert "NVRTC" in findings["toolchain"]["detail"]
     assert findings["archs"]["detail"].startswith("Warp and NVRTC know sm_75, ")

@@ -71,13 +71,9 @@ def test_a_helper_of_only_forward_only_kernels() -> None:
     found = plan(HELPER + caller("first", FORWARD_ONLY) + caller("second", FORWARD_ONLY) + gemm("other", 8, 8, 8))
     by_function = {(v.function, v.role.value): v.needed for v in found.variants}
     assert by_function == {
-        ("helper", "forward"): True,
-        ("helper", "adjoint_a"): False,
-        ("helper", "adjoint_b"): False,
-        ("other", "forward"): True,
-        ("other", "adjoint_a"): True,
-        ("other", "adjoint_b"): True,
-    }
+        ("helper", "forward"): True, ("helper", "adjoint_a"): False, ("helper", "adjoint_b"): False,
+        ("other", "forward"): True, ("other", "adjoint_a"): True, ("other", "adjoint_b"): True,
+    }  # fmt: skip
     skipped = next(v for v in found.variants if not v.needed)
     assert sorted(skipped.kernels) == ["first", "second"]
     assert "'first'" in skipped.reason

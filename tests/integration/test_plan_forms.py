@@ -199,13 +199,10 @@ def test_the_module_option_warp_tiles_provider() -> None:
 @pytest.mark.parametrize(
     ("threads", "policy", "provider"),
     [
-        (16, "auto", "scalar"),
-        (31, "auto", "scalar"),
-        (33, "auto", "cublasdx"),
-        (33, "fast", "scalar"),
+        (16, "auto", "scalar"), (31, "auto", "scalar"), (33, "auto", "cublasdx"), (33, "fast", "scalar"),
         (64, "fast", "own"),
     ],
-)
+)  # fmt: skip
 def test_the_block_size_decides_the_provider(threads: int, policy: str, provider: str) -> None:
     with warp_tiles.override(policy=policy):
         found = plan(gemm(), block_dim=threads)

@@ -177,13 +177,10 @@ def test_a_loop_has_the_limit_of_two_blocks_if_they_fit(
 @pytest.mark.parametrize(
     ("arch", "dynamic_bytes", "expected"),
     [
-        (80, 80_000, TWO),
-        (80, 82_000, (None, "")),
-        (86, 50_000, (None, "")),
-        (90, 112_000, TWO),
+        (80, 80_000, TWO), (80, 82_000, (None, "")), (86, 50_000, (None, "")), (90, 112_000, TWO),
         (90, 116_000, (None, "")),
     ],
-)
+)  # fmt: skip
 def test_a_limit_for_two_blocks_follows_from_the_memory_of_the_kernels(
     arch: int, dynamic_bytes: int, expected: tuple[int | None, str]
 ) -> None:
@@ -269,14 +266,10 @@ def test_products_beside_a_solver_have_the_registers_that_their_instruction_need
 @pytest.mark.parametrize(
     ("n", "dtype", "registers"),
     [
-        (16, "float32", 64),
-        (15, "float64", 64),
-        (16, "float64", 128),
-        (32, "float32", 96),
-        (32, "float64", 128),
+        (16, "float32", 64), (15, "float64", 64), (16, "float64", 128), (32, "float32", 96), (32, "float64", 128),
         (48, "float64", 128),
     ],
-)
+)  # fmt: skip
 def test_factors_beside_a_loop_have_registers_for_a_row(n: int, dtype: DType, registers: int) -> None:
     matrix = Operand(dtype, "row_major", n, 16)
     factor = planned(SolverVariant("cholesky", n, n, (matrix, matrix), False, 128, 90))

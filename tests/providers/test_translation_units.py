@@ -58,26 +58,11 @@ def macros(variant: GemmProblem) -> dict[str, str]:
 
 def test_macros_of_a_packed_variant() -> None:
     assert macros(BASE) == {
-        "SYMBOL": BASE.symbol,
-        "M": "24",
-        "N": "20",
-        "K": "16",
-        "A_DTYPE": "__half",
-        "A_ROW_MAJOR": "1",
-        "B_DTYPE": "__nv_bfloat16",
-        "B_ROW_MAJOR": "0",
-        "C_DTYPE": "float",
-        "C_ROW_MAJOR": "1",
-        "LDA": "0",
-        "LDB": "0",
-        "LDC": "0",
-        "ALIGN_A": "16",
-        "ALIGN_B": "8",
-        "ALIGN_C": "4",
-        "TF32": "0",
-        "THREADS": "128",
+        "SYMBOL": BASE.symbol, "M": "24", "N": "20", "K": "16", "A_DTYPE": "__half", "A_ROW_MAJOR": "1",
+        "B_DTYPE": "__nv_bfloat16", "B_ROW_MAJOR": "0", "C_DTYPE": "float", "C_ROW_MAJOR": "1", "LDA": "0",
+        "LDB": "0", "LDC": "0", "ALIGN_A": "16", "ALIGN_B": "8", "ALIGN_C": "4", "TF32": "0", "THREADS": "128",
         "SM": "900",
-    }
+    }  # fmt: skip
 
 
 def test_an_explicit_leading_dimension_sets_all_and_omits_alignments() -> None:

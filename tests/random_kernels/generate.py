@@ -94,12 +94,9 @@ class _Drawing:
         self.shape = shape = w.pick({"loop": 7, "nested": 1.3, "two loops": 1, "no loop": 0.8, "function": 2})
         w.feature(f"shape {shape}")
         {
-            "loop": self._loop,
-            "nested": self._nested,
-            "two loops": self._two_loops,
-            "no loop": self._no_loop,
+            "loop": self._loop, "nested": self._nested, "two loops": self._two_loops, "no loop": self._no_loop,
             "function": self._function,
-        }[shape]()
+        }[shape]()  # fmt: skip
         for c in self.sums:
             self.use(c)
         source = self._module()

@@ -105,21 +105,11 @@ def test_a_bad_environment_does_not_leave_an_override_behind(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
     [
-        ("0", 0),
-        ("500", 500),
-        (500, 500),
-        (4e9, 4_000_000_000),
-        ("1B", 1),
-        ("2kB", 2000),
-        ("2 KB", 2000),
-        ("3MB", 3_000_000),
-        ("1.5GB", 1_500_000_000),
-        ("2KiB", 2048),
-        ("0.5MiB", 524_288),
-        ("1.1KiB", 1126),
+        ("0", 0), ("500", 500), (500, 500), (4e9, 4_000_000_000), ("1B", 1), ("2kB", 2000), ("2 KB", 2000),
+        ("3MB", 3_000_000), ("1.5GB", 1_500_000_000), ("2KiB", 2048), ("0.5MiB", 524_288), ("1.1KiB", 1126),
         (" 4 gib ", 4 * 1024**3),
     ],
-)
+)  # fmt: skip
 def test_sizes(text: object, size_bytes: int) -> None:
     assert parse_size("size", text) == size_bytes
 

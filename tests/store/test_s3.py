@@ -49,12 +49,9 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     import boto3
 
     settings = {
-        **ACCESS,
-        "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT": endpoint,
+        **ACCESS, "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT": endpoint,
         "AWS_ALLOW_HTTP": "true",
-    }
+    }  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     name = f"store-{next(_numbers)}"

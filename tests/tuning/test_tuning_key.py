@@ -29,13 +29,9 @@ ENVIRONMENTS = st.builds(
 )
 KEYS = st.builds(TuningKey.of, TEXT, st.dictionaries(TEXT, SCALARS, max_size=5), TEXT, ENVIRONMENTS)
 OTHER_ENVIRONMENT: dict[str, Any] = {
-    "device": "NVIDIA B200",
-    "arch": 100,
-    "multiprocessors": 114,
-    "warp": "1.18.0",
-    "warp_tiles": "0.3.0",
+    "device": "NVIDIA B200", "arch": 100, "multiprocessors": 114, "warp": "1.18.0", "warp_tiles": "0.3.0",
     "measurement": 2,
-}
+}  # fmt: skip
 SOFT = {"driver": "13.1", "warp": "1.19.5"}
 
 
