@@ -131,24 +131,17 @@ def compared(sides: Mapping[str, dict[str, Any]]) -> Row:
     launched = [[(row["kernels"], row["threads"]) for row in sides[side]["rows"]] for side in SIDES]
     if launched[0] != launched[1]:
         raise LeftOut("the sides launched different modules")
-    fields = ("cpu_s", "wall_s", "cubin_bytes", "mathdx_builds", "functions")
-    tile_rows = [
-        {"first_kernel": pair[0]["kernels"][0], "threads": pair[0]["threads"]}
-        | {side: {field: row[field] for field in fields} for side, row in zip(SIDES, pair)}
-        for pair in zip(*(sides[side]["rows"] for side in SIDES))
-        if pair[0]["functions"]
-    ]
+    with_functions = [pair for pair in zip(*(sides[side]["rows"] for side in SIDES)) if pair[0]["functions"]]
     totals = ("cpu_s", "wall_s", "setup_cpu_s", "cubin_bytes", "mathdx_builds", "own_builds")
-    tile_cpu = {side: round(sum(row[side]["cpu_s"] for row in tile_rows), 3) for side in SIDES}
+    tile_cpu = {side: round(sum(pair[n]["cpu_s"] for pair in with_functions), 3) for n, side in enumerate(SIDES)}
     return {
         **{side: {field: sides[side][field] for field in totals} for side in SIDES},
         "ratio": round(sides["warp"]["cpu_s"] / sides["tiles"]["cpu_s"], 2),
         "modules": sides["warp"]["modules"],
         "tile_modules": {
-            "modules": len(tile_rows),
+            "modules": len(with_functions),
             "cpu_s": tile_cpu,
-            "ratio": round(tile_cpu["warp"] / tile_cpu["tiles"], 2) if tile_rows else None,
-            "rows": tile_rows,
+            "ratio": round(tile_cpu["warp"] / tile_cpu["tiles"], 2) if with_functions else None,
         },
         "versions": sides["warp"]["versions"],
     }

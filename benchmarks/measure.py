@@ -69,7 +69,7 @@ class Job:
 
 
 _CHILD = """
-import json, resource, sys, time
+import json, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 job = json.loads(sys.stdin.read())
@@ -101,20 +101,12 @@ with ThreadPoolExecutor(min(4, len(modules))) as pool:
     cubins = list(pool.map(build, modules))
 seconds = time.perf_counter() - start
 records = warp_tiles.report()["modules"] if job["tiles"] else []
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-if job["tiles"]:
-    warp_tiles.disable()
-    peak = max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 print(json.dumps({
     "seconds": round(seconds, 3),
     "cubin_bytes": sum(Path(c).stat().st_size for c in cubins),
-    "peak_process_mb": round(peak / 1024),
     "lto_builds": sum(r.get("lto_builds", 0) for r in records),
-    "lto_hits": sum(r.get("lto_hits", 0) for r in records),
-    "found": sum(r.get("found", False) for r in records),
     "lto_bytes": sum(r.get("lto_bytes", 0) for r in records),
     "linkers": sorted({r["linker"] for r in records}),
-    "phases_s": {p["name"]: round(p["seconds"], 3) for p in records[0]["phases"]} if len(records) == 1 else {},
 }))
 """
 
@@ -123,8 +115,7 @@ def build(job: Job) -> dict[str, Any]:
     """Run a job in a fresh process.
 
     Returns:
-        Seconds from importing warp_tiles, or from enabling it if it is imported, to the last cubin, bytes, counts, and
-        the peak memory of the largest process.
+        Seconds from importing warp_tiles, or from enabling it if it is imported, to the last cubin, bytes and counts.
     """
     for folder in (job.warp_cache, job.tiles_cache, job.out):
         Path(folder).mkdir(parents=True, exist_ok=True)
