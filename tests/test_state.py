@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ def test_a_test_that_leaves_state_behind_fails(pytester: pytest.Pytester, monkey
 def test_the_longest_files_exist() -> None:
     root = Path(__file__).resolve().parent.parent
     assert [name for name in LONGEST_FIRST if not (root / name).is_file()] == []
+
+
+def test_no_folder_with_tests_is_left_out(pytestconfig: pytest.Config) -> None:
+    tests = Path(__file__).resolve().parent
+    folders = {part for path in tests.rglob("test_*.py") for part in path.relative_to(tests).parts[:-1]}
+    assert "build" in folders
+    assert [
+        name for name in folders for pattern in pytestconfig.getini("norecursedirs") if fnmatch(name, pattern)
+    ] == []
 
 
 def test_the_modules_that_a_test_run_changes_exist() -> None:
