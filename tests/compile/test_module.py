@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warp._src import build
 
 from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest, LinkRequest
 from warp_tiles.compile.find import Toolchain
@@ -125,7 +126,6 @@ for name, case in json.loads(sys.argv[2]).items():
 @pytest.fixture(scope="module")
 def warps_options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The options that Warp's own LTO path gives to NVRTC for each case, from Warp's debug output."""
-    pytest.importorskip("warp")
     folder = tmp_path_factory.mktemp("options")
     result = subprocess.run(
         [sys.executable, "-c", _WARP_SCRIPT, str(folder), json.dumps(CASES)],
@@ -199,7 +199,6 @@ def test_another_nvrtc_changes_only_two_options(name: str, warps_options: dict[s
 
 
 def test_every_keyword_of_this_warp_is_known() -> None:
-    build = pytest.importorskip("warp._src.build")
     parameters = inspect.signature(build.build_cuda).parameters
     assert set(parameters) - {"cu_path", "arch", "output_path"} <= KNOWN_KEYWORDS
 

@@ -296,7 +296,6 @@ def test_a_thread_that_holds_the_lock_of_the_code_generator_does_not_wait(device
     assert len(device.loaded) == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork()")
 def test_a_forked_child_gets_the_lock_of_the_code_generator(device: StandIn) -> None:
     lock, held, release = find("codegen._codegen_lock"), threading.Event(), threading.Event()
 

@@ -114,7 +114,6 @@ def problems_of(root: Path) -> dict[str, list[str]]:
     return {name: [problem.path for problem in cache.problems] for name, cache in caches.items()}
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
 class TestTrust:
     @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
     def test_a_folder_that_others_can_write_is_refused(self, root: Path, mode: int) -> None:
@@ -200,7 +199,6 @@ def test_the_default_root_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPa
     assert not default_root().exists()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs resource limits")
 def test_on_a_full_disk_only_the_caching_is_lost(root: Path) -> None:
     fill(Cache(root), "a")
     code = f"""

@@ -461,7 +461,6 @@ def test_a_build_after_disable_is_warps(everything: Path) -> None:
     assert any(name.endswith("cubin") for name in built)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_has_workers_of_its_own(everything: Path) -> None:
     compiled(load(text(1)), everything / "parent")
     with warnings.catch_warnings():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import stat
 import warnings
@@ -77,7 +76,6 @@ def test_files_are_readable_json_named_after_subject_and_key(records: RecordStor
     assert path.read_text().count("\n") > 10
 
 
-@pytest.mark.skipif(os.name == "nt", reason="permissions are those of POSIX")
 @pytest.mark.parametrize(("shared", "folder", "file"), [(False, 0o700, 0o600), (True, 0o2770, 0o660)])
 def test_folders_and_files_have_the_permissions_of_the_cache(
     tmp_path: Path, shared: bool, folder: int, file: int
@@ -440,7 +438,6 @@ class TestUnusable:
         with pytest.raises(RecordError, match="cannot be changed"):
             stuck.import_(bundle)
 
-    @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions are those of POSIX")
     def test_a_folder_that_others_can_write_is_not_used_unless_shared(self, records: RecordStore) -> None:
         records.merge(key(), [A])
         records.root.chmod(0o777)

@@ -163,7 +163,6 @@ def test_a_timeout_applies_between_processes_and_a_killed_search_frees_its_key(r
     process.join(10)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside a thread is the case under test
 @pytest.mark.filterwarnings("ignore:warp_tiles. searches are not coordinated")
 def test_a_forked_child_does_not_wait_for_its_parents_thread(records: RecordStore) -> None:
