@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import warp as wp
 
-from benchmarks import attention, client_speed, counters, gemm, runner
+from benchmarks import attention, client_speed, counters, runner
 from benchmarks.result_values import at
 from benchmarks.speed.builds import import_kernels
-from benchmarks.speed.cells import BYTES, ENTRIES, PARTS, Entry
+from benchmarks.speed.cells import BYTES, ENTRIES, PARTS, Entry, Part
 from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
 from warp_tiles.gemm import main_loop
 from warp_tiles.gemm.dispatch import faster_scalar_path
@@ -23,7 +23,7 @@ SHARED_MEMORY_BYTES = 227 * 1024  # the limit of a block on sm_90
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=lambda part: part.name)
-def test_cells_have_unique_names_and_fit_shared_memory(part: gemm.Part) -> None:
+def test_cells_have_unique_names_and_fit_shared_memory(part: Part) -> None:
     assert len({entry.name for entry in part.entries}) == len(part.entries)
     for entry in part.entries:
         cell = entry.ours
