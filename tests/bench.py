@@ -1,7 +1,5 @@
 """A test bench: an engine with a fake toolchain and compiler, and a real cache. Several test modules use it."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Mapping

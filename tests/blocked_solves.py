@@ -5,8 +5,6 @@ of all right-hand sides. ``invert_N(L, identity, size, X, inverse)`` inverts L L
 of tiles. ``substitute_N(L, b, size, y)`` solves L y = b for vectors.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 MOST = 64  # rows of a matrix, at most

@@ -4,8 +4,6 @@ Each form is a kernel ``attend(Q, K, V, O, L)`` of blocks of 32 rows of Q, which
 computes softmax(Q K^T) V and the sums of the softmax, or another function of Q, K and V.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Forms of loops that compute operands of their products, such as J^T D J, see :mod:`tests.loop_forms`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

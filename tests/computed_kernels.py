@@ -1,7 +1,5 @@
 """Kernels that store computed tiles, in several forms. Tests on the emulator and on a GPU use them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

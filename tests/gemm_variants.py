@@ -1,7 +1,5 @@
 """A hypothesis strategy for GEMM variants of every kind that Warp requests."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 from hypothesis import strategies as st

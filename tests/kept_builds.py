@@ -3,8 +3,6 @@
 A build takes more than ten seconds, whatever the size of the product. The processes keep their own empty caches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Each form is a kernel ``multiply(A, B, C)`` of 32x32 tiles over K = 320 in steps
 ``expected(A, B)``. A and B are arrays of 64 x 320 and 320 x 64 elements; a transposed B has 64 x 320.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sources of kernels with one loop of products, for :mod:`tests.loop_forms`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Forms of loops that call native functions, see :mod:`tests.loop_forms`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.loop_texts import START, STORE, Form, form, loop, ranged, with_code

@@ -1,7 +1,5 @@
 """Long series of cases: a run has the first ones, and a longer run has all, with marks ``slow`` or ``nightly``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels that multiply one pair of tiles, in every form that Warp accepts. Several test modules use them."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import tempfile

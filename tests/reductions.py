@@ -1,7 +1,5 @@
 """A kernel that reduces the rows of a tile. Tests on the emulator and on a GPU use it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

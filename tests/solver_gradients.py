@@ -1,7 +1,5 @@
 """Kernels with one solver builtin on dense, transposed and padded tiles, and the gradients of their operands."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Kernels of solver functions, and what they compute, in NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loops of products that load into stages, with the expected results. Several test modules use them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The pictures and means of the benchmarks: their values, and that they are those of the results."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

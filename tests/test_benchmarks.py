@@ -1,7 +1,5 @@
 """The parts of the benchmarks that need no GPU: cells and summaries."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The repository passes its formatter, its linter and its type checker. A missing tool is a failure."""
 
-from __future__ import annotations
-
 from tests.interpreter import python
 
 

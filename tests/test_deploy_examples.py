@@ -3,8 +3,6 @@
 test_printed_commands.py runs their commands.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The documentation: links and paths exist, and the tables of settings, calls and commands match the code."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Errors: their parts, their tree, and pickling."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

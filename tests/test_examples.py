@@ -1,7 +1,5 @@
 """The examples, and the commands of the README."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The layers of the package: a folder imports only lower layers, lazy and type-only imports included."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The benchmark of other architectures' limits: padded blocks, rows and tables. No GPU."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The measured tables and values of the pages are those that benchmarks/pages.py writes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

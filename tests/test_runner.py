@@ -1,7 +1,5 @@
 """The runner of benchmarks: repeats that alternate, summaries, files of results. A clock is a list."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The site of the documentation: its navigation, what is made from the code, and the tutorial."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

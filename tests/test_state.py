@@ -1,7 +1,5 @@
 """Tests pass in any order: a process runs several scripts, and tests leave no state behind."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from fnmatch import fnmatch

@@ -1,7 +1,5 @@
 """Each message that docs/troubleshooting.md quotes is one that the code can issue."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Waits for what other threads and processes do, and calls in several threads at once."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Kernels that are a product of whole arrays, and kernels that are more or less than one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 KERNEL = """

@@ -1,7 +1,5 @@
 """Modules from Warp's code generator, with warp_tiles and without."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Scalars that a call or a loop changes are no constants, so views that may overlap and such factors stay Warp's."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The generated source: hooks, sources without hooks, and Warp's own text outside the hooks."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scripts whose launches are noted: what Warp's functions do meanwhile, and that everything is restored."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What single functions need of Warp's internals: tapes and types of values."""
 
-from __future__ import annotations
-
 import pytest
 import warp as wp
 

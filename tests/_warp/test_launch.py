@@ -1,7 +1,5 @@
 """Launches that are packed once and repeated with other memory."""
 
-from __future__ import annotations
-
 import copy
 import threading
 import types

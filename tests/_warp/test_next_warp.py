@@ -3,8 +3,6 @@
 Each change that Warp has announced is simulated, so that a change of meaning is noticed and not only a missing name.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import threading

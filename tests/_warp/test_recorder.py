@@ -1,7 +1,5 @@
 """Recorded traces of real kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

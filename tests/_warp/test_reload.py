@@ -1,7 +1,5 @@
 """A module whose hash was computed under other settings is neither built nor planned."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

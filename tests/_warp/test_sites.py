@@ -1,7 +1,5 @@
 """The call of Warp's own builder: libmathdx gets the whole variant."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A newer Warp whose code generator cannot be traced: products are served, and loops stay as Warp generates them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The chain of providers: their order, refused variants, what follows a failed build, and the messages."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from concurrent.futures import wait

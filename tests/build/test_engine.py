@@ -1,7 +1,5 @@
 """From variants to artifacts: one build each, hits, resources created at their first use."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Executors of the user: what travels to a worker, whose answer counts, and errors of the executor."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Callable, Iterator

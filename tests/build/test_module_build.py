@@ -1,7 +1,5 @@
 """Builds of one module: the choice of the linker, and the changes of the source after a fallback."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace

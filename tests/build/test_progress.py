@@ -1,7 +1,5 @@
 """The progress bar: on a terminal or on request only, and without effect on a build."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

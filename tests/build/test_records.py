@@ -1,7 +1,5 @@
 """Records of plans, builds and links, as JSON, and the times of their steps."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A scheduler in this process, and two worker processes that a test may kill."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Builds by the processes of a real Dask cluster: equal results, workers that are killed, and workers that differ."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """``--scheduler`` and lists of architectures on the command line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

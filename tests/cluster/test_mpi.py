@@ -1,7 +1,5 @@
 """Builds by the ranks of an MPI job, through ``mpi4py.futures``."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

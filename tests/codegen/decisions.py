@@ -1,7 +1,5 @@
 """Loop decisions for hand-written traces, and the tiles of these traces. Shared by the tests of this folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Generated modules written by hand, for the tests of plans, of finished sources and of builds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which stores take the accumulators of a loop from registers, decided from hand-written traces."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.codegen import traces as t

@@ -1,7 +1,5 @@
 """Adjoints that wait for each other, and products that a reverse loop need not repeat."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Assignments of tiles that nobody reads leave the trace; all others stay."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.codegen import traces as t

@@ -1,7 +1,5 @@
 """Asynchronous loads, and the statements that wait for them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Loops that keep accumulators in registers, decided from hand-written traces: a test for each reason."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

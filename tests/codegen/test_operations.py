@@ -1,7 +1,5 @@
 """Affine expressions agree with integers; the effects of builtins and functions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """Pipelined loops, decided from hand-written traces: a test for each reason, and the placement of double buffers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

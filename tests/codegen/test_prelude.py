@@ -1,7 +1,5 @@
 """The prelude of a generated source. No other code handles generated source as text."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

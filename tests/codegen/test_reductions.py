@@ -1,7 +1,5 @@
 """Which reductions of rows threads compute alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Reverse passes of loops that load into stages, decided from hand-written traces: a test for each reason."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loops that load into stages, decided from hand-written traces: where the stages lie, and a test for each reason."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

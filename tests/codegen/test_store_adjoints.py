@@ -1,7 +1,5 @@
 """Which adjoints of stores are computed in bands, decided from hand-written traces, and their code."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.codegen import traces as t

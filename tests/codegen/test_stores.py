@@ -1,7 +1,5 @@
 """Which stores of computed tiles compute the tile themselves, decided from hand-written traces."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.codegen import traces as t

@@ -1,7 +1,5 @@
 """Traces: owners of memory, tiles that may overlap, and the order of operations and loops."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.codegen import traces as t

@@ -1,7 +1,5 @@
 """Views of one tile are disjoint only if the bounds of the loops around prove it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hand-written traces, for the tests of decisions."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from typing import Any, Literal

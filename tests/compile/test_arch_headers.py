@@ -1,7 +1,5 @@
 """Instructions of tensor copies, of every rank: NVRTC compiles and assembles them."""
 
-from __future__ import annotations
-
 import pytest
 
 from warp_tiles.compile.find import find_toolchain

@@ -1,7 +1,5 @@
 """The toolchain: its values, the search, and the errors for missing parts."""
 
-from __future__ import annotations
-
 import ctypes.util
 import importlib.machinery
 import importlib.util

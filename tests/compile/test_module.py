@@ -1,7 +1,5 @@
 """Options and links of whole modules: Warp's options are kept, and Warp links what warp_tiles cannot."""
 
-from __future__ import annotations
-
 import ctypes
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Compiler processes: results, errors and crashes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The interface that a product of tiles in stage buffers has to have, ``kernels/module/product.cuh``."""
 
-from __future__ import annotations
-
 import pytest
 
 from warp_tiles.compile import sources

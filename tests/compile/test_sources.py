@@ -1,7 +1,5 @@
 """Device sources: every file that they can include, by the name of its include, and their flattened text."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

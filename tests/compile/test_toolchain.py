@@ -1,7 +1,5 @@
 """The stored toolchain and the digests of its files: when they are reused, and when the search is repeated."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@
 Needs no GPU. The table has a row for each instruction, number of accumulators and class of architectures.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

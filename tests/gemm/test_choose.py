@@ -3,8 +3,6 @@
 The weights are fitted to times on an H200 (docs/templates.md). ``tests/golden`` has what they choose for its products.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

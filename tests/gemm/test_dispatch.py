@@ -1,7 +1,5 @@
 """The variants of a call, from its tiles: every form, checked in flat memory, and the alignments of operands."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

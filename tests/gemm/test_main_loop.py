@@ -1,7 +1,5 @@
 """The choice of a loop's pipeline: instruction, grid of warps, stages and shared memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The choice of tiles, threads, split-K and copies for products of whole matrices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

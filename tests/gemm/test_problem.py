@@ -1,7 +1,5 @@
 """Element types, variants and their symbols, which correspond one to one."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import get_args

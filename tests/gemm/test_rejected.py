@@ -1,7 +1,5 @@
 """The sentences of rejections: one for each code, with a place for each value and a remedy where there is one."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The architectures, and the resource model of a block."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The choice of the reverse pass of a loop: the products of gradients, their threads, and shared memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

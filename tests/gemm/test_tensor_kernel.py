@@ -1,7 +1,5 @@
 """The kernel with tensor copies: which products it computes, its tiles, memory and source."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

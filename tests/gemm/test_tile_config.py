@@ -1,7 +1,5 @@
 """Tile configurations: JSON both ways, and those that the templates refuse."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 from typing import Any, get_args

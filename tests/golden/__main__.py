@@ -24,8 +24,6 @@ What may change, and when:
 If a rebase stops at a conflict in ``golden.json``, run ``--write`` again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

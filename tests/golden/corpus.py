@@ -1,7 +1,5 @@
 """The kernels whose decisions and sources are kept in ``golden.json``."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """Plans the corpus without a GPU, and collects the decisions and the digests of the finished sources."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Decisions, sources and cubins of a corpus are those of ``golden.json``; see ``tests/golden/__main__.py``."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Damage of files: mutations of their bytes, with or without another modification time, and what replaces them."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable

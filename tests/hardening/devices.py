@@ -1,7 +1,5 @@
 """Device nodes that a test may lose: its own where it may create them, else those of the system."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

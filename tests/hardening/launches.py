@@ -3,8 +3,6 @@
 python -m tests.hardening.launches FOLDER NAME [NAME ...]
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import logging

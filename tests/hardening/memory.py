@@ -1,7 +1,5 @@
 """How much memory a refusal takes."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager

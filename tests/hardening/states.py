@@ -1,7 +1,5 @@
 """States of the file system in which the cache cannot be used."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The kinds of files that are read back: how to write one, and how to read it as a launch or a command does."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Callable

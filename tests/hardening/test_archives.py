@@ -1,7 +1,5 @@
 """Archives of an attacker, and damaged members: each is refused with one message, and takes little memory."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """The processes that a script starts under ``warp-tiles run`` have warp_tiles and its settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

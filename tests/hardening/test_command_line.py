@@ -1,7 +1,5 @@
 """Bad input of the commands gives one clear message: exit status 2, and no traceback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

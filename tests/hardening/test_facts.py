@@ -1,7 +1,5 @@
 """What is kept beside the store is verified, and facts are private."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Packages outside site-packages; without the compiler another provider, with a warning of its cost, or an error."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

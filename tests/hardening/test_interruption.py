@@ -1,7 +1,5 @@
 """An interrupt ends a command at once, waits for a suspended process are logged, and no worker stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

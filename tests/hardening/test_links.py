@@ -1,7 +1,5 @@
 """No operation follows a link below the cache's root, and inner folders are held to the root's rule."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """Mutations of every kind of file that is read back: none crashes the reader, none is served, each is said once."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

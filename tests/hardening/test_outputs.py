@@ -1,7 +1,5 @@
 """Outputs that a user names: special files, links, permissions, and digests beside cubins."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A project file, which may come with a cloned folder, decides neither what is loaded nor what is deleted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tuning records that somebody else wrote: sizes, numbers, texts, and the providers that they name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """docs/formats.md names the tests of this folder and of tests/store, and each of them exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A shared cache of two users: commands of the second user work beside the private folders of the first."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

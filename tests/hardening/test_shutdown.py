@@ -1,7 +1,5 @@
 """Launches work as long as the interpreter runs code: after the end of the main thread, and in exit handlers."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from pathlib import Path
 

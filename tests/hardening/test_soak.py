@@ -1,7 +1,5 @@
 """Kills at random points, and rounds of 64 processes on a cold cache."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The settings of a load are those at its start."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading

@@ -1,7 +1,5 @@
 """No state of the cache's folder fails a launch or a build. test_links.py has the folders in it."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """Compiler processes that die, grow or are numerous."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ python -m tests.hardening.writers kill FOLDER COUNT SEED     kill each of COUNT 
 python -m tests.hardening.writers crowd FOLDER COUNT         COUNT processes ask for the same keys of a cold cache
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

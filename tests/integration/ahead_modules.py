@@ -1,7 +1,5 @@
 """Modules that may be generated ahead of their launches, and what became of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A tiny kernel and queries of build results, shared by the tests of builds."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line in its own processes, and scripts for it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

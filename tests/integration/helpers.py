@@ -1,7 +1,5 @@
 """Helpers of the integration tests: kernels from text, ahead-of-time builds, and the products that Warp would build."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import struct

@@ -1,7 +1,5 @@
 """Plans of kernels and of cases, for the tests of planning."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

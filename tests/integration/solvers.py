@@ -1,7 +1,5 @@
 """Kernels with one solver builtin of Warp, for the tests of plans and builds."""
 
-from __future__ import annotations
-
 # each builtin: its arguments, and whether they are a matrix and a right-hand side
 CALLS = {
     "tile_cholesky": "a",

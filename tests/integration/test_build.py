@@ -1,7 +1,5 @@
 """Building and linking ahead of time: the builds, the cache, the linker, and failures."""
 
-from __future__ import annotations
-
 import gc
 import re
 from pathlib import Path

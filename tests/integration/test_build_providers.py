@@ -1,7 +1,5 @@
 """Builds by each provider, and fallbacks if one fails."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from pathlib import Path

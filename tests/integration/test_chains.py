@@ -1,7 +1,5 @@
 """What plans say about loops whose tiles stay in registers between their products."""
 
-from __future__ import annotations
-
 import pytest
 
 import warp_tiles

@@ -1,7 +1,5 @@
 """``warp-tiles cache``, as users call it: in its own process, with ``--json``."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import shutil

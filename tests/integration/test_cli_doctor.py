@@ -1,7 +1,5 @@
 """``warp-tiles doctor`` and invalid input, in their own processes."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The example at the end of each command's help, and the completion of the shell."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

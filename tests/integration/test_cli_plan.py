@@ -1,7 +1,5 @@
 """``warp-tiles plan`` and ``compile``, as users call them: in their own processes, with ``--json``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``warp-tiles plan`` and ``compile`` on scripts that depend on results, on graph captures, or on a GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``warp-tiles settings`` and ``--policy``, in their own processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

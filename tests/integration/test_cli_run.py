@@ -1,7 +1,5 @@
 """``warp-tiles run``, as users call it: in its own process, with ``--json``."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

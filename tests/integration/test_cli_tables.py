@@ -1,7 +1,5 @@
 """Tables as a person sees them: no word is broken, and no value is cut."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

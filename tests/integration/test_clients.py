@@ -1,7 +1,5 @@
 """A real program through the benchmark of clients: one of Warp's tile examples, as it is in Warp's package."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From a script to a bundle with CMake: builds, rebuilds and refusals."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ CuTe turns an instruction that its headers or the target lack into a trap, which
 searched for traps.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import replace

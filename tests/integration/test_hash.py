@@ -1,7 +1,5 @@
 """Warp's module hash under warp_tiles, and the effects of enable() and disable() on Warp."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernels whose tiles do not fit the shared memory of a block: plans and builds say so, with the remedy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Compiled loops of products: each architecture gets the instructions that it has."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

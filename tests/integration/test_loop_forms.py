@@ -1,7 +1,5 @@
 """The plan of common loops of products, and its agreement with the generated source."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from types import ModuleType

@@ -1,7 +1,5 @@
 """What the plan of a loop says about its memory, its number of stages and its loads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Modules whose loops multiply by wgmma: their target, and what they become if Warp links them."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

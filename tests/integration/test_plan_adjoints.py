@@ -1,7 +1,5 @@
 """The adjoints that a plan needs, by options, shared helpers, ``wp.grad()`` and custom gradients. Nothing is built."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration.helpers import FORWARD_ONLY, gemm, roles, single_variant, variant_of

@@ -1,7 +1,5 @@
 """The plan of every form of tile_matmul that Warp accepts. Nothing is built."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

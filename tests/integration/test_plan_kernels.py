@@ -1,7 +1,5 @@
 """Plans of generic kernels, and refused operands. Nothing is built."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

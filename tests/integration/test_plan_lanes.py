@@ -1,7 +1,5 @@
 """Plans name statements at which the lanes of a block wait for each other forever, and no others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

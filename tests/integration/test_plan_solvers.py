@@ -1,7 +1,5 @@
 """The plan of every solver builtin of Warp. Nothing is built."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration.helpers import solver_of

@@ -1,7 +1,5 @@
 """Each policy end to end, on small modules that are compiled for sm_90 without a GPU."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import threading

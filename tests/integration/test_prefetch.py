@@ -1,7 +1,5 @@
 """``warp_tiles.prefetch()``: modules that are compiled side by side before a fake GPU loads them."""
 
-from __future__ import annotations
-
 import functools
 import os
 import threading

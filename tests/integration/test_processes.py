@@ -1,7 +1,5 @@
 """Empty caches under concurrency: every key is built once."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Modules of a start list that are generated while a launch waits for another one, and those that are not."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence

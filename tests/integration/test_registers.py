@@ -4,8 +4,6 @@ The bounds are what the kernels took before loops had stages. With up to 44 more
 H200, and no test of results could tell.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

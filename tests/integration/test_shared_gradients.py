@@ -1,7 +1,5 @@
 """Adjoints that may add to one gradient, in generated source: the second one waits. Other adjoints do not."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

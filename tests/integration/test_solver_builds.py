@@ -1,7 +1,5 @@
 """Modules with solvers, compiled for sm_90 without a GPU. Warp's libmathdx builds nothing, and Warp links nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

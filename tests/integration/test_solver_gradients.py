@@ -1,7 +1,5 @@
 """The setting ``solver_gradients``: plans, reasons, generated source, shared memory and warnings, without a GPU."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The provider of each solver call: own functions, Warp's libmathdx, or Warp's scalar path, with the reason."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tuning in place, without a GPU: the places of a kernel, its copies with forced answers, and records in the plan."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from textwrap import indent

@@ -1,7 +1,5 @@
 """``warp-tiles warm SCRIPT``: what a script launches is compiled before its first start, also without a GPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

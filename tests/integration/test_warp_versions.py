@@ -3,8 +3,6 @@
 ``nox -s warp`` runs the other integration tests with them. These tests are part of every test run.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

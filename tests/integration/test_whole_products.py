@@ -1,7 +1,5 @@
 """Kernels that are a product of whole arrays: the plan, and gradients on a tape that need no adjoint kernel."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import warnings

@@ -1,7 +1,5 @@
 """A kernel for recorded launches, and its arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

@@ -1,7 +1,5 @@
 """Recorded launches on the CPU: replays, changed arguments, edited kernels, and tapes."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import sys

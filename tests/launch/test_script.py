@@ -1,7 +1,5 @@
 """Scripts that one process runs after another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

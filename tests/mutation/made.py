@@ -1,7 +1,5 @@
 """The mutations of a text of device code: another operator, another number, one statement less."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ It runs all that have names, and some of each file that are made. Each job has a
 at a time to it and runs the mutation's tests. The same tests must first pass without a mutation.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@
 the others, by hand: the name of a table is the path of the source from the repository's root.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """The runner of mutations, on a small repository."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The mutations fit the sources: each can be applied, and names tests that exist."""
 
-from __future__ import annotations
-
 from tests.mutation.made import changes
 from tests.mutation.table import drawn, made, named, problems
 

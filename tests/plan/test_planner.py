@@ -1,7 +1,5 @@
 """One generated module: the definitions of each site's names, the declarations, and the parts left to Warp."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping

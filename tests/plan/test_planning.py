@@ -1,7 +1,5 @@
 """Plans: the needed products, their kernels, register limits, and the reasons."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

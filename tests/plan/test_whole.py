@@ -1,7 +1,5 @@
 """Integers that the arguments of a launch decide."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

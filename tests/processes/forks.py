@@ -4,8 +4,6 @@ The process reads a JSON object a line, and answers each with the exit status of
 :func:`forked`; alone it is ``python -m tests.processes.forks``.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import json

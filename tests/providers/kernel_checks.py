@@ -3,8 +3,6 @@
 A new provider or template gets its configurations here.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kernel check: its configurations cover the templates."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args

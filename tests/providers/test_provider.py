@@ -1,7 +1,5 @@
 """The providers that compile: every input of a build is in its cache key, and the transcript names each difference."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace

@@ -1,7 +1,5 @@
 """The translation units of the providers, and the alignments that are promised to cuBLASDx."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs a random kernel on a device and compares the results."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Mapping

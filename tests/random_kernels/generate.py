@@ -12,8 +12,6 @@ A tile operation has a block barrier where a tile in shared memory is complete: 
 product. Stores have none. So values that an iteration writes to a loaded array are read after a product, or not at all.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """A random kernel: its source text, launch, arguments and their values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Pieces of random kernels: loops, loads of operands and products."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

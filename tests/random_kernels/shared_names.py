@@ -1,7 +1,5 @@
 """Random kernels with two loops that use the same names of tiles."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The generator of random kernels and its test harness, on the CPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The text of a module while a random kernel is drawn."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The project can be installed beside other packages with compilers of their own, and works there."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

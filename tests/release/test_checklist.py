@@ -1,7 +1,5 @@
 """The release checklist finds what would break a release."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The conda recipe agrees with pyproject.toml."""
 
-from __future__ import annotations
-
 from tools import conda_recipe
 from tools.project import pyproject, version
 

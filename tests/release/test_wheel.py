@@ -1,7 +1,5 @@
 """The wheel: its contents, its metadata, and its use away from the checkout."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Records of a run and of a plan for the tests of the page and of the trace, made by the classes that runs use."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

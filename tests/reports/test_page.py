@@ -1,7 +1,5 @@
 """The page as a parser sees it: well-formed, escaped, complete, and without anything from outside."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from typing import Any

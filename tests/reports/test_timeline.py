@@ -1,7 +1,5 @@
 """The timeline: what ran when, who waited for what, and the same as a trace."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import defaultdict

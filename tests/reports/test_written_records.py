@@ -1,7 +1,5 @@
 """Files that commands write on request, while another exception is on its way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings: the layers of a value and their order, the project file, policies and providers."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The typed keywords of ``configure()`` and ``override()`` are those of the settings."""
 
-from __future__ import annotations
-
 import typing
 
 import pytest

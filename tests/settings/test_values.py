@@ -1,7 +1,5 @@
 """Values of settings: refusals with the valid choices, sizes, flags and folders."""
 
-from __future__ import annotations
-
 import threading
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The exact results with which gradients of solvers are compared agree with complex steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

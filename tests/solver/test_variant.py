@@ -1,7 +1,5 @@
 """Solver variants: symbols and JSON, the chooser of their lanes, and the variants of a call."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Helpers of the cache's tests, importable from processes that they start."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Mapping

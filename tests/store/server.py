@@ -1,7 +1,5 @@
 """A store over HTTP whose answers a test decides, a plain one for a folder, and one with WebDAV."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

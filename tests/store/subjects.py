@@ -1,7 +1,5 @@
 """Entries, keys and stores that the tests of remote stores share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from warp_tiles.store import LTOIR, object_name

@@ -1,7 +1,5 @@
 """Deployment bundles: modules, tuning records and facts of one machine, for others that build nothing."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

@@ -1,7 +1,5 @@
 """With a missing, full or read-only folder only the caching is lost. A folder that others can write is refused."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Keys: every input changes the digest, the encoding is injective, a transcript proves its key."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Look up, store, evict, explain and repair entries, and one build per key across threads."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

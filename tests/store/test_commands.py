@@ -1,7 +1,5 @@
 """``warp-tiles keys`` and ``warp-tiles cache push``, ``pull`` and ``status``, between two machines."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Of the kind ``fetch``, the entry is in the store already, which then is an HTTP server.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Signed entries: nothing but the wanted entry, whole and signed by a trusted key, is read."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Exports of a cache: a round trip, signatures, and refusals of unsound bundles."""
 
-from __future__ import annotations
-
 import os
 import random
 import struct

@@ -1,7 +1,5 @@
 """Ed25519 keys: their texts, their files, and the file of trusted keys."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import os

@@ -1,7 +1,5 @@
 """Linked modules in the cache and in a remote store."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

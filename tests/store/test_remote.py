@@ -1,7 +1,5 @@
 """A remote store answers in time with a signed entry, or it is a miss, and each fault is said once."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import subprocess

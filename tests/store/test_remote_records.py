@@ -1,7 +1,5 @@
 """Tuning records in a remote store."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

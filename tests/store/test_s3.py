@@ -1,7 +1,5 @@
 """A store in S3, on a server that the test starts: entries, lists and refusals."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """Start lists in commands: ``run`` keeps them, and ``warm`` compiles and pushes their modules."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Start lists: what a program loads, compiled ahead at its next start, and what no list may do."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """Many starts with a list, while modules, the list and the cache change at random: no launch gets a wrong module."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Answers that somebody tampered with: none is loaded, none is stored, and each takes its time at most."""
 
-from __future__ import annotations
-
 import base64
 import random
 import time

@@ -1,7 +1,5 @@
 """Push and pull: entries of this toolchain, each once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

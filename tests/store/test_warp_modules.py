@@ -1,7 +1,5 @@
 """Modules of Warp in the cache: equal bytes, two keys, what is left to Warp, and what a key must not forget."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

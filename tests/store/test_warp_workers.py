@@ -1,7 +1,5 @@
 """Compiler processes that end while they compile a module of Warp: the same bytes, and one message."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

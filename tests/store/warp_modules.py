@@ -1,7 +1,5 @@
 """Sources of modules without products, and what is compiled and kept of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager

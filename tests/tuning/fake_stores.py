@@ -1,7 +1,5 @@
 """A fake of the store of records on disk."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

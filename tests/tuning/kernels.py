@@ -1,7 +1,5 @@
 """Kernels that tests tune on Warp's CPU device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Questions of loops and functions, and a machine that measures their answers by a formula."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

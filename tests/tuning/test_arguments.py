@@ -1,7 +1,5 @@
 """The key entries of arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``warp-tiles tune``: its output and its errors, with a fake search."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

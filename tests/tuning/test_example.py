@@ -1,7 +1,5 @@
 """The example and the documentation's code, with records on disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Tuning of places by a fake machine: what is measured, kept, and measured again."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

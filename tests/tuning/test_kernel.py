@@ -1,7 +1,5 @@
 """Tuned kernels on Warp's CPU device, and the values that change their keys."""
 
-from __future__ import annotations
-
 import logging
 import math
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The choice of a configuration: policies, layers of settings, records of other drivers, other searches."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Sequence

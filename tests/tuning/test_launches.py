@@ -1,7 +1,5 @@
 """The copies on which a search launches, on Warp's CPU device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

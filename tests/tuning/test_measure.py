@@ -1,7 +1,5 @@
 """Candidates with known times against a fake clock."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

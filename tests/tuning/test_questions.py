@@ -1,7 +1,5 @@
 """Questions and their legal answers; measured answers as builds see them, and what a search forces."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records: the winner, ties, merging, and JSON both ways."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

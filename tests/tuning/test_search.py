@@ -1,7 +1,5 @@
 """Searches over candidates that are not kernels."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The digest of a source changes if the kernel changes, and only then."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import functools

@@ -1,7 +1,5 @@
 """The configurations of a search."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

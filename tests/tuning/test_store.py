@@ -1,7 +1,5 @@
 """Records on disk: lookup, merging, removal, exports, damage, and folders that cannot be written."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import stat

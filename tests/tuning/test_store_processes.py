@@ -1,7 +1,5 @@
 """One search per key across threads and processes; no record is lost, and a killed search is taken over."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

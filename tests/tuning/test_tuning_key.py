@@ -1,7 +1,5 @@
 """Keys: what makes another one, JSON both ways, and the GPUs that share their records."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Helpers of the tests of tuning records, importable from processes that they spawn."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

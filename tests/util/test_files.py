@@ -1,7 +1,5 @@
 """Creating folders: several threads at once, and where it fails."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An interrupt ends each wait, also one that does not wake the main thread."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

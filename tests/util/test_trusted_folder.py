@@ -1,7 +1,5 @@
 """Locks between processes, on file systems with and without them."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Warnings of the package."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 
