@@ -2,6 +2,7 @@
 
     python benchmarks/client_speed.py --json benchmarks/results/client_speed.json --only speed
     python benchmarks/client_speed.py --json benchmarks/results/client_speed.json --only "starts humanoid" --repeats 1
+    python benchmarks/client_speed.py --json benchmarks/results/client_speed.json --only "wheel *" --repeats 1
 
 `humanoid`, `n_humanoid` and `aloha_pot` are models of `mujoco_warp/testspeed.py`, MuJoCo Warp's own benchmark.
 `featherstone`, `ik` and `kamino` are the solvers of client_scripts/newton_speed.py. Each run is a fresh process.
@@ -21,6 +22,10 @@ Rows "starts" have cold runs, which begin with empty caches. All sides but `all`
     store    with a store behind Python's HTTP server, which a run that is not counted has filled
     wheel    with an installed wheel of kernels; the row has its bytes, and the seconds of `warp-tiles bundle --wheel`
 
+Rows "wheel" have only the sides `warp` and `wheel` of these. `start_keys` counts what the modules of a cold run say of
+their start keys, and `cubins` the files in Warp's kernel cache: if both are the number of modules found, nothing was
+generated, compiled or linked.
+
 The solver of `kamino` counts limits and contacts by launches, so no script without launches shows what it loads. Its
 `warm` and `wheel` are made from a start list, which a run that is not counted has written, and the wheel has the start
 keys of that run's cache.
@@ -39,6 +44,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +72,11 @@ SETTINGS: dict[str, dict[str, str] | None] = {
 FIELDS = ("steps_per_second", "converged_worlds", "ncon_mean", "nefc_mean", "solver_niter_mean")  # of testspeed.py
 OF_WARM_RUNS = ("steps_per_second", "rounds", "kernels_us", "tile_kernel_us")  # too few steps in a cold run
 SHOWN = 4000  # characters of a failed program's output
-SIDES = {"speed": ("warp", "tiles", "own"), "starts": ("warp", "tiles", "all", "list", "warm", "store", "wheel")}
+SIDES = {
+    "speed": ("warp", "tiles", "own"),
+    "starts": ("warp", "tiles", "all", "list", "warm", "store", "wheel"),
+    "wheel": ("warp", "wheel"),
+}
 PEER = "warp"
 TILES = (sys.executable, "-m", "warp_tiles")
 
@@ -226,13 +236,18 @@ def run(case: Case, options: argparse.Namespace, side: str, phase: str) -> Row:
             source = ["--record", str(options.list)] if given_list else ["--allow-incomplete", *program_words]
             status, text, found["warm_s"] = ended([*TILES, "warm", *source], environ, options.limit)
             failed = f"warm: exit status {status}: {text[-SHOWN:]}" if status else ""
-        prefix = [sys.executable] if given is None else [*TILES, "run", *words]
+        report = Path(empty, "report.json")
+        prefix = [sys.executable] if given is None else [*TILES, "run", "--report", str(report), *words]
         status, text, found["process_s"] = ended([*prefix, *program_words], environ, options.limit)
         for line in text.splitlines():
             found.update(printed(line))
         if phase != "warm":
             found = {name: value for name, value in found.items() if name not in OF_WARM_RUNS}
-            found["cubin_bytes"] = sum(path.stat().st_size for path in (caches / "warp").rglob("*.cubin"))
+            sizes = [path.stat().st_size for path in (caches / "warp").rglob("*.cubin")]
+            found |= {"cubins": len(sizes), "cubin_bytes": sum(sizes)}
+        if report.exists():
+            modules = json.loads(report.read_text("utf-8"))["modules"]
+            found["start_keys"] = Counter(module["start_key"] for module in modules if "start_key" in module)
     if status or "jit_s" not in found:
         failed = f"exit status {status}: {text[-SHOWN:]}"
     if failed:

@@ -13,12 +13,14 @@ the building of models, which are recorded apart.
 Warp; a first start with the default settings; one with modules="all", which writes a start list; a start with that
 list; a start with a store, which a run that does not count has filled, behind Python's HTTP server; a start with an
 installed wheel of the step's kernels for sm_90; and a start after `warp-tiles warm`, whose seconds are `warm_seconds`.
-All other caches are empty. Compilations ahead of a launch also run while the
-client is imported and its model is built, so if that phase takes longer than with Warp, the difference is added to the
-seconds of the side.
+`found` and `not_generated` count modules that came from the cache, a store or a wheel. All other caches are empty.
+Compilations ahead of a launch also run while the client is imported and its model is built, so if that phase takes
+longer than with Warp, the difference is added to the seconds of the side. Each side has two cores of its own. With
+`--at-once N`, N sides of all selected clients run at a time.
 
 `--kind wheels` makes a wheel of the kernels of all clients of a package for six architectures, as rows "wheels
-PACKAGE", and records its size. With MuJoCo Warp 3.17 installed, the row "wheels mujoco-warp 3.17.0" is of that version.
+PACKAGE". It records the size, and what a program's first module costs that none of 0, 1 or 10 such wheels has. With
+MuJoCo Warp 3.17 installed, the row "wheels mujoco-warp 3.17.0" is of that version.
 
 The clients' packages are pinned and unmodified. `--install` puts them into a virtual environment, with this project.
 Without it nothing is installed, and a client whose packages `--python` lacks is left out, with the reason.
@@ -29,14 +31,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -45,7 +52,10 @@ from benchmarks.client_scripts.steps import ARCH, CLIENTS, MORE_PACKAGES, PINNED
 from benchmarks.machine import ROOT, cpu_record
 from benchmarks.processes import ProcessError, environment, run_json, served, trust_and_push
 from benchmarks.runner import Row
+from warp_tiles.store.packages import INDEX, NAMESPACE, KernelPackages
 
+Command = tuple[str, ...]
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 SIDES = ("warp", "tiles")
 KINDS = ("steps", "starts", "wheels")
 WHEELS = ("mujoco-warp", "mujoco-warp 3.17.0", "newton")
@@ -66,10 +76,11 @@ def install(folder: Path) -> Path:
     return python
 
 
-def run_side(python: Path, name: str, side: str, limit_s: float, *record: Path, **variables: str) -> dict[str, Any]:
+def run_side(python: Command, name: str, side: str, limit_s: float, *record: Path, **variables: str) -> Row:
     """Compile a client's step in a fresh process with empty caches.
 
     Args:
+        python: The interpreter, and what it is started with.
         *record: The start list of a start.
         **variables: More variables of its environment, or other caches.
 
@@ -80,22 +91,24 @@ def run_side(python: Path, name: str, side: str, limit_s: float, *record: Path, 
     with tempfile.TemporaryDirectory() as folder:
         caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/tiles"}
         words = [name, side, f"{folder}/out", *map(str, record)]
-        command = [str(python), "-m", "benchmarks.client_scripts.child", *words]
+        command = [*python, "-m", "benchmarks.client_scripts.child", *words]
         try:
-            environ = environment(others, **{**caches, **variables})
+            environ = environment(others, **{**NO_GPU, **caches, **variables})
             found: dict[str, Any] = run_json(command, environ, folder=Path(folder), limit_s=limit_s)
         except ProcessError as error:
             raise LeftOut(f"{side}: {error.reason}") from None
     return found
 
 
-def run_tiles(python: Path, words: Sequence[str], folder: Path, limit_s: float, **variables: str) -> tuple[str, float]:
+def run_tiles(
+    python: Command, words: Sequence[str], folder: Path, limit_s: float, **variables: str
+) -> tuple[str, float]:
     """Run a command of ``warp-tiles`` in a folder. Returns what it prints, and its seconds.
 
     Raises:
         LeftOut: It failed.
     """
-    command, environ = [str(python), "-m", "warp_tiles", *words], environment(**variables)
+    command, environ = [*python, "-m", "warp_tiles", *words], environment(**NO_GPU, **variables)
     began = time.perf_counter()
     try:
         done = subprocess.run(
@@ -103,10 +116,12 @@ def run_tiles(python: Path, words: Sequence[str], folder: Path, limit_s: float, 
         )
     except subprocess.CalledProcessError as error:
         raise LeftOut(f"{words[0]}: {error.stderr.strip().splitlines()[-1]}") from None
+    except subprocess.TimeoutExpired:
+        raise LeftOut(f"{words[0]} took longer than {limit_s:g} s") from None
     return done.stdout, round(time.perf_counter() - began, 2)
 
 
-def make_wheel(python: Path, names: Iterable[str], archs: str, folder: Path, limit_s: float) -> dict[str, Any]:
+def make_wheel(python: Command, names: Iterable[str], archs: str, folder: Path, limit_s: float) -> dict[str, Any]:
     """Make a wheel of the kernels of clients' steps. Returns what the command prints, and its seconds."""
     distribution = (*CLIENTS[next(iter(names))].packages, "warp-lang")[0]
     words = ["bundle", "--json", "--wheel", "kernels==1", "--client", distribution, "--arch", archs, "-o", str(folder)]
@@ -114,12 +129,12 @@ def make_wheel(python: Path, names: Iterable[str], archs: str, folder: Path, lim
     return {**json.loads(text), "seconds": seconds}
 
 
-def installed_wheel(python: Path, name: str, folder: Path, limit_s: float) -> tuple[Path, int]:
-    """Make a wheel of a client's step, and install it. Returns its place on the path, and its bytes."""
+def installed_wheel(python: Command, name: str, folder: Path, limit_s: float) -> tuple[str, int]:
+    """Make a wheel of a client's step, and install it. Returns a search path with it, and its bytes."""
     made = make_wheel(python, [name], str(ARCH), folder, limit_s)
     with zipfile.ZipFile(made["wheel"]) as archive:
         archive.extractall(folder / "site")
-    return folder / "site", made["bytes"]
+    return os.pathsep.join((str(folder / "site"), os.environ.get("PYTHONPATH", ""))), made["bytes"]
 
 
 def compared(sides: Mapping[str, dict[str, Any]]) -> Row:
@@ -147,52 +162,150 @@ def compared(sides: Mapping[str, dict[str, Any]]) -> Row:
     }
 
 
-def measured_starts(name: str, python: Path, limit_s: float) -> Row:
+def start_sides(name: str, limit_s: float, folder: Path) -> dict[str, Callable[[Command], dict[str, Row]]]:
+    """What runs one after another on the same cores, and returns the results of sides.
+
+    Args:
+        folder: What a side leaves for later ones.
+    """
+    store, record = folder / "store", folder / "record.json"
+    store.mkdir()
+    trust, push = trust_and_push(folder)
+    run = partial(run_side, name=name, limit_s=limit_s)
+
+    def with_list(python: Command) -> dict[str, Row]:
+        """The first start writes the list."""
+        return {title: run_side(python, name, "start", limit_s, record) for title in ("all", "record")}
+
+    def with_store(python: Command) -> dict[str, Row]:
+        to_store = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
+        run_side(python, name, "start", limit_s, folder / "other.json", **to_store)  # signing takes time
+        with served(store) as url:
+            from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}
+            return {"store": run_side(python, name, "start", limit_s, folder / "new.json", **from_store)}
+
+    def with_wheel(python: Command) -> dict[str, Row]:
+        path, size = installed_wheel(python, name, folder, limit_s)
+        return {"wheel": run(python, side="default_start", PYTHONPATH=path) | {"wheel_bytes": size}}
+
+    def after_warm(python: Command) -> dict[str, Row]:
+        caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/tiles"}
+        words = ("warm", "--start", str(folder / "warm.json"), "--arch", str(ARCH), "-m", STEPS, name)
+        _, warm_s = run_tiles(python, words, folder, limit_s, **caches)
+        found = run_side(python, name, "default_start", limit_s, folder / "warm.json", **caches)
+        return {"warm": found | {"warm_seconds": warm_s}}
+
+    return {
+        "warp": lambda python: {"warp": run(python, side="warp_start")},
+        "list": with_list,
+        "store": with_store,
+        "first": lambda python: {"first": run(python, side="default_start")},
+        "wheel": with_wheel,
+        "warm": after_warm,
+    }
+
+
+class TwoCores:
+    """Runs sides side by side, each on two cores of its own.
+
+    Args:
+        count: Sides that run at a time.
+    """
+
+    def __init__(self, count: int) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        pairs = [f"{first},{second}" for first, second in zip(cores[::2], cores[1::2])]
+        if len(pairs) < count:
+            raise SystemExit(f"--at-once {count} needs {2 * count} cores, and there are {len(cores)}")
+        self._free: SimpleQueue[str] = SimpleQueue()
+        for pair in pairs[:count]:
+            self._free.put(pair)
+        self._threads = ThreadPoolExecutor(count)
+
+    @contextmanager
+    def _pair(self) -> Iterator[str]:
+        pair = self._free.get()
+        try:
+            yield pair
+        finally:
+            self._free.put(pair)
+
+    def submit(self, title: str, side: Callable[[Command], dict[str, Row]], python: Path) -> Future[dict[str, Row]]:
+        def run() -> dict[str, Row]:
+            with self._pair() as pair:
+                found = side(("taskset", "-c", pair, str(python)))
+            print(f"{title}: {json.dumps(found)}", file=sys.stderr, flush=True)
+            return found
+
+        return self._threads.submit(run)
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+
+def begin_starts(options: argparse.Namespace) -> None:
+    """Queue all sides of the selected clients, so that they run side by side: Warp's first, which take longest."""
+    os.environ["PYTHONHASHSEED"] = "0"
+    options.load = os.getloadavg()[0]  # wall seconds count only on an idle machine
+    options.starts, begun = {}, TwoCores(options.at_once)
+    options.stack.callback(begun.close)
+    scratch = Path(options.stack.enter_context(tempfile.TemporaryDirectory()))
+    for case in runner.select([Case("starts", name) for name in CLIENTS], options.only):
+        if not missing(CLIENTS[case.client], options.versions):
+            folder = scratch / case.client
+            folder.mkdir()
+            options.starts[case.client] = start_sides(case.client, options.limit, folder)
+    for side in ("warp", "list", "store", "first", "wheel", "warm"):
+        for client, sides in options.starts.items():
+            sides[side] = begun.submit(f"{client}, {side}", sides[side], options.python)
+
+
+def measured_starts(name: str, options: argparse.Namespace) -> Row:
     """The entry of a client's whole starts.
 
     Raises:
         LeftOut: A side failed.
     """
-    os.environ["PYTHONHASHSEED"] = "0"
-    load = os.getloadavg()[0]  # wall seconds count only on an idle machine
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        record, store = folder / "record.json", folder / "store"
-        store.mkdir()
-        trust, push = trust_and_push(folder)
-        runs = {"warp": run_side(python, name, "warp_start", limit_s)}
-        to_store = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
-        run_side(python, name, "start", limit_s, folder / "other.json", **to_store)  # signing takes time
-        runs["first"] = run_side(python, name, "default_start", limit_s)
-        runs["all"] = run_side(python, name, "start", limit_s, record)
-        runs["record"] = run_side(python, name, "start", limit_s, record)
-        with served(store) as url:
-            from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}
-            runs["store"] = run_side(python, name, "start", limit_s, folder / "new.json", **from_store)
-        site, wheel_bytes = installed_wheel(python, name, folder, limit_s)
-        runs["wheel"] = run_side(python, name, "default_start", limit_s, PYTHONPATH=str(site))
-        caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/tiles"}
-        warm = ("warm", "--start", str(folder / "warm.json"), "--arch", str(ARCH), "-m", STEPS, name)
-        _, warm_s = run_tiles(python, warm, folder, limit_s, **caches)
-        runs["warm"] = run_side(python, name, "default_start", limit_s, folder / "warm.json", **caches)
+    runs: dict[str, Row] = {}
+    for side in options.starts[name].values():
+        runs |= side.result()
     if len({run["modules"] for run in runs.values()}) > 1:
         raise LeftOut("the sides launched different modules")
     later = {title: max(0.0, run["setup_wall_s"] - runs["warp"]["setup_wall_s"]) for title, run in runs.items()}
     seconds = {title: round(run["wall_s"] + later[title], 3) for title, run in runs.items()}
-    fields = ("cpu_s", "wall_s", "setup_wall_s", "found")
+    fields = ("cpu_s", "wall_s", "setup_wall_s", "found", "not_generated")
     return {
         **{title: {field: run[field] for field in fields} for title, run in runs.items()},
         "seconds": seconds,
         "ratios": {title: round(value / seconds["warp"], 3) for title, value in seconds.items() if title != "warp"},
-        "wheel_bytes": wheel_bytes,
-        "warm_seconds": warm_s,
-        "load_average_before": round(load, 2),
+        "wheel_bytes": runs["wheel"]["wheel_bytes"],
+        "warm_seconds": runs["warm"]["warm_seconds"],
+        "load_average_before": round(options.load, 2),
         "modules": runs["warp"]["modules"],
         "versions": runs["warp"]["versions"],
     }
 
 
-def measured_wheel(package: str, python: Path, limit_s: float) -> Row:
+def first_question_ms(index: bytes, folder: Path, count: int) -> float:
+    """CPU milliseconds until a process knows that none of some installed wheels has a module: median of 21.
+
+    Args:
+        index: The index of each wheel.
+        folder: Where they are installed.
+    """
+    for number in range(count):
+        package = folder / NAMESPACE / f"client_{number}"
+        package.mkdir(parents=True)
+        (package / INDEX).write_bytes(index)
+    times = []
+    for _ in range(21):
+        began = time.thread_time()
+        assert not KernelPackages("auto", "another Warp", [str(folder), *sys.path]).serve("another module")
+        times.append(time.thread_time() - began)
+    return round(statistics.median(times) * 1e3, 3)
+
+
+def measured_wheel(package: str, python: Command, limit_s: float) -> Row:
     """The size of a wheel of the kernels of all clients of a package, for :data:`ARCHS`.
 
     Raises:
@@ -201,8 +314,12 @@ def measured_wheel(package: str, python: Path, limit_s: float) -> Row:
     names = [name for name, client in CLIENTS.items() if client.packages == (package,) and name != "newton_kernels"]
     with tempfile.TemporaryDirectory() as folder:
         made = make_wheel(python, names, ARCHS, Path(folder), limit_s)
+        with zipfile.ZipFile(made["wheel"]) as archive:
+            (index,) = (archive.read(name) for name in archive.namelist() if name.endswith(f"/{INDEX}"))
+        questions = {count: first_question_ms(index, Path(folder, f"{count} wheels"), count) for count in (0, 1, 10)}
     modules = {row["key"] for row in made["modules"] if row["key"]}
     return {
+        "first_question_ms": questions,
         "clients": names,
         "archs": ARCHS,
         "modules": len(modules),
@@ -232,7 +349,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 def measure(case: Case, options: argparse.Namespace) -> Row:
     """All sides, or the reason why the client was left out."""
-    python = options.python
+    python = (str(options.python),)
     try:
         if case.kind == "wheels":
             package, _, version = case.client.partition(" ")
@@ -243,7 +360,7 @@ def measure(case: Case, options: argparse.Namespace) -> Row:
         if reason := missing(CLIENTS[case.client], options.versions):
             return row | {"left_out": reason}
         if case.kind == "starts":
-            return row | measured_starts(case.client, python, options.limit)
+            return row | measured_starts(case.client, options)
         return row | compared({side: run_side(python, case.client, side, options.limit) for side in reversed(SIDES)})
     except LeftOut as reason:
         return {"title": case.name, "left_out": str(reason)}
@@ -253,6 +370,9 @@ def conditions(options: argparse.Namespace) -> Row:
     if options.install:
         options.python = install(options.install.absolute())
     options.versions = run_json([str(options.python), "-m", "benchmarks.client_scripts.steps"], environment())
+    if options.kind == "starts":
+        begin_starts(options)
+        return {**cpu_record(), "cores": 2, "at_once": options.at_once, "arch": ARCH}
     return {**cpu_record(), "arch": ARCH}
 
 
@@ -278,6 +398,7 @@ main = runner.command(
         "--install": {"type": Path, "metavar": "DIR", "help": "create a virtual environment there and use it"},
         "--kind": {"choices": KINDS, "default": "steps", "help": "what to measure"},
         "--limit": {"type": float, "default": 1200.0, "help": "seconds for one side of a client"},
+        "--at-once": {"type": int, "default": 1, "help": "sides of starts that run at a time, on two cores each"},
     },
     described=line_of,
 )

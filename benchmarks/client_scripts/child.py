@@ -146,6 +146,7 @@ def started(step: Callable[[], None], enabling: dict[str, float]) -> dict[str, A
         **total(met, *without, prefix="setup_"),
         "modules": len(modules),
         "found": sum(record.get("found", False) for record in records),
+        "not_generated": sum(record.get("start_key") == "found" for record in records),
     }
 
 

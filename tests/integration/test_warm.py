@@ -181,7 +181,7 @@ def test_a_module_that_opts_out_of_mathdx_is_compiled_with_its_products(device: 
 
 @pytest.mark.usefixtures("digesting")
 def test_launches_on_the_cpu_beside_a_gpu_are_left_out(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles._warp.plain.gpus_here", lambda: {90: device})
+    monkeypatch.setattr("warp_tiles._warp.lookups.gpus_here", lambda: {90: device})
     plain = load(KERNEL.format(name="plain", value=3.0))
     out = wp.zeros(1, dtype=float, device="cpu")
     modules = LaunchedModules(installed().engine)
@@ -196,7 +196,7 @@ def test_launches_on_the_cpu_beside_a_gpu_are_left_out(device: StandIn, monkeypa
 
 
 def test_without_a_gpu_an_architecture_is_asked_for(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles._warp.plain.gpus_here", dict)
+    monkeypatch.setattr("warp_tiles._warp.lookups.gpus_here", dict)
     with pytest.raises(PlanError, match="this machine has no GPU") as error:
         LaunchedModules(installed().engine)
     assert "--arch 80,90" in error.value.remedy

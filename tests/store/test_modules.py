@@ -12,6 +12,7 @@ import warp_tiles
 from tests.integration.builds import TINY, counts
 from tests.integration.helpers import compile_module, load
 from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store import MODULE, MODULES
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.keys import SigningKey
@@ -138,6 +139,39 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with warp_tiles.override(cache_dir=folder / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
         compile_module(load(TINY), folder / "out")
     return folder
+
+
+def test_both_keys_of_a_module_lead_to_one_payload(kept: Path) -> None:
+    cache = Cache(kept / "cache", MODULES)
+    assert (len(cache.entries()), cache.info().payloads) == (2, 1)
+
+
+def test_a_payload_without_the_source_and_the_metadata_is_not_served(tmp_path: Path) -> None:
+    name = load(TINY)
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
+        binary, record = compile_module(name, tmp_path / "first")
+        cache = Cache(tmp_path / "cache", MODULES)
+        for item in cache.entries():
+            cache.put(item.manifest.key, Path(binary).read_bytes(), item.manifest.info)  # sound, and of another kind
+        again, second = compile_module(name, tmp_path / "second")
+        assert (record["found"], second["found"]) == (False, False)
+        assert Path(again).read_bytes() == Path(binary).read_bytes()
+        assert compile_module(name, tmp_path / "third")[1]["found"], "it was stored again"
+
+
+def test_a_launch_that_finds_a_module_says_that_it_has_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = load(TINY)
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
+        monkeypatch.setattr(ModulePlan, "stuck_problems", ("here: it never ends",))
+        with pytest.warns(RuntimeWarning, match="here: it never ends"):
+            first = compile_module(name, tmp_path / "first")[1]
+        monkeypatch.undo()
+        with pytest.warns(RuntimeWarning, match="was built with a warning about its launches"):
+            second = compile_module(name, tmp_path / "second")[1]
+    assert (first["start_key"], second["start_key"], second["found"]) == ("missing", "found", True)
+    assert steps(second) == ["look_up_module", "write_module"]
 
 
 # for each change: the text, the architecture, options of the module, settings, and the number of new keys

@@ -121,7 +121,8 @@ def test_a_known_module_is_not_generated(everything: Path, no_generation: Callab
     no_generation()
     assert compiled(module, everything / "second") == expected
     (record,) = records()
-    assert (record["found"], [phase["name"] for phase in record["phases"]]) == (True, ["write_module"])
+    assert (record["found"], record["start_key"]) == (True, "found")
+    assert [phase["name"] for phase in record["phases"]] == ["look_up_module", "write_module"]
     kinds = sorted(entry["kind"] for entry in entries(everything))
     assert kinds == ["module of Warp", "start of a module of Warp"]
     assert len(list((everything / "cache").rglob("*.cubin"))) == 1, "one payload for both keys"
@@ -164,8 +165,8 @@ def test_a_module_is_found_by_its_content_but_not_with_another_name_or_other_met
     module = load(text())
     expected = compiled(module, everything / "first")
     compiled(load(text()), everything / "other name")  # symbols contain the name of the file
-    plain = installed()._plain
-    monkeypatch.setattr(plain, "start_key", lambda *_: None)  # so that it is generated
+    lookups = installed()._lookups
+    monkeypatch.setattr(lookups, "start_key", lambda *_: None)  # so that it is generated
     assert compiled(module, everything / "second") == expected
     original = find("context.ModuleBuilder").build_meta
     monkeypatch.setattr(find("context.ModuleBuilder"), "build_meta", lambda b: {**original(b), "new": 1})
@@ -261,7 +262,7 @@ def start_key(module: ModuleType, **options: Any) -> CacheKey | None:
     warp.get_module_hash(64)
     given = {**warp.resolved_options[64], "output_arch": 90, **options}
     with this_thread(compiling={"output_name": options.pop("named", "a.sm90.cubin")}):
-        return hooks._plain.start_key(warp, given, hooks.engine.build_context(current()))
+        return hooks._lookups.start_key(warp, given, hooks.engine.build_context(current()))
 
 
 @pytest.mark.parametrize("name", OTHER_CONSTANTS)

@@ -11,7 +11,7 @@ import warp as wp
 from click.testing import CliRunner
 
 import warp_tiles
-from warp_tiles._warp.plain import exact_hashes
+from warp_tiles._warp.lookups import exact_hashes
 from warp_tiles.build.start_list import StartModule, read_start_list
 from warp_tiles.cli import commands
 from warp_tiles.store import MODULES

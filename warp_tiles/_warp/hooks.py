@@ -49,7 +49,7 @@ from warp_tiles._warp.internals import (
     unknown_products,
     untested,
 )
-from warp_tiles._warp.plain import PlainModules, gpus_here, in_kernel_cache, loaded_programs
+from warp_tiles._warp.lookups import ModuleLookups, gpus_here, in_kernel_cache, loaded_programs
 from warp_tiles._warp.reload import (
     ListedModules,
     LoadAgain,
@@ -133,7 +133,7 @@ class Hooks:
         self._rejection = ""  # names the part of Warp without which loops cannot be traced
         self._tapes = Tapes(self.plan_module, self.mentions, gradients)
         self.sites = call_sites.CallSites(self.reloads)
-        self._plain = PlainModules(engine, self.reloads)
+        self._lookups = ModuleLookups(engine, self.reloads)
         self._linking: set[str] = set()  # builtins whose generation builds LTO-IR
         self._code_settings = _code_settings()
         self._is_untested = untested() != ""
@@ -390,23 +390,23 @@ class Hooks:
         ltoirs, fatbins = original(builder)
         state = self.sites.existing_state(builder)
         if state is None or state.build is None or not (state.build.plan.needed or state.build.plan.has_own_code):
-            build = self._plain.build(builder.module, builder.options, this_thread.start, builder.build_meta)
+            build = self._lookups.build(builder.module, builder.options, this_thread.start, builder.build_meta)
             return ltoirs if build is None else _LinkInputs(ltoirs, build), fatbins
         resolved = state.session.settings
-        lookup = self._plain.unchanged(this_thread.start, builder.module, builder.options, resolved)
-        state.build.start(lookup, builder.build_meta())
+        lookup = self._lookups.unchanged(this_thread.start, builder.module, builder.options, resolved)
+        state.build.start(lookup, builder.build_meta(), this_thread.not_looked_up)
         return _LinkInputs(ltoirs, state.build), fatbins
 
     def _run_codegen(
         self, original: Callable[..., Any], module: Any, options: dict[str, Any], is_cpu: bool
     ) -> tuple[str, str, dict[str, Any], list[bytes], list[bytes]]:
-        start = None if is_cpu else self._plain.look_up(module, options)
-        if start is not None and (known := start.found) is not None:
+        start, reason = (None, "it is for a CPU") if is_cpu else self._lookups.look_up(module, options)
+        if start is not None and (found := start.found) is not None:
             check_prefetch(module, int(options["block_dim"]))
-            if (build := self._plain.build(module, options, start, lambda: known.meta)) is not None:
-                return known.source.decode("utf-8"), "cu", dict(known.meta), _LinkInputs([], build), []
-            start = None  # another thread has changed the module
-        with this_thread(start=start):
+            if (build := self._lookups.build(module, options, start, lambda: found.meta)) is not None:
+                return found.source.decode("utf-8"), "cu", dict(found.meta), _LinkInputs([], build), []
+            start, reason = None, "another thread has changed it"
+        with this_thread(start=start, not_looked_up=reason):
             return original(module, options, is_cpu)  # type: ignore[no-any-return]
 
     def _build_cuda(
@@ -506,8 +506,8 @@ class Hooks:
         original(hasher, kernels, hashed)
         hasher.warp_tiles_hash = hasher.hash
         if not hasher.warp_tiles_has_calls:
-            is_looked_up = PlainModules.serves(resolved) or (
-                resolved.store_trust != OWN and module is not None and self._plain.is_looked_up(module, resolved)
+            is_looked_up = ModuleLookups.serves(resolved) or (
+                resolved.store_trust != OWN and module is not None and self._lookups.is_looked_up(module, resolved)
             )
             if is_looked_up and (trust := self.engine.foreign_trust(resolved)):
                 hasher.hash = hashlib.sha256(hasher.hash + trust.encode("utf-8")).digest()

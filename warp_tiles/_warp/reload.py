@@ -81,6 +81,7 @@ class _ThisThread(threading.local):
         ahead: True while it generates a module ahead of its launch.
         compiling: The arguments of Warp's compilation, or None.
         start: The lookup of the module that Warp generates, if there was one.
+        not_looked_up: Why there was none.
         state: The module whose source Warp generates, if it has products or solvers.
     """
 
@@ -89,6 +90,7 @@ class _ThisThread(threading.local):
     on_cpu: bool | None = None
     compiling: Mapping[str, Any] | None = None
     start: Start | None = None
+    not_looked_up = ""
     state: BuilderState | None = None
     adjoint: Any = None
     recorder: Recorder | None = None

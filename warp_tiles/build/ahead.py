@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.build.context import BuildContext, ahead_of_launches
 from warp_tiles.build.functions import payloads_of
 from warp_tiles.build.module_build import (
-    Binding,
     KnownModuleBuild,
     ModuleBuild,
     keys_of_functions,
@@ -56,15 +55,13 @@ class AheadModule:
     """A module that was generated ahead of its launch, with its content key.
 
     Attributes:
-        start: The lookup of the start key of a module without products and solvers; None if it has no such key.
-        binding: What binds the start key of a module with them; None if it has no such key.
+        start: The lookup of its start key; None if it has no such key.
     """
 
     module: StartModule
     key: CacheKey
     start: Start | None
     context: BuildContext
-    binding: Binding | None = None
 
 
 def generated(
@@ -78,8 +75,7 @@ def generated(
             return None
         context = engine.build_context(build.plan.settings)
         key, _ = keys_of(engine, context, start_module)
-        binding = build.binding(source.read_text("utf-8"))
-        return None if key is None else AheadModule(start_module, key, None, context, binding)
+        return None if key is None else AheadModule(start_module, key, build.unbound, context)
     if module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
         return None
     if build.context.bundle is not None or not build.plan.settings.rules.builds:
@@ -94,16 +90,12 @@ def generated(
 def compiled(engine: Engine, ahead: AheadModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
     """Compile or link a generated module into the cache, and bind its start key. See :func:`build_ahead`."""
     done, start = build_ahead(engine, ahead.context, ahead.module, waits=waits), ahead.start
-    if done is not None and done[0] == ahead.key and ahead.binding is not None and ahead.context.remote is None:
-        if (linked := ahead.context.modules.get(done[0])) is not None:
-            ahead.binding.bind(linked.payload, ahead.module.name, done[0].digest)
-        return done
     # with a remote store, only a launch binds the start key, so that only launched modules are pushed
     binds = done is not None and start is not None and start.found is None and ahead.context.remote is None
     if done is not None and start is not None and binds and (entry := ahead.context.modules.get(done[0])):
         output = WarpOutput.of(entry)
         if output is not None and output.meta == ahead.module.meta:  # no key covers it, and others replace entries
-            start.keep(entry.payload, {"module": ahead.module.name, "content_key": ahead.key.digest})
+            start.bind(output, ahead.module.name, ahead.key.digest)
     return done
 
 
@@ -139,24 +131,21 @@ def build_ahead(
     if key is None or (not waits and context.modules.is_locked(key)):
         return None
     with context.modules.lease(key, context.upstream(MODULE, key) if asks else None) as lease:
+        wanted = WarpOutput(b"", module.source.encode("utf-8"), f".{source.target}.{module.output}", module.meta)
+        if wanted.equal(WarpOutput.of(lease.found)) is not None:
+            return key, False
         started = now_s()
         if linked is None:
-            request = module.request()
-            wanted = WarpOutput(b"", request.source, f".{source.target}.{module.output}", module.meta)
-            if wanted.equal(WarpOutput.of(lease.found)) is not None:
-                return key, False
-            answer = result_of(context.submit(request))
-            payload, seconds = replace(wanted, binary=answer.payload).pack(), answer.seconds
+            answer = result_of(context.submit(module.request()))
+            binary, seconds = answer.payload, answer.seconds
         else:
-            if lease.found is not None:
-                return key, False
             with ahead_of_launches(context.ahead):
-                binary = _linked(engine, context, module, functions)
-            if binary is None:
+                built = _linked(engine, context, module, functions)
+            if built is None:
                 return None
-            payload, seconds = binary, now_s() - started
+            binary, seconds = built, now_s() - started
         info = {"module": module.name, "build_seconds": round(seconds, 3), AHEAD: True}
-        if not context.modules.put(key, payload, info).is_stored:
+        if not context.modules.put(key, replace(wanted, binary=binary).pack(), info).is_stored:
             raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)
         return key, True
 

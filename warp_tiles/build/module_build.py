@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
 from warp_tiles.build.records import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Artifact, ModuleRecord, Phases, now_s
 from warp_tiles.build.start_list import StartModule
-from warp_tiles.build.warp_module import Start, WarpOutput
+from warp_tiles.build.warp_module import Start, WarpOutput, start_key_text
 from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, module_flags, reason_without_key
@@ -32,7 +32,6 @@ from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.manifest import Entry
 from warp_tiles.store.packages import package_of
 from warp_tiles.util.files import write_output
 from warp_tiles.util.threads import unless_signalled, wait_result
@@ -40,6 +39,9 @@ from warp_tiles.util.warn import log, warn
 
 if TYPE_CHECKING:
     from warp_tiles.store.cache import BuildLease
+
+#: Of a content key. Former versions kept the binary alone under keys of the kind ``linked module``.
+LINKED_MODULE = "linked module and its source"
 
 
 class ModuleBuild:
@@ -53,6 +55,7 @@ class ModuleBuild:
         self._started = now_s()
         self._phases = Phases()
         self._lookup: Start | None = None
+        self._not_looked_up = ""
         self._meta: dict[str, Any] = {}
         self._settings = plan.settings
         self._context = engine.build_context(plan.settings)
@@ -62,24 +65,23 @@ class ModuleBuild:
         """The source that the plan asks for. Raises a ToolchainError if the device sources are missing."""
         return finished_source(self._generated.source, self.plan.code)
 
-    def start(self, lookup: Start | None = None, meta: Mapping[str, Any] | None = None) -> None:
+    def start(
+        self, lookup: Start | None = None, meta: Mapping[str, Any] | None = None, not_looked_up: str = ""
+    ) -> None:
         """Start the variants without waiting for them, unless the linked module itself may be cached.
 
         Args:
             lookup: That of the module's start key, which found nothing; None if it has none.
             meta: Warp's metadata of the module.
+            not_looked_up: Why there is no lookup.
         """
         self._started, self._phases = now_s(), Phases()
-        self._lookup, self._meta = lookup, dict(meta or {})
+        self._lookup, self._meta, self._not_looked_up = lookup, dict(meta or {}), not_looked_up
         for memory in self.plan.memory:
-            if memory.problem and memory.direction == "forward":
-                warn(memory.problem)
-            elif memory.problem:  # a program may never ask for gradients
+            if memory.problem and memory.direction == "backward":  # a program may never ask for gradients
                 log.info("%s", memory.problem)
-        for problem in self.plan.stuck_problems:
-            warn(problem)
-        for cost in dict.fromkeys(loop.cost for loop in self.plan.loops if loop.cost):
-            warn(cost)
+        for text in self._warnings:
+            warn(text)
         may_be_known = self._settings.keeps_modules or self._is_looked_up  # the whole module
         if self.plan.linker_reason or not may_be_known:
             self._start_functions()
@@ -105,13 +107,14 @@ class ModuleBuild:
         linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
         text = call.source.read_text("utf-8")
-        plan, progress = self.plan, self._engine.progress
+        plan, progress, wanted = self.plan, self._engine.progress, self._output(text)
         looks = kept or (linked_here and self._is_looked_up)
         counted = progress.module(plan.name, module.arch, plan.block_dim, self._settings.progress)
         with counted, self._lease(module, text, looks=looks, keeps=kept) as lease:
-            if lease is not None and lease.found is not None:
+            cached = wanted.equal(WarpOutput.of(lease.found)) if lease is not None else None
+            if lease is not None and lease.found is not None and cached is not None:
                 package = package_of(lease.found)
-                record = replace(self._found(lease.found, call.output), module_key=lease.found.key, package=package)
+                record = replace(self._found(cached, call.output), module_key=lease.found.key, package=package)
             else:
                 if self.plan.has_own_code and self._settings.bundle is not None:
                     from warp_tiles.build.deployment import not_in_bundle
@@ -123,12 +126,14 @@ class ModuleBuild:
                 as_planned = record.plan is plan and record.linker == "warp_tiles"
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
-                    record = replace(record, module_key=lease.keep(call.output.read_bytes(), info).key)
-        if kept and record.module_key and (binding := self.binding(text)) is not None:
-            binding.bind(call.output.read_bytes(), plan.name, record.module_key)
+                    cached = replace(wanted, binary=call.output.read_bytes())
+                    record = replace(record, module_key=lease.keep(cached.pack(), info).key)
+        if kept and cached is not None and (start := self.unbound) is not None:
+            start.bind(cached, plan.name, record.module_key)
         listener = self._engine.program_start
-        if listener is not None and record.module_key and (start := self._start_module(module, text)) is not None:
-            listener.note(start, record.module_key)
+        noted = self._start_module(module, text) if listener is not None and record.module_key else None
+        if listener is not None and noted is not None:
+            listener.note(noted, record.module_key)
         self._engine.recorder.add_record(record, planned=plan)
         if not record.found:
             self._engine.note_missed(plan)
@@ -144,14 +149,25 @@ class ModuleBuild:
             )
         return record
 
-    def binding(self, text: str) -> Binding | None:
-        """What binds the module's start key. None if it has none, or if a launch would say something of its plan."""
-        plan, start = self.plan, self._lookup
+    @property
+    def _warnings(self) -> list[str]:
+        """What a launch warns of."""
+        plan = self.plan
         memory = (kernel.problem for kernel in plan.memory if kernel.direction == "forward")
-        says = [*memory, *plan.stuck_problems, *(loop.cost for loop in plan.loops)]
-        if start is None or start.found is not None or any(says) or not self._context.stores_modules:
+        texts = (*memory, *plan.stuck_problems, *(loop.cost for loop in plan.loops))
+        return list(dict.fromkeys(filter(None, texts)))
+
+    @property
+    def unbound(self) -> Start | None:
+        """The lookup of a start key that found nothing, and that this process may bind."""
+        start = self._lookup
+        if start is None or start.found is not None or not self._context.stores_modules:
             return None
-        return Binding(start, WarpOutput(b"", text.encode("utf-8"), _target(plan), self._meta))
+        return replace(start, warnings=len(self._warnings))
+
+    def _output(self, text: str) -> WarpOutput:
+        plan = self.plan
+        return WarpOutput(b"", text.encode("utf-8"), f".sm_{plan.arch}{plan.arch_suffix}.cubin", self._meta)
 
     def ahead(self, source_path: Path, module: ModuleSource) -> StartModule | None:
         """What is linked ahead, before anything is built; None if only the module's launch may."""
@@ -175,7 +191,7 @@ class ModuleBuild:
         functions = tuple(dict.fromkeys(v.variant for v in plan.needed if v.variant and v.provider != "scalar"))
         linked = Linked(functions, plan.arch_suffix, plan.register_limit)
         request = WarpCompileRequest.of(replace(module, suffix=""), text.encode("utf-8"))
-        return StartModule.of(plan.name, plan.block_dim, request, {}, linked)
+        return StartModule.of(plan.name, plan.block_dim, request, self._meta, linked)
 
     @contextmanager
     def _lease(self, module: ModuleSource, text: str, *, looks: bool, keeps: bool) -> Iterator[BuildLease | None]:
@@ -191,10 +207,10 @@ class ModuleBuild:
         with self._context.leased_module(key, self._phases, started, keeps=keeps) as lease:
             yield lease if keeps or lease.found is not None else None
 
-    def _found(self, entry: Entry, output: Path) -> ModuleRecord:
+    def _found(self, cached: WarpOutput, output: Path) -> ModuleRecord:
         """Write a module that was linked before. Its functions are neither built nor fetched."""
         with self._phases.measured(WRITE):
-            write_output(output, entry.payload)
+            write_output(output, cached.binary)
         artifacts = [
             Artifact(v.variant, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
             for v in self.plan.needed
@@ -288,6 +304,7 @@ class ModuleBuild:
             started_at_s=self._started,
             phases=self._phases.found,
             found=found,
+            start_key=start_key_text(self._lookup, self._not_looked_up),
         )
 
     def _warp_link_reason(self, module: ModuleSource, foreign: Sequence[str]) -> str:
@@ -396,38 +413,28 @@ class ModuleBuild:
 # ---- a module that its start key finds
 
 
-@dataclass(frozen=True)
-class Binding:
-    """A start key that found nothing, and what it will find, without the binary."""
-
-    start: Start
-    output: WarpOutput
-
-    def bind(self, binary: bytes, module: str, content_key: str) -> None:
-        self.start.keep(replace(self.output, binary=binary).pack(), {"module": module, "content_key": content_key})
-
-
 class KnownModuleBuild:
     """The build of a module with products or solvers that its start key has found: its linked binary is written."""
 
     def __init__(self, engine: Engine, plan: ModulePlan, start: Start) -> None:
         self.plan = plan
-        self._engine, self._start = engine, start
+        self._engine, self._start, self._phases = engine, start, Phases(start.steps)
 
     def finish(self, call: BuildCall) -> None:
-        began, known, plan = now_s(), self._start.found, self.plan
+        began, known, plan = self._phases.started_at_s(), self._start.found, self.plan
         assert known is not None
-        write_output(call.output, known.binary)
+        if known.warnings:
+            some = f"{known.warnings} warnings" if known.warnings > 1 else "a warning"
+            warn(f"module {plan.name} was built with {some} about its launches: `warp-tiles plan SCRIPT` has the text")
+        with self._phases.measured(WRITE):
+            write_output(call.output, known.binary)
         self._engine.recorder.add_record(
             ModuleRecord(
                 plan, (), "warp_tiles", "", call.output.name, len(known.binary), now_s() - began,
-                module_key=self._start.content_key, found=True, started_at_s=began, package=self._start.package,
+                module_key=self._start.content_key, found=True, started_at_s=began, phases=self._phases.found,
+                package=self._start.package, start_key="found",
             )
         )  # fmt: skip
-
-
-def _target(plan: ModulePlan) -> str:
-    return f".sm_{plan.arch}{plan.arch_suffix}.cubin"
 
 
 # ---- a linked module, from its plan or from a start list
@@ -453,7 +460,7 @@ def linked_key(
             "compiler": store.compiler_digest(),
             "functions": [f"{symbol} {key}" for symbol, key in sorted(functions.items())],
             "headers": store.digests.digest_folder(Path(module.native_dir), "*.h"),
-            "kind": "linked module",
+            "kind": LINKED_MODULE,
             "link_options": linker_flags(module.target, module.output, register_limit),
             "linker": store.linker_digest(),
             "options": module_flags(module, toolchain.nvrtc_version),  # of the folders, the content counts

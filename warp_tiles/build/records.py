@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +58,12 @@ class Phase:
 class Phases:
     """Collects the steps of one module's build. Threads may add steps at the same time."""
 
-    def __init__(self) -> None:
-        self._phases: list[Phase] = []
+    def __init__(self, before: Iterable[Phase] = ()) -> None:
+        self._phases = list(before)
+
+    def started_at_s(self) -> float:
+        """When the first step began; now, if there is none."""
+        return min((phase.started_at_s for phase in self._phases), default=now_s())
 
     @property
     def found(self) -> tuple[Phase, ...]:
@@ -145,7 +149,9 @@ class ModuleRecord:
         seconds: Time from the end of code generation to the finished file.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache, in a kernel package or in the remote store.
-        started_at_s: The end of code generation, in seconds of :func:`warp_tiles.build.records.now_s`.
+        started_at_s: The end of code generation, or the lookup that has found the start key, in seconds of
+            :func:`warp_tiles.build.records.now_s`.
+        start_key: ``found`` if no code was generated, else ``missing``, or ``not asked`` with the reason.
     """
 
     plan: ModulePlan
@@ -160,6 +166,7 @@ class ModuleRecord:
     started_at_s: float = 0.0
     phases: tuple[Phase, ...] = ()
     package: str = ""
+    start_key: str = ""
 
     def lacks(self, plan: ModulePlan) -> bool:
         """True if a plan is that of this module, which was found without one."""
@@ -179,6 +186,7 @@ class ModuleRecord:
             **{name: getattr(self, name) for name in ("linker", "linker_reason", "module_key", "found", "output")},
             "cubin_bytes": self.output_bytes,
             "kernel_package": self.package,
+            "start_key": self.start_key,
             **_times(self),
             "phases": [phase.to_json() for phase in self.phases],
         }

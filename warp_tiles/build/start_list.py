@@ -45,7 +45,7 @@ class StartModule:
         program: The name of its source in unmodified Warp, with the first digits of Warp's hash.
         suffix: Warp's suffix of the architecture, e.g. ``a``.
         switches: ``verify_fp``, ``fast_math``, ``fuse_fp`` and ``use_precompiled_headers``.
-        meta: Warp's metadata of the kernels: bytes of shared memory, by name. Empty for a module of warp_tiles.
+        meta: Warp's metadata of the kernels: bytes of shared memory, by name.
         linked: What a module of warp_tiles is linked from; None for a module that Warp's compiler builds.
     """
 

@@ -1,7 +1,7 @@
 """The build of a module in which nothing is computed by warp_tiles: Warp's source, Warp's compiler, Warp's bytes.
 
 Two keys lead to one entry, which holds the binary, its source and Warp's metadata. The *content key* covers what the
-compiler reads. The *start key* (:mod:`warp_tiles._warp.plain`) covers what the source is generated from, so a module
+compiler reads. The *start key* (:mod:`warp_tiles._warp.lookups`) covers what the source is generated from, so a module
 that is found by it is not generated. Only a process that has generated the source binds a start key to an entry.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.records import COMPILE, WARP_LINK, WRITE, ModuleRecord, Phases, now_s
+from warp_tiles.build.records import COMPILE, LOOK_UP, WARP_LINK, WRITE, ModuleRecord, Phase, Phases, now_s
 from warp_tiles.build.start_list import StartModule
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, names_in_code, reason_without_key
 from warp_tiles.compile.pool import result_of
@@ -42,17 +42,20 @@ _MOST_TEXT_BYTES = 1 << 28  # of a source that is unpacked
 class WarpOutput:
     """What Warp's folder holds of a module: the payload of an entry. The target ends its name, e.g. ``.sm_90a.cubin``.
 
-    The binary of a module with products or solvers is the one that warp_tiles has linked.
+    The binary of a module with products or solvers is the one that warp_tiles has linked. ``warnings`` says how many
+    its plan has for a launch, in an entry that is found by its start key.
     """
 
     binary: bytes
     source: bytes
     target: str
     meta: Mapping[str, Any]
+    warnings: int = 0
 
     def pack(self) -> bytes:
         """The binary, which tools read as it is, then the source and the rest, compressed, and their size."""
-        facts = {"source": self.source.decode("utf-8"), "target": self.target, "meta": self.meta}
+        facts: dict[str, Any] = {"source": self.source.decode("utf-8"), "target": self.target, "meta": self.meta}
+        facts |= {"warnings": self.warnings} if self.warnings else {}
         rest = zlib.compress(json.dumps(facts, sort_keys=True).encode("utf-8"), 1)
         return b"".join((self.binary, rest, len(rest).to_bytes(_LENGTH_BYTES, "big")))
 
@@ -66,10 +69,10 @@ class WarpOutput:
             return None
         try:
             facts = json.loads(_unpacked(payload[begin:end]))
-            meta = facts["meta"]
-            if not isinstance(meta, dict) or not all(type(size) is int for size in meta.values()):
+            meta, warnings = facts["meta"], facts.get("warnings", 0)
+            if not isinstance(meta, dict) or not all(type(size) is int for size in (*meta.values(), warnings)):
                 return None
-            return cls(payload[:begin], str(facts["source"]).encode("utf-8"), str(facts["target"]), meta)
+            return cls(payload[:begin], str(facts["source"]).encode("utf-8"), str(facts["target"]), meta, warnings)
         except (zlib.error, ValueError, LookupError, TypeError, RecursionError):
             return None
 
@@ -95,6 +98,8 @@ class Start:
         keep: Binds the key to the payload of an entry.
         package: The kernel package that has it; empty for another place.
         content_key: The digest of the content key of what was found; empty if nothing was.
+        warnings: See :class:`WarpOutput`; of a module that was generated.
+        steps: The lookup.
     """
 
     key: CacheKey
@@ -102,14 +107,23 @@ class Start:
     keep: Callable[[bytes, Mapping[str, object]], object]
     package: str = ""
     content_key: str = ""
+    warnings: int = 0
+    steps: tuple[Phase, ...] = ()
+
+    def bind(self, output: WarpOutput, module: str, content_key: str) -> None:
+        """Bind the key to what is stored under a content key."""
+        self.keep(replace(output, warnings=self.warnings).pack(), {"module": module, "content_key": content_key})
 
 
 def look_up(context: BuildContext, key: CacheKey, *, asks: bool = True) -> Start:
     """Look a start key up, here and, if ``asks``, in the remote store or the bundle."""
+    phases, started = Phases(), now_s()
     with context.modules.lease(key, context.upstream(MODULE, key) if asks else None, builds=False) as lease:
         entry = lease.found
+        phases.add(LOOK_UP, started)
         content_key = "" if entry is None else str(entry.manifest.info.get("content_key", ""))
-        return Start(key, WarpOutput.of(entry), lease.keep, package_of(entry), content_key)
+        found = WarpOutput.of(entry)
+        return Start(key, found, lease.keep, package_of(entry), content_key, steps=phases.found)
 
 
 def content_key(context: BuildContext, request: WarpCompileRequest, target: str) -> CacheKey:
@@ -136,19 +150,27 @@ class WarpModuleBuild:
     """
 
     def __init__(
-        self, engine: Engine, plan: ModulePlan, program: str, meta: Mapping[str, Any], start: Start | None
+        self,
+        engine: Engine,
+        plan: ModulePlan,
+        program: str,
+        meta: Mapping[str, Any],
+        start: Start | None,
+        not_looked_up: str = "",
     ) -> None:
         self.plan = plan
+        self._not_looked_up = not_looked_up
         self._program = program
         self._engine = engine
         self.meta = meta
         self.start = start
         self.context = engine.build_context(plan.settings)
-        self._phases = Phases()
+        found_before = start is not None and start.found is not None
+        self._phases = Phases(start.steps if start is not None and found_before else ())
 
     def finish(self, call: BuildCall) -> None:
         """Write the binary, from an entry or from Warp's compiler."""
-        started = now_s()
+        started = self._phases.started_at_s()
         request, wanted, reason = self.request(call.source.read_bytes(), call.module, call.inputs)
         if reason:
             say_left_to_warp(reason)
@@ -189,6 +211,7 @@ class WarpModuleBuild:
                 self.plan, (), "warp", "it calls no function of warp_tiles", call.output.name,
                 os.path.getsize(call.output), now_s() - started, module_key=key.digest, found=cached is not None,
                 started_at_s=started, phases=self._phases.found, package=package,
+                start_key=start_key_text(self.start, self._not_looked_up),
             )
         )  # fmt: skip
         if cached is None:
@@ -238,6 +261,13 @@ class WarpModuleBuild:
             lease.keep(payload, info)
         if binds and self.start is not None and self.start.found is None:  # this process has generated the source
             self.start.keep(payload, {**info, "content_key": key.digest})
+
+
+def start_key_text(start: Start | None, not_looked_up: str) -> str:
+    """What :attr:`.ModuleRecord.start_key` says."""
+    if start is None:
+        return f"not asked: {not_looked_up}" if not_looked_up else "missing"
+    return "missing" if start.found is None else "found"
 
 
 def say_left_to_warp(reason: str) -> None:

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from rich.filesize import decimal
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
+from warp_tiles.build.module_build import LINKED_MODULE
 from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import common
 from warp_tiles.cli.cache_commands import build_context
@@ -184,7 +186,7 @@ def _write_wheel(wanted: Wanted, named: str, client: str | None, folder: Path, a
         linked = {
             entry.key
             for _, entry in entries
-            if ("kind", "linked module") in [(field.label, field.shown) for field in entry.manifest.key.fields]
+            if ("kind", LINKED_MODULE) in [(field.label, field.shown) for field in entry.manifest.key.fields]
         }
         modules: dict[str, list[tuple[int, int, bool]]] = {}
         for key, row in kept.items():
@@ -239,13 +241,13 @@ def _known_starts(cache: Cache, packed: Sequence[Entry]) -> Iterator[tuple[str, 
 
     A start list binds nothing. But a program that ran here has bound the start keys of what it generated.
     """
-    payloads = {entry.key: entry.payload for entry in packed}
+    contents = {entry.key: entry for entry in packed}
     for item in cache.entries():
-        content = payloads.get(str(item.manifest.info.get("content_key")))
-        if content is None or item.key in payloads or (entry := cache.read_verified(item.key)) is None:
+        content = contents.get(str(item.manifest.info.get("content_key")))
+        if content is None or item.key in contents or (entry := cache.read_verified(item.key)) is None:
             continue
-        output = WarpOutput.of(entry)
-        if content in (entry.payload, output and output.binary):  # a linked module's entry is its binary alone
+        output, packed_as = WarpOutput.of(entry), WarpOutput.of(content)
+        if output is not None and packed_as is not None and replace(output, warnings=packed_as.warnings) == packed_as:
             yield MODULES.object, entry
 
 

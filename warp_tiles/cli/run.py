@@ -69,7 +69,7 @@ def run(
     holds the plan and the build record of every module of the run, even if the script fails.
     """
     from warp_tiles._warp.internals import find
-    from warp_tiles._warp.plain import gpus_here
+    from warp_tiles._warp.lookups import gpus_here
 
     current()  # reports an invalid setting first
     script.require()
@@ -271,7 +271,7 @@ class LaunchedModules:
     """The modules of a program whose launches are replaced, each compiled as it is at its launch, with a row each."""
 
     def __init__(self, engine: Engine, archs: Sequence[int] = ()) -> None:
-        from warp_tiles._warp.plain import gpus_here
+        from warp_tiles._warp.lookups import gpus_here
 
         gpus = gpus_here()
         self._targets = [(None, arch) for arch in archs] or [(device, arch) for arch, device in gpus.items()]

@@ -205,6 +205,10 @@ def _package_facts(document: Json) -> Iterator[tuple[str, Content]]:
     missed = Counter(module["reason"] for module in document.get("not_in_kernel_packages", ()))
     for reason, count in missed.items():
         yield "not from kernel packages", f"{count} module{'s' * (count != 1)}: {reason}"
+    generated = Counter(module.get("start_key", "") for module in document["modules"] if module.get("found"))
+    for outcome, count in generated.items():
+        if outcome not in ("", "found"):
+            yield "generated, and then found", f"{count} module{'s' * (count != 1)}, whose start key was {outcome}"
 
 
 def _warnings(texts: list[str], built: bool) -> list[Markup]:

@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
+_NO_KEY = "its code names a value that no key covers"
 
-class PlainModules:
-    """Looks modules up before their generation, and those without products and solvers after it, too."""
+
+class ModuleLookups:
+    """Looks modules up by their start keys before their generation, and makes the builds of those that it serves."""
 
     def __init__(self, engine: Engine, reloads: Reloads) -> None:
         self._engine = engine
@@ -63,44 +65,53 @@ class PlainModules:
             return None
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
 
-    def linked_settings(self, module: Any, options: Mapping[str, Any]) -> Settings | None:
-        """The settings of a module with products or solvers that may be known as it was linked; None for others."""
+    def linked_settings(self, module: Any, options: Mapping[str, Any]) -> tuple[Settings | None, str]:
+        """The settings of a module with products or solvers that may be known as linked; None, and why, for others."""
         from warp_tiles.compile.module import reason_left_to_warp
 
         hasher = module.hashers.get(int(options["block_dim"]))
         if options.get("output_arch") is None or not getattr(hasher, "warp_tiles_has_calls", False):
-            return None
+            return None, "it has no products or solvers for a GPU"
         resolved: Settings = hasher.warp_tiles_settings
-        if not (resolved.keeps_modules or self.is_looked_up(module, resolved)) or not warp.config.cache_kernels:
-            return None
-        if resolved.rules.tunes or resolved.policy == "off" or reason_left_to_warp(options):
-            return None  # a module may be tuned before its build
+        if resolved.policy == "off" or not (resolved.keeps_modules or self.is_looked_up(module, resolved)):
+            return None, "no cache, store or package may have it"
+        if not warp.config.cache_kernels:
+            return None, "wp.config.cache_kernels is False"
+        if resolved.rules.tunes:
+            return None, "it may be tuned before its build"
+        if reason := reason_left_to_warp(options):
+            return None, reason
         hasher.get_hash()
-        is_current = hasher.get_hash.choices == self._engine.choices(resolved)  # else the generation loads it again
-        return resolved if is_current else None
+        if hasher.get_hash.choices != self._engine.choices(resolved):  # the generation loads it again
+            return None, "settings or tuning records have changed since it was hashed"
+        return resolved, ""
 
     def is_looked_up(self, module: Any, resolved: Settings) -> bool:
         return self._engine.build_context(resolved).is_looked_up(str(module.name))
 
-    def look_up(self, module: Any, options: Mapping[str, Any]) -> Start | None:
-        """Look a module up before its code is generated; None if it has to be generated in any case."""
-        # the generation in deterministic mode has effects on launches, and in the other mode on what is printed
-        if options.get("deterministic") or options.get("verify_autograd_array_access"):
-            return None
+    def look_up(self, module: Any, options: Mapping[str, Any]) -> tuple[Start | None, str]:
+        """Look a module up before its code is generated. None, and why, if it has to be generated in any case."""
+        for name in ("deterministic", "verify_autograd_array_access"):
+            if options.get(name):  # the former has effects on launches, the latter on what is printed
+                return None, f"its generation has other effects with the option {name}"
         from warp_tiles.build.warp_module import look_up
 
-        if (resolved := self.linked_settings(module, options)) is not None:
+        resolved, reason = self.linked_settings(module, options)
+        if resolved is not None:
             context = self._engine.build_context(resolved)
             key = self.start_key(module, options, context)
-            # a start list, and what is compiled ahead, name functions, which only the generation knows
+            # what is compiled ahead, and what a start list has, names functions, which only the generation knows
             needs_functions = this_thread.ahead or self._engine.program_start is not None
             asks = resolved.all_modules and not needs_functions
             start = None if key is None else look_up(context, key, asks=asks)
             if start is None or start.found is None:
-                return start if resolved.keeps_modules else None  # else nothing will bind the key
-            return None if needs_functions else start
+                # nothing will bind the key of a module that is not kept
+                return start if resolved.keeps_modules else None, _NO_KEY if key is None else ""
+            if needs_functions:
+                return None, "the start list names its functions, which the generation finds"
+            return start, ""
         if (resolved := self.settings(module, options)) is None:
-            return None
+            return None, reason
         context = self._engine.build_context(resolved)
         is_new = context.store.digests.is_empty  # so no entry is expected, and the digests take time
         compiles, name = resolved.all_modules, str(module.name)
@@ -111,7 +122,7 @@ class PlainModules:
         start = None if key is None else look_up(context, key, asks=compiles and not this_thread.ahead)
         if compiles and not is_new and (start is None or start.found is None):
             self._engine.start_compilers(resolved, name)  # while Warp generates the code
-        return start
+        return start, _NO_KEY if start is None else ""
 
     def start_key(self, module: Any, options: Mapping[str, Any], context: BuildContext) -> CacheKey | None:
         """The key over all that a module's source and binary follow from; None if a value is not known exactly."""
@@ -152,7 +163,7 @@ class PlainModules:
         if start is None or start.found is not None:
             return start
         hasher = module.hashers.get(int(options["block_dim"]))
-        if getattr(hasher, "warp_tiles_has_calls", False) and self.linked_settings(module, options) is None:
+        if getattr(hasher, "warp_tiles_has_calls", False) and self.linked_settings(module, options)[0] is None:
             return None  # settings or tuning records have changed
         context = self._engine.build_context(resolved)
         return start if self.start_key(module, options, context) == start.key else None
@@ -166,7 +177,7 @@ class PlainModules:
             meta: Returns the metadata of a module that was generated just now, or of the one that its start key found.
         """
         threads = int(options["block_dim"])
-        hasher, linked = module.hashers.get(threads), self.linked_settings(module, options)
+        hasher, linked = module.hashers.get(threads), self.linked_settings(module, options)[0]
         resolved = linked or self.settings(module, options)
         if resolved is None or hasher is None:
             return None
@@ -180,7 +191,9 @@ class PlainModules:
         start = self.unchanged(start, module, options, resolved)
         from warp_tiles.build.warp_module import WarpModuleBuild
 
-        return WarpModuleBuild(self._engine, plan, program_name(module, hasher), meta(), start)
+        return WarpModuleBuild(
+            self._engine, plan, program_name(module, hasher), meta(), start, this_thread.not_looked_up
+        )
 
 
 def _linked_facts(context: BuildContext) -> dict[str, str]:
