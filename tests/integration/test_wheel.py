@@ -342,6 +342,10 @@ class Program:
         self.generated[:] = generated  # a report plans the modules with products that were not generated
         return {record["name"]: record["kernel_package"].partition(" ")[0] for record in records}
 
+    def start_keys(self) -> dict[str, str]:
+        """What the records say of them, the newest of each module."""
+        return {record["name"]: record["start_key"] for record in warp_tiles.report()["modules"] if "output" in record}
+
     def missed(self) -> list[str]:
         return [each["reason"].partition(": ")[2] for each in warp_tiles.report().get("not_in_kernel_packages", ())]
 
@@ -355,6 +359,7 @@ def test_an_installed_module_is_neither_generated_nor_compiled_nor_linked(progra
     assert program.generated == []
     assert program.requests == []
     assert program.missed() == []
+    assert program.start_keys() == dict.fromkeys(BOTH, "found")
     assert not list((tmp_path / "tiles").rglob("*.cubin")), "nothing is copied"
     assert "2 cached, 2 of them from Client.kernels 2.0+warp" in installed().engine.recorder.summary()
 
@@ -383,6 +388,7 @@ def test_a_module_with_another_start_key_is_found_by_its_source(
     monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
     assert program.load() == BOTH
     assert program.generated == [CLIENT, f"{CLIENT}.tiles"]
+    assert program.start_keys() == dict.fromkeys(BOTH, "missing")
     assert program.requests == []
 
 
@@ -491,6 +497,8 @@ def test_a_start_list_does_not_compile_what_a_package_has(
             wp.get_module(name).execs.clear()
         with warp_tiles.enabled(start=tmp_path / "start.json"):
             assert program.load() == BOTH
+            listed = "not asked: the start list names its functions, which the generation finds"
+            assert program.start_keys() == {CLIENT: "found", f"{CLIENT}.tiles": listed}
             start = installed().program_start
             assert start is not None
             assert start.to_json()["compiled"] == 0
