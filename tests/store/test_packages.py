@@ -324,8 +324,8 @@ def test_a_truncated_index_is_said_once(size: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 2}, "schema 2, and 1 is read"), ({"more": 1}, "other fields"), ({"modules": []}, "other fields"),
-        ({"keys": {"module": []}}, "has no keys"),
+        ({"schema": 1}, "schema 1, and 2 is read"), ({"more": 1}, "other fields"), ({"modules": []}, "other fields"),
+        ({"keys": {"module": {}}}, "has no keys"), ({"payloads": []}, "other fields"),
     ],
 )  # fmt: skip
 def test_another_index_is_refused(change: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -334,11 +334,23 @@ def test_another_index_is_refused(change: dict[str, object], message: str, tmp_p
         KernelIndex.from_body({**body, **change})
 
 
-@pytest.mark.parametrize("row", [None, [], ["a", 1, 1], ["0" * 64, 1, -1], ["0" * 64, 1, 1 << 40], ["0" * 64, "1", 1]])
-def test_a_wrong_row_of_an_index_is_said(row: object, tmp_path: Path) -> None:
+ROW = f"{'0' * 64} 00000001 00000001;"
+
+
+@pytest.mark.parametrize(
+    ("number", "rows"),
+    [
+        ("0", ""), ("0", "a" + ROW[1:].replace("0", "g")), ("0", ROW.replace("1;", "0;")),
+        ("0", ROW.replace("00000001;", "f0000000\n")), ("0", ROW.replace(" 00000001 ", " 0000000x ")), ("0", ROW[:-12]),
+        ("1", ROW), ("-1", ROW), ("-1", ROW * 2), ("a", ROW), ("", ROW),
+    ],
+)  # fmt: skip
+def test_a_wrong_row_of_an_index_is_said(number: str, rows: str, tmp_path: Path) -> None:
     index = install(tmp_path) / INDEX
     body = unseal(index.read_bytes())
-    index.write_bytes(seal({**body, "payloads": [row], "modules": {"client.kernels": [["a", 1, 1], 5]}}))
+    keys = {"module": f"{key(1).digest} {number};"}
+    wrong = {"keys": keys, "payloads": rows, "modules": {"client.kernels": [["a", 1, 1], 5]}}
+    index.write_bytes(seal({**body, **wrong}))
     packages = found(tmp_path)
     assert packages.serve("client.kernels")
     with pytest.warns(RuntimeWarning, match="its index has"):

@@ -38,12 +38,13 @@ from warp_tiles.util.warn import WarnedTexts, shown, warn
 NAMESPACE, INDEX, SUFFIX = "warp_tiles_kernels", "index.json", ".xz"
 #: The fact of an entry that came from a package: its name and version.
 PACKAGE = "kernel_package"
-SCHEMA = 1
+SCHEMA = 2
 _MOST_INDEX_BYTES = 16 << 20
+_ROW_CHARACTERS = 64 + 1 + 8 + 1 + 8 + 1  # of a payload
 _UNPACKER_BYTES = 64 << 20  # of memory; what pack() writes needs 9 MB
 _FIELDS = {
     "schema": int, "name": str, "version": str, "warp": str, "toolchain": str, "modules": dict, "keys": dict,
-    "payloads": list,
+    "payloads": str,
 }  # fmt: skip
 _TIME = (1980, 1, 1, 0, 0, 0)  # the first of ZIP files
 _MODE, _UNIX = 0o100644 << 16, 3
@@ -68,8 +69,10 @@ class KernelIndex:
         warp: Version of Warp and of its CUDA.
         toolchain: NVRTC and nvJitLink, as signatures name them; empty without one.
         modules: The targets of each module by name; each is read by :meth:`targets`.
-        keys: The number of each key's payload, by kind of object and digest.
-        payloads: SHA-256, CRC-32 and size of each.
+        keys: Of each kind of object, a row of each key: its digest and the number of its payload.
+        payloads: A row of each payload: SHA-256, CRC-32 and size, in hexadecimal digits.
+
+    Rows are texts, because each program parses the indexes of all packages, and most programs need few rows of few.
     """
 
     name: str
@@ -77,8 +80,8 @@ class KernelIndex:
     warp: str
     toolchain: str
     modules: Mapping[str, Sequence[Sequence[object]]]
-    keys: Mapping[str, Mapping[str, int]]
-    payloads: Sequence[tuple[str, int, int]]
+    keys: Mapping[str, str]
+    payloads: str
 
     def to_bytes(self) -> bytes:
         """The file, which is the same for equal values."""
@@ -91,7 +94,7 @@ class KernelIndex:
             raise DamagedError(f"its index has schema {shown(body.get('schema'), 40)}, and {SCHEMA} is read")
         if body.keys() != _FIELDS.keys() or any(type(body[name]) is not kind for name, kind in _FIELDS.items()):
             raise DamagedError("its index has other fields")
-        if not all(type(keys) is dict for keys in body["keys"].values()):
+        if not all(type(rows) is str for rows in body["keys"].values()):
             raise DamagedError("its index has no keys")
         del body["schema"]
         return cls(**body)
@@ -104,16 +107,21 @@ class KernelIndex:
 
     def payload(self, kind: str, digest: str) -> tuple[str, int, int] | None:
         """SHA-256, CRC-32 and size of the payload of a key; None if it lacks the key. Raises DamagedError."""
-        number = self.keys.get(kind, {}).get(digest)
-        if number is None:
+        rows = self.keys.get(kind, "")
+        if (at := rows.find(f"{digest} ")) < 0:
             return None
-        row = self.payloads[number] if type(number) is int and 0 <= number < len(self.payloads) else None
-        if not isinstance(row, (list, tuple)) or [type(value) for value in row] != [str, int, int]:
-            raise DamagedError(f"its index has no payload of {digest[:12]}")
-        sha256, crc32, size = row
-        if not is_digest(sha256) or not 0 < size <= MAX_PAYLOAD_BYTES:
+        try:
+            begin = int(rows[at + len(digest) : rows.index(";", at)]) * _ROW_CHARACTERS
+            sha256, crc32, size = self.payloads[max(begin, 0) : begin + _ROW_CHARACTERS].rstrip(";").split()
+            payload = sha256, int(crc32, 16), int(size, 16)
+        except ValueError as error:
+            raise DamagedError(f"its index has no payload of {digest[:12]}") from error
+        if not is_digest(sha256) or not 0 < payload[2] <= MAX_PAYLOAD_BYTES:
             raise DamagedError(f"its index has a wrong payload of {digest[:12]}")
-        return sha256, crc32, size
+        return payload
+
+    def digests(self, kind: str) -> set[str]:
+        return {row.partition(" ")[0] for row in self.keys.get(kind, "").split(";") if row}
 
 
 @dataclass(frozen=True)
@@ -314,7 +322,7 @@ class KernelPackages:
     def shared_modules(self) -> Iterator[tuple[KernelPackage, KernelPackage, int]]:
         """Pairs of packages with equal keys of modules, and the number of these. The first one of a pair serves."""
         usable = [(package, package.index) for package in self.found if not package.reason_unusable]
-        held = [(package, set(index.keys.get(MODULE, ()))) for package, index in usable if index is not None]
+        held = [(package, index.digests(MODULE)) for package, index in usable if index is not None]
         for (first, here), (second, there) in combinations(held, 2):
             if count := len(here & there):
                 yield first, second, count
@@ -399,7 +407,9 @@ def kernel_files(
     for kind, key, row, _ in packed:
         keys.setdefault(kind, {})[key] = numbers[row]
     targets = {name: [list(row) for row in sorted(set(given))] for name, given in modules.items()}
-    index = KernelIndex(distribution.name, distribution.version, warp, toolchain, targets, keys, rows)
+    key_rows = {kind: "".join(f"{key} {number};" for key, number in sorted(keys[kind].items())) for kind in keys}
+    payload_rows = "".join(f"{sha256} {crc32:08x} {size:08x};" for sha256, crc32, size in rows)
+    index = KernelIndex(distribution.name, distribution.version, warp, toolchain, targets, key_rows, payload_rows)
     folder = f"{NAMESPACE}/{distribution.stem}"
     files = {f"{folder}/{row[0]}{SUFFIX}": lzma.compress(payloads[row]) for row in rows}
     return {f"{folder}/{INDEX}": index.to_bytes(), **files}
