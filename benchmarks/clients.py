@@ -58,6 +58,7 @@ Command = tuple[str, ...]
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 SIDES = ("warp", "tiles")
 KINDS = ("steps", "starts", "wheels")
+STARTS = ("warp", "list", "store", "first", "wheel", "warm")  # Warp's first, which take longest
 WHEELS = ("mujoco-warp", "mujoco-warp 3.17.0", "newton")
 ARCHS = "80,86,89,90,100,120"
 STEPS = "benchmarks.client_scripts.steps"
@@ -244,7 +245,7 @@ class TwoCores:
 
 
 def begin_starts(options: argparse.Namespace) -> None:
-    """Queue all sides of the selected clients, so that they run side by side: Warp's first, which take longest."""
+    """Queue all sides of the selected clients, so that they run side by side."""
     os.environ["PYTHONHASHSEED"] = "0"
     options.load = os.getloadavg()[0]  # wall seconds count only on an idle machine
     options.starts, begun = {}, TwoCores(options.at_once)
@@ -255,7 +256,7 @@ def begin_starts(options: argparse.Namespace) -> None:
             folder = scratch / case.client
             folder.mkdir()
             options.starts[case.client] = start_sides(case.client, options.limit, folder)
-    for side in ("warp", "list", "store", "first", "wheel", "warm"):
+    for side in options.starts_sides:
         for client, sides in options.starts.items():
             sides[side] = begun.submit(f"{client}, {side}", sides[side], options.python)
 
@@ -267,8 +268,8 @@ def measured_starts(name: str, options: argparse.Namespace) -> Row:
         LeftOut: A side failed.
     """
     runs: dict[str, Row] = {}
-    for side in options.starts[name].values():
-        runs |= side.result()
+    for side in options.starts_sides:
+        runs |= options.starts[name][side].result()
     if len({run["modules"] for run in runs.values()}) > 1:
         raise LeftOut("the sides launched different modules")
     later = {title: max(0.0, run["setup_wall_s"] - runs["warp"]["setup_wall_s"]) for title, run in runs.items()}
@@ -278,8 +279,7 @@ def measured_starts(name: str, options: argparse.Namespace) -> Row:
         **{title: {field: run[field] for field in fields} for title, run in runs.items()},
         "seconds": seconds,
         "ratios": {title: round(value / seconds["warp"], 3) for title, value in seconds.items() if title != "warp"},
-        "wheel_bytes": runs["wheel"]["wheel_bytes"],
-        "warm_seconds": runs["warm"]["warm_seconds"],
+        **{name: run[name] for run in runs.values() for name in ("wheel_bytes", "warm_seconds") if name in run},
         "load_average_before": round(options.load, 2),
         "modules": runs["warp"]["modules"],
         "versions": runs["warp"]["versions"],
@@ -398,6 +398,13 @@ main = runner.command(
         "--install": {"type": Path, "metavar": "DIR", "help": "create a virtual environment there and use it"},
         "--kind": {"choices": KINDS, "default": "steps", "help": "what to measure"},
         "--limit": {"type": float, "default": 1200.0, "help": "seconds for one side of a client"},
+        "--starts-sides": {
+            "nargs": "+",
+            "choices": STARTS,
+            "default": STARTS,
+            "metavar": "SIDE",
+            "help": f"of {', '.join(STARTS)}",
+        },
         "--at-once": {"type": int, "default": 1, "help": "sides of starts that run at a time, on two cores each"},
     },
     described=line_of,
