@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -272,17 +273,19 @@ def measured_starts(name: str, options: argparse.Namespace) -> Row:
         runs |= options.starts[name][side].result()
     if len({run["modules"] for run in runs.values()}) > 1:
         raise LeftOut("the sides launched different modules")
-    later = {title: max(0.0, run["setup_wall_s"] - runs["warp"]["setup_wall_s"]) for title, run in runs.items()}
+    peer = runs.get("warp", {})
+    later = {title: max(0.0, run["setup_wall_s"] - peer.get("setup_wall_s", math.inf)) for title, run in runs.items()}
     seconds = {title: round(run["wall_s"] + later[title], 3) for title, run in runs.items()}
+    others = {title: value for title, value in seconds.items() if title != "warp" and peer}
     fields = ("cpu_s", "wall_s", "setup_wall_s", "found", "not_generated")
     return {
         **{title: {field: run[field] for field in fields} for title, run in runs.items()},
         "seconds": seconds,
-        "ratios": {title: round(value / seconds["warp"], 3) for title, value in seconds.items() if title != "warp"},
+        "ratios": {title: round(value / seconds["warp"], 3) for title, value in others.items()},
         **{name: run[name] for run in runs.values() for name in ("wheel_bytes", "warm_seconds") if name in run},
         "load_average_before": round(options.load, 2),
-        "modules": runs["warp"]["modules"],
-        "versions": runs["warp"]["versions"],
+        "modules": next(iter(runs.values()))["modules"],
+        "versions": options.versions,
     }
 
 
@@ -383,7 +386,7 @@ def line_of(row: Row) -> str:
     if "bytes" in row:
         return f"{row['modules']} modules, {row['bytes'] / 1e6:.1f} MB, {row['seconds']} s"
     if "ratios" in row:
-        return f"{row['seconds']['warp']} s with Warp, {row['ratios']}"
+        return f"{row['seconds']} s, {row['ratios']}"
     seconds = [(row[side]["cpu_s"], row["tile_modules"]["cpu_s"][side]) for side in SIDES]
     return f"{row['modules']} modules, CPU s, in all and of those with functions: Warp {seconds[0]}, tiles {seconds[1]}"
 
