@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.client_speed import medians
-from benchmarks.drawing.cold_start import first_steps
+from benchmarks.drawing.cold_start import cold_seconds, first_steps
 from benchmarks.result_values import at, table
 
 STARTS = {  # rows of client_speed.json
@@ -25,9 +25,11 @@ WORLDS = {"humanoid": 8192, "n_humanoid": 1024, "featherstone": 4096, "ik": 4096
 def whole_starts() -> dict[str, str]:
     """Starts beside Warp's: on a GPU, and the compilation on two cores."""
 
+    wheels = {row["name"]: cold_seconds(row) for row in at("client_speed/rows") if row["name"].startswith("wheel ")}
+
     def on_gpu(name: str) -> list[str]:
         row = at(f"client_speed/{name}")
-        seconds = medians((run for run in row["runs"] if run["phase"] == "cold"), "jit_s")
+        seconds = cold_seconds(row)
         warm_s = medians(row["runs"], "warm_s").get("warm")
         warp = f"{seconds['warp']:.1f}" if "warp" in seconds else f"more than {row['cut_after_s']['warp']}"
         texts = {
@@ -36,6 +38,9 @@ def whole_starts() -> dict[str, str]:
         }
         if warm_s is not None:
             texts["warm"] = f"{warm_s:.1f}; {texts['warm']}"
+        if (newer := wheels.get(name.replace("starts", "wheel"), {})) and "wheel" in newer:
+            ratio = f" ({newer['wheel'] / newer['warp']:.3f})" if "warp" in newer else ""
+            texts["wheel"] = f"{newer['wheel']:.1f}{ratio}"
         return [STARTS[name], warp, *(texts.get(side, "not measured") for side in sides)]
 
     def on_two_cores(client: dict[str, Any]) -> list[str]:

@@ -23,10 +23,19 @@ SIDES = (  # with the words behind the first bar, its colour and its place
 )
 
 
+def cold_seconds(row: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds until the first step with empty caches, by side."""
+    return medians((run for run in row["runs"] if run["phase"] == "cold"), "jit_s")
+
+
 def first_steps(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Seconds until the first step with empty caches, by client and side."""
-    runs = {row["name"]: [run for run in row["runs"] if run["phase"] == "cold"] for row in rows}
-    return {title: medians(runs[row], "jit_s") for title, row in FIRST_STEPS.items()}
+    """Seconds until the first step with empty caches, by client and side. Rows "wheel" are newer than the others."""
+    seconds = {row["name"]: cold_seconds(row) for row in rows}
+    wheels = {name: seconds.get(name.replace("starts", "wheel"), {}) for name in FIRST_STEPS.values()}
+    return {
+        title: seconds[name] | {side: value for side, value in wheels[name].items() if side == "wheel"}
+        for title, name in FIRST_STEPS.items()
+    }
 
 
 def draw(clients: Mapping[str, Mapping[str, float]], where: str) -> Figure:
