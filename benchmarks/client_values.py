@@ -39,8 +39,8 @@ def whole_starts() -> dict[str, str]:
         if warm_s is not None:
             texts["warm"] = f"{warm_s:.1f}; {texts['warm']}"
         if (newer := wheels.get(name.replace("starts", "wheel"), {})) and "wheel" in newer:
-            ratio = f" ({newer['wheel'] / newer['warp']:.3f})" if "warp" in newer else ""
-            texts["wheel"] = f"{newer['wheel']:.1f}{ratio}"
+            peer = newer.get("warp", seconds.get("warp"))
+            texts["wheel"] = f"{newer['wheel']:.1f}" + (f" ({newer['wheel'] / peer:.3f})" if peer else "")
         return [STARTS[name], warp, *(texts.get(side, "not measured") for side in sides)]
 
     def on_two_cores(client: dict[str, Any]) -> list[str]:

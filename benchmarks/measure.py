@@ -107,6 +107,7 @@ print(json.dumps({
     "lto_builds": sum(r.get("lto_builds", 0) for r in records),
     "lto_bytes": sum(r.get("lto_bytes", 0) for r in records),
     "linkers": sorted({r["linker"] for r in records}),
+    "phases_s": {p["name"]: round(p["seconds"], 3) for p in records[0]["phases"]} if len(records) == 1 else {},
 }))
 """
 
