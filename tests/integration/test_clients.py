@@ -14,7 +14,7 @@ def test_a_tile_example_needs_no_libmathdx() -> None:
     (module,) = found["rows"]
     assert (module["kernels"], module["threads"], module["functions"]) == (["cholesky"], 128, 2)
     assert (found["own_builds"], found["mathdx_builds"]) == (2, 0)
-    assert 0 < module["cubin_bytes"] == found["cubin_bytes"] < 300_000
+    assert 0 < found["cubin_bytes"] < 300_000
     assert 0 < module["cpu_s"] <= found["cpu_s"]
 
 
