@@ -99,9 +99,9 @@ def in_blocks(a: Any, b: Any, out: Any, info: Any, solves: bool) -> Callable[[],
     matrix = lower_view(a, upper=False)
     if solves:
         call = SolveCall(matrix, b=right_sides(b, a), x=right_sides(out, a), has_info=True)
-        return partial(prepare_solve(call, a.device, in_threads=False).run, a, None, b, out, info)
+        return partial(prepare_solve(call, a.device, form="block").run, a, None, b, out, info)
     call = SolveCall(matrix, lower_view(out, upper=False), has_info=True)
-    return partial(prepare_solve(call, a.device, in_threads=False).run, a, out, None, None, info)
+    return partial(prepare_solve(call, a.device, form="block").run, a, out, None, None, info)
 
 
 def summary(rows: list[runner.Row]) -> runner.Row:

@@ -25,12 +25,12 @@ from tests.array_products.solve_cases import (
     symmetric,
 )
 from tests.nightly import some
-from warp_tiles.array_products import solve_kernels
-from warp_tiles.array_products.call import lower_view, view_of
-from warp_tiles.array_products.prepared_solves import SolveCall, _is_dense, choose, prepare_solve
-from warp_tiles.array_products.solve_kernels import ThreadKernel, fits_registers, thread_kernel, threads_of_block
-from warp_tiles.gemm.hardware import shared_limit
+from warp_tiles.array_products.call import lower_view
+from warp_tiles.array_products.prepared_solves import SolveCall, prepare_solve
+from warp_tiles.array_products.solve_kernels import ThreadKernel, fits_registers, thread_kernel
 from warp_tiles.gemm.problem import DTYPE_BYTES
+from warp_tiles.solver import dense
+from warp_tiles.solver.dense import SolveProblem, choose_solve, configs
 
 F64, F32 = wp.float64, wp.float32
 LARGE = 150  # several tiles
@@ -148,8 +148,8 @@ MANY = 7  # matrices, as many as no other test has
 
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solve_kernels, "LEAST_BATCHES", {16: MANY})
-    assert threads_of_block(16, 4, 4, MANY, dense=True)
+    monkeypatch.setattr(dense, "LEAST_BATCHES", {16: MANY})
+    assert choose_solve(SolveProblem("solve", "float32", 16, MANY, 4), None).config.form == "thread"
 
 
 @pytest.mark.usefixtures("in_threads")
@@ -199,7 +199,7 @@ def test_threads_and_blocks_compute_the_same() -> None:
     a, out = on(matrices(1, 5, MANY), F64), [on(np.full((MANY, 5, 5), np.nan), F64) for _ in range(2)]
     for in_threads, factor in zip((True, False), out):
         call = SolveCall(lower_view(a, upper=False), lower_view(factor, upper=False))
-        prepared = prepare_solve(call, a.device, in_threads=in_threads)
+        prepared = prepare_solve(call, a.device, None if in_threads else "block")
         (kernel,) = (step.launch.launch.kernel for step in prepared.steps)
         assert kernel.key.endswith("solve_in_thread") == in_threads
         prepared.run(a, factor, None, None, None)
@@ -225,9 +225,10 @@ def test_gradients_of_small_matrices(upper: bool) -> None:
 @pytest.mark.parametrize("columns", [0, 1])
 @pytest.mark.parametrize(("dtype", "n"), [("float32", 16), ("float64", 8), ("float64", 12), ("float64", 16)])
 def test_registers_of_small_matrices(dtype: str, n: int, columns: int, tmp_path: Path) -> None:
-    size_bytes = DTYPE_BYTES[dtype]
-    threads, solves = threads_of_block(n, columns, size_bytes, 1 << 20, dense=True), columns > 0
-    key = ThreadKernel(dtype, n, columns, threads, True, fits_registers(n, size_bytes), True, not solves, solves, True)
+    problem = SolveProblem("solve" if columns else "factor", dtype, n, 1 << 20, columns)  # type: ignore[arg-type]
+    threads, solves = configs(problem, 90)["thread"].threads, columns > 0
+    in_registers = fits_registers(n, DTYPE_BYTES[problem.dtype])
+    key = ThreadKernel(problem.dtype, n, columns, threads, True, in_registers, True, not solves, solves, True)
     module = thread_kernel(key).module
     wp.set_module_options({"block_dim": threads}, module=module)
     wp.compile_aot_module(module, arch=90, module_dir=tmp_path, use_ptx=False)
@@ -424,48 +425,3 @@ def test_gradients_that_share_memory_are_refused_before_anything_is_written() ->
             warp_tiles.solve(a, b, x)
     assert (out.numpy() == 7.0).all()
     assert (x.numpy() == 7.0).all()
-
-
-# ---- the choice
-
-
-@pytest.mark.parametrize("size_bytes", [4, 8])
-def test_threads_fit_a_block(size_bytes: int) -> None:
-    for n, columns, dense in itertools.product(range(1, 40), (0, 1, 3, 4, 5), (False, True)):
-        threads = threads_of_block(n, columns, size_bytes, 1 << 20, dense)
-        assert threads in (0, 32, 64, 128)
-        assert (n * (n + 1) // 2 + n * columns) * threads * size_bytes <= 48 << 10  # of static shared memory
-        assert not threads or (n <= (16 if dense else 12) and columns <= 4)
-
-
-@pytest.mark.parametrize(("n", "batch"), [(1, 4096), (4, 4096), (5, 16384), (8, 16384), (12, 32768), (13, 65536)])
-def test_the_smallest_batch_depends_on_the_rows(n: int, batch: int) -> None:
-    assert threads_of_block(n, 1, 8, batch, dense=True)
-    assert not threads_of_block(n, 1, 8, batch - 1, dense=True)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_dense_arrays(layout: str) -> None:
-    for shape in ((3, 4, 4), (3, 4, 1), (3, 1, 1), (3, 1, 4)):
-        array = LAYOUTS[layout](np.zeros(shape))
-        assert _is_dense(view_of(array)) == (layout in ("rows", "columns"))
-        assert not _is_dense(view_of(array[::2]))
-
-
-@pytest.mark.parametrize("arch", [75, 86, 90])
-@pytest.mark.parametrize("size_bytes", [4, 8])
-def test_tiles_fit_a_block(arch: int, size_bytes: int) -> None:
-    for n, columns in itertools.product((*range(1, 300), 512, 4096), (0, 1, 3, 40)):
-        config = choose(n, columns, size_bytes, arch)
-        assert config.threads % 32 == 0
-        assert (config.columns > 0) == (columns > 0)
-        if config.in_block:
-            assert n <= config.rows < n + 8
-            used = config.rows * (config.rows + config.columns) * size_bytes
-            assert used <= shared_limit(arch, config.threads)
-        else:
-            assert config.rows % config.step == 0
-            blocks = 2 * config.rows * (config.rows + config.step) * size_bytes  # of the kernel of a tile
-            assert blocks <= shared_limit(arch, config.threads)
-    assert choose(128, 1, 8, 90).in_block
-    assert not choose(256, 0, 4, 90).in_block

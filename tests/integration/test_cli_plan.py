@@ -16,8 +16,8 @@ from warp_tiles.launch.script import PLANNED
 def test_plan(folder: Path, name: str) -> None:
     done = command("plan", folder / name, folder, cache=folder / "lto")
     document = json_of(done)
-    assert set(document) == {"modules", "matmul"}
-    assert document["matmul"] == []
+    assert set(document) == {"modules", "matmul", "solves"}
+    assert document["matmul"] == document["solves"] == []
     (module,) = document["modules"]
     assert module["name"] == "__main__"
     assert module["kernels"] == ["gemm"]

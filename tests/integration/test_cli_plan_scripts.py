@@ -82,7 +82,7 @@ def test_a_script_asks_whether_it_is_planned(folder: Path, name: str) -> None:
 def test_each_example_is_planned_to_its_end(name: str, tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     done = command("plan", "--html", page, REPOSITORY / "examples" / name, cache=tmp_path / "tiles")
-    modules, products = json_of(done)["modules"], json_of(done)["matmul"]
+    modules, products, solves = (json_of(done)[name] for name in ("modules", "matmul", "solves"))
     without = {kernel.split("__locals__")[-1] for m in modules if not m["variants"] for kernel in m["kernels"]}
     assert without == WITHOUT_PRODUCTS.get(name, set())
     assert any(module["variants"] for module in modules)
@@ -100,6 +100,10 @@ def test_each_example_is_planned_to_its_end(name: str, tmp_path: Path) -> None:
         assert product["product"] in page.read_text()
         assert product["product"] in shown
     assert "products of warp_tiles.matmul" in shown
+    assert bool(solves) == (name == "solves.py") == ("calls of warp_tiles.cholesky and warp_tiles.solve" in shown)
+    for solve in solves:
+        assert solve["problem"] in page.read_text()
+        assert solve["reason"] in page.read_text()
 
 
 # ---- devices

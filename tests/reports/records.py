@@ -25,6 +25,7 @@ from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import resolve
 from warp_tiles.plan.planning import ModulePlan, PlannedLoop
+from warp_tiles.solver.dense import SolveProblem, choose_solve
 from warp_tiles.solver.variant import Variant
 
 HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"
@@ -40,6 +41,7 @@ PRODUCTS = tuple(
     )
     for dtype, who in _DECIDED
 )
+SOLVE = choose_solve(SolveProblem("solve", "float32", 16, 3, 2), Gpu(90, 132, "GPU")).to_json()
 LOOP = PlannedLoop("k", "train.py", 12, 1, "pipelined", 4, "wgmma multiplies 4 stages of 8192 bytes", "wgmma", 64)
 
 
@@ -147,7 +149,7 @@ def looked_up() -> dict[str, Any]:
 def planned() -> dict[str, Any]:
     """A plan of two modules, as ``warp-tiles plan --json`` prints it."""
     modules = [plan().to_json(), backward_plan().to_json()]
-    return {"modules": modules, "matmul": [product.to_json() for product in PRODUCTS]}
+    return {"modules": modules, "matmul": [product.to_json() for product in PRODUCTS], "solves": [SOLVE]}
 
 
 def hostile() -> dict[str, Any]:
@@ -161,7 +163,7 @@ def hostile() -> dict[str, Any]:
             return [spoiled(item) for item in value]
         return value + HOSTILE if isinstance(value, str) else value
 
-    document = run() | {"matmul": planned()["matmul"]}
+    document = run() | {name: planned()[name] for name in ("matmul", "solves")}
     spoiled_run: dict[str, Any] = spoiled(document)
     for module, clean in zip(spoiled_run["modules"], document["modules"]):
         for phase, known in zip(module.get("phases", ()), clean.get("phases", ())):

@@ -152,8 +152,11 @@ def test_every_product_and_loop_of_the_record_has_a_row(name: str) -> None:
     for product in products:
         numbers = [str(product[name]) for name in ("instruction", "stages", "resident_blocks")]
         assert [product["product"], "32x64x16", "128", "1", *numbers, product["reason"]] in rows
-    found = [module[name] for module in document["modules"] for name in ("variants", "loops")]
-    count, tables = sum(map(len, (products, *found))), sum(map(bool, (products, *found)))
+    solves = document.get("solves", ())
+    for solve in solves:
+        assert [solve["problem"], "block", "16x16", "2", "32", solve["reason"]] in rows
+    found = [products, solves, *(module[name] for module in document["modules"] for name in ("variants", "loops"))]
+    count, tables = sum(map(len, found)), sum(map(bool, found))
     assert len(rows) == count + tables
 
 

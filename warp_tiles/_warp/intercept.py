@@ -26,12 +26,13 @@ from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.gemm.matmul_problem import MatmulPlan
+    from warp_tiles.solver.dense import SolvePlan
 
 _ABSENT = object()
 
 # global, because every thread of a script must see them
 _open_blocks = 0
-_collections: list[dict[MatmulPlan, None]] = []
+_collections: list[dict[MatmulPlan | SolvePlan, None]] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +96,10 @@ def is_planning() -> bool:
 
 
 @contextmanager
-def collected_products() -> Iterator[list[MatmulPlan]]:
-    """Collect the products that are noted in the block. They are complete after it, each once."""
-    noted: dict[MatmulPlan, None] = {}
-    products: list[MatmulPlan] = []
+def collected_products() -> Iterator[list[MatmulPlan | SolvePlan]]:
+    """Collect the products and solves that are noted in the block. They are complete after it, each once."""
+    noted: dict[MatmulPlan | SolvePlan, None] = {}
+    products: list[MatmulPlan | SolvePlan] = []
     _collections.append(noted)
     try:
         yield products
@@ -107,7 +108,7 @@ def collected_products() -> Iterator[list[MatmulPlan]]:
         products.extend(noted)
 
 
-def note_product(product: MatmulPlan) -> None:
+def note_product(product: MatmulPlan | SolvePlan) -> None:
     for noted in _collections:
         noted.setdefault(product)
 

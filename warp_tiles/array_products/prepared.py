@@ -62,17 +62,20 @@ BUCKET = ("a", "b", "out", "layout", "log2_m", "log2_n", "log2_k", "log2_batch")
 
 def plan_of(problem: MatmulProblem, device: Any, config: MatmulConfig | None = None) -> MatmulPlan:
     """How a product is computed on a device; ``config`` is one that a search forces."""
-    if not device.is_cuda and not is_planning():
+    if (gpu := gpu_of(device)) is None:
         chosen = config or CPU_TILE
         return MatmulPlan(problem, Candidate(chosen), chosen, "search" if config else "heuristic")
     from warp_tiles.gemm.matmul import choose_matmul
 
-    if device.is_cuda:
-        gpu = Gpu(device.arch, device.sm_count, str(device.name))
-    else:
-        gpu = replace(PLANNED_GPU, name=current().target_gpu or PLANNED_GPU.name)
     records = {} if config or is_deterministic() else records_for(gpu)
     return choose_matmul(problem, gpu, records, pipeline=_pipeline(), forced=config)
+
+
+def gpu_of(device: Any) -> Gpu | None:
+    """The GPU that a call on a device is planned for; None for the CPU."""
+    if device.is_cuda:
+        return Gpu(device.arch, device.sm_count, str(device.name))
+    return replace(PLANNED_GPU, name=current().target_gpu or PLANNED_GPU.name) if is_planning() else None
 
 
 def is_deterministic() -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles._warp.intercept import is_planning
+from warp_tiles._warp.intercept import is_planning, note_product
 from warp_tiles.array_products.call import View, contiguous
-from warp_tiles.array_products.prepared import PLANNED_GPU, Layout, kept, layout, packed
+from warp_tiles.array_products.prepared import Layout, gpu_of, is_deterministic, kept, layout, packed
 from warp_tiles.array_products.solve_kernels import (
     SolveKernel,
     ThreadKernel,
@@ -18,15 +19,13 @@ from warp_tiles.array_products.solve_kernels import (
     fits_registers,
     substitution_kernel,
     thread_kernel,
-    threads_of_block,
 )
 from warp_tiles.array_products.workspace import temporary
-from warp_tiles.gemm.hardware import shared_limit
+from warp_tiles.gemm.matmul_problem import Gpu
 from warp_tiles.gemm.problem import DTYPE_BYTES
+from warp_tiles.solver.dense import Form, SolveBucket, SolveConfig, SolvePlan, SolveProblem, choose_solve
 
 A, FACTOR, B, X, INFO, WORKSPACE, COUNTERS = range(7)  # the memory of a call
-_MOST_ROWS = 256  # that the functions of one block serve
-_CPU_ROWS, _CPU_BLOCK = 64, 32  # the CPU has 256 KiB for the tiles of a kernel
 
 
 @dataclass(frozen=True)
@@ -51,42 +50,13 @@ class SolveCall:
     forward: bool = True
     has_info: bool = False
 
-
-@dataclass(frozen=True)
-class SolveConfig:
-    """How a call is computed.
-
-    Attributes:
-        rows: Rows of a tile: of the whole matrix, or of a block on the diagonal.
-        in_block: True if one block computes a matrix.
-        columns: Columns of a tile of right-hand sides; 0 without.
-        step: Elements of K in an iteration of a loop of products.
-    """
-
-    rows: int
-    in_block: bool
-    columns: int
-    threads: int
-    step: int
-
-
-def choose(n: int, columns: int, size_bytes: int, arch: int | None) -> SolveConfig:
-    """Tiles and threads for n rows, and columns of right-hand sides or 0. ``arch`` is None for the CPU."""
-    if arch is None:  # few shapes of tiles, because each of them compiles for a second
-        small = n <= _CPU_ROWS
-        rows, width = -(-n // 16) * 16 if small else _CPU_BLOCK, 8 if columns > 1 else columns
-        return SolveConfig(rows, small, width, 1, _CPU_BLOCK)
-    rows = n if n <= 32 else -(-n // 8) * 8
-    width = min(32, 1 << (columns - 1).bit_length()) if columns else 0
-    threads = 32 if rows <= 48 else 128 if rows <= 128 else 256
-    while width > 8 and rows * (rows + width) * size_bytes > shared_limit(arch, threads):
-        width //= 2
-    if rows <= _MOST_ROWS and rows * (rows + width) * size_bytes <= shared_limit(arch, threads):
-        return SolveConfig(rows, True, width, threads, 0)
-    step = 128 // size_bytes
-    tiles = 2 * 64 * (64 + step)  # two of the matrix, and what is subtracted
-    rows = 64 if tiles * size_bytes <= shared_limit(arch, 128) else 32
-    return SolveConfig(rows, False, rows if columns > 32 else min(width, rows), 128, step)
+    @property
+    def problem(self) -> SolveProblem:
+        batch, n, _ = self.a.shape
+        views = (self.a, self.factor, self.b, self.x)
+        is_dense = all(view is None or _is_dense(view) for view in views)
+        function: Any = "factor" if self.x is None else "substitute" if self.is_factored else "solve"
+        return SolveProblem(function, self.a.dtype, n, batch, 0 if self.x is None else self.x.shape[2], is_dense)
 
 
 @dataclass(frozen=True)
@@ -108,6 +78,7 @@ class _Launch:
 class PreparedSolve:
     """A call on a device that is repeated with other memory. Thread-safe. It keeps no array alive."""
 
+    plan: SolvePlan
     steps: tuple[_Launch, ...]
     device: Any
     workspace_bytes: int = 0
@@ -130,21 +101,35 @@ class PreparedSolve:
 
 def prepared_solve(call: SolveCall, device: Any) -> PreparedSolve:
     """The call on a device. It is prepared once, and again after its module was modified. See :func:`prepare_solve`."""
-    return kept((call, device.alias), lambda: prepare_solve(call, device))
+    prepared = kept((call, device.alias), lambda: prepare_solve(call, device))
+    if is_planning():
+        note_product(prepared.plan)
+    return prepared
 
 
-def prepare_solve(call: SolveCall, device: Any, *, in_threads: bool = True) -> PreparedSolve:
-    """Packs the launches of a call. Without ``in_threads``, which serves comparisons, no thread computes a matrix."""
-    columns = 0 if call.x is None else call.x.shape[2]
-    dense = all(view is None or _is_dense(view) for view in (call.a, call.factor, call.b, call.x))
-    threads = threads_of_block(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], call.a.shape[0], dense)
-    if in_threads and threads:
-        return PreparedSolve((_in_threads(call, columns, threads, dense, device),), device)
-    arch = device.arch if device.is_cuda else PLANNED_GPU.arch if is_planning() else None
-    config = choose(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], arch)
-    if config.in_block:
-        return PreparedSolve((_in_block(call, config, device),), device)
-    return _in_tiles(call, config, device)
+@functools.cache
+def forms_for(gpu: Gpu) -> Mapping[SolveBucket, Form]:
+    """The measured forms that the package ships for a GPU and that are faster than the choice without them."""
+    from warp_tiles.tuning.record import shipped_records
+
+    records = shipped_records("solve", gpu.name, (gpu.arch, gpu.multiprocessors))
+    forms: dict[SolveBucket, Form] = {}
+    for record in records:
+        winner, bucket = record.winner(), record.key.values
+        if winner is not None and winner is not record.default:
+            forms[bucket] = winner.config["form"]  # type: ignore[index]  # texts and numbers
+    return forms
+
+
+def prepare_solve(call: SolveCall, device: Any, form: Form | None = None) -> PreparedSolve:
+    """Chooses a form unless a search forces one, builds and loads the kernels, and packs their launches."""
+    gpu = gpu_of(device)
+    records = {} if gpu is None or form or is_deterministic() else forms_for(gpu)
+    plan = choose_solve(call.problem, gpu, records, forced=form)
+    if plan.config.form == "tiles":
+        return _in_tiles(call, plan, device)
+    launch = (_in_threads if plan.config.form == "thread" else _in_block)(call, plan.config, device)
+    return PreparedSolve(plan, (launch,), device)
 
 
 def _tiled(kernel: Any, scalars: Sequence[int], arrays: Sequence[Layout | None], dim: Sequence[int], at: Any) -> Any:
@@ -169,8 +154,9 @@ def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
     return _Launch(_tiled(kernel, [n], arrays, [batch], (device, config)), tuple(where))
 
 
-def _in_tiles(call: SolveCall, config: SolveConfig, device: Any) -> PreparedSolve:
+def _in_tiles(call: SolveCall, plan: SolvePlan, device: Any) -> PreparedSolve:
     """A launch for the factor, and one for each substitution. Their blocks wait for one another by counters."""
+    config = plan.config
     steps: list[_Launch] = []
     factor, where, size, counters = call.a, A, 0, 0
     batch, n, _ = call.a.shape
@@ -187,7 +173,7 @@ def _in_tiles(call: SolveCall, config: SolveConfig, device: Any) -> PreparedSolv
         for forward in (True, False) if call.forward else (False,):
             steps.append(_substitution(call, factor, where, config, forward, counters, device))
             counters += 1 + batch * -(-call.x.shape[2] // config.columns)
-    return PreparedSolve(tuple(steps), device, size, counters)
+    return PreparedSolve(plan, tuple(steps), device, size, counters)
 
 
 def _is_dense(view: View) -> bool:
@@ -197,14 +183,14 @@ def _is_dense(view: View) -> bool:
     return all(size == 1 or stride == wanted for size, stride, wanted in places)
 
 
-def _in_threads(call: SolveCall, columns: int, threads: int, dense: bool, device: Any) -> _Launch:
-    batch, n, _ = call.a.shape
+def _in_threads(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
+    (batch, n, _), threads = call.a.shape, config.threads
     key = ThreadKernel(
         call.a.dtype,
         n,
-        columns,
+        config.columns,
         threads,
-        dense,
+        call.problem.is_dense,
         in_registers=fits_registers(n, DTYPE_BYTES[call.a.dtype]),
         factors=not call.is_factored,
         stores=call.factor is not None,

@@ -416,11 +416,7 @@ def triangle_kernel(dtype: DType, adds: bool, folds: bool = False):
 
 # ---- one thread for each matrix
 
-# For matrices of at most so many rows: from how many on a thread for each is not slower than a block (docs/solves.md).
-LEAST_BATCHES = {4: 4_096, 8: 16_384, 12: 32_768, 16: 65_536}
-_STRIDED_ROWS, _MOST_COLUMNS = 12, 4
 _MOST_REGISTERS = 160  # 32-bit ones of a thread for the triangle
-_FEW_BYTES, _MOST_BYTES = 24 << 10, 48 << 10  # of shared memory, for a block of more than a warp, and of one
 
 
 @dataclass(frozen=True)
@@ -454,20 +450,6 @@ class ThreadKernel:
         lines = [f"constexpr {type(value).__name__} {name} = {int(value)};" for name, value in constants.items()]
         body = Path(__file__).with_name("thread_solve.cuh").read_text("utf-8")
         return "\n".join([f"using T = wp::{self.dtype};", *lines, "", body])
-
-
-def _pitch(n: int, columns: int) -> int:
-    return n * (n + 1) // 2 + n * columns | 1
-
-
-def threads_of_block(n: int, columns: int, size_bytes: int, batch: int, dense: bool) -> int:
-    """Threads of a block that computes a matrix in each, if elements follow one another; 0 where blocks compute it."""
-    least = next((least for rows, least in LEAST_BATCHES.items() if n <= rows), None)
-    if least is None or batch < least or columns > _MOST_COLUMNS or (n > _STRIDED_ROWS and not dense):
-        return 0
-    matrix_bytes = _pitch(n, columns) * size_bytes
-    fitting = [threads for threads in (128, 64) if threads * matrix_bytes <= _FEW_BYTES]
-    return max(fitting, default=32 if 32 * matrix_bytes <= _MOST_BYTES else 0)
 
 
 def fits_registers(n: int, size_bytes: int) -> bool:

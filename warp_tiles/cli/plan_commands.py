@@ -20,9 +20,11 @@ from warp_tiles import api
 from warp_tiles._warp import require_hooks
 from warp_tiles.cli import common
 from warp_tiles.errors import BuildError, RefusedWorkerError, ScriptError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.gemm.matmul_problem import MatmulPlan
 from warp_tiles.launch.script import Discovery, Script, Target, discover
 from warp_tiles.reports import descriptions
 from warp_tiles.settings import current
+from warp_tiles.solver.dense import SolvePlan
 from warp_tiles.util.threads import side_by_side
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def takes_targets(command: common.F) -> common.F:
 @common.json_option
 def plan(wanted: Wanted, page_file: Path | None, as_json: bool) -> None:
     """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
-    Products of warp_tiles.matmul have a table of their own.
+    Products of warp_tiles.matmul, and calls of cholesky and solve, have tables of their own.
 
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
@@ -113,8 +115,11 @@ def plan(wanted: Wanted, page_file: Path | None, as_json: bool) -> None:
         discovery = wanted.discovered()
         with wanted.kernel_errors():
             plans = [_planned(target, arch) for target, arch in wanted.targets(discovery)]
-    modules, products = discovery.with_launched(plans), [product.to_json() for product in discovery.products]
-    document = {"modules": modules, "matmul": products}
+    modules = discovery.with_launched(plans)
+    products, solves = (
+        [plan.to_json() for plan in discovery.products if isinstance(plan, kind)] for kind in (MatmulPlan, SolvePlan)
+    )
+    document = {"modules": modules, "matmul": products, "solves": solves}
     if page_file is not None:
         facts = common.facts_of(wanted.script, discovery.stopped)
         common.write_page(page_file, document, f"Plan of {wanted.title}", facts)
@@ -127,6 +132,8 @@ def plan(wanted: Wanted, page_file: Path | None, as_json: bool) -> None:
         if products:
             cells = descriptions.product_rows(products)
             common.print_table("products of warp_tiles.matmul", descriptions.PRODUCT_HEADINGS, cells)
+        if solves:
+            common.print_table(descriptions.SOLVES, descriptions.SOLVE_HEADINGS, descriptions.solve_rows(solves))
         for text in filter(None, (*descriptions.compiled_again(modules), others)):
             common.echo(text)
     common.require_complete(wanted.script, discovery, wanted.allow_incomplete)

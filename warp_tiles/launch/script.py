@@ -19,6 +19,7 @@ from typing import Any, TextIO, cast
 from warp_tiles._warp.intercept import NotedLaunch, collected_products, intercepted
 from warp_tiles.errors import ScriptError
 from warp_tiles.gemm.matmul_problem import MatmulPlan
+from warp_tiles.solver.dense import SolvePlan
 
 _USAGE_ERROR = 2  # the status of argparse, click and getopt's users
 PLANNED = "planned| "  # before each line that a script prints while it is planned
@@ -50,7 +51,7 @@ class Discovery:
     targets: tuple[Target, ...]
     stopped: str
     substituted: Mapping[str, str]
-    products: tuple[MatmulPlan, ...]
+    products: tuple[MatmulPlan | SolvePlan, ...]
     launches: tuple[NotedLaunch, ...] = ()
     usage_error: bool = False
 

@@ -28,6 +28,8 @@ STATES = {
 _LONG_PATH = 40  # characters
 _CHOICES = {"": "", "tuned": "chosen from a tuning record", "default": "chosen by default"}
 PRODUCT_HEADINGS = ("product", "tile", "threads", "slices of K", "instruction", "stages", "blocks", "reason")
+SOLVES = "calls of warp_tiles.cholesky and warp_tiles.solve"
+SOLVE_HEADINGS = ("call", "form", "tile", "columns", "threads", "reason")
 LOOP_HEADINGS = ("kernel", "line", "products", "what is done", "reason", "gradients")
 
 
@@ -196,6 +198,16 @@ def product_rows(products: Iterable[Json]) -> list[tuple[str, ...]]:
         numbers = config["threads"], config["split_k"]
         others = (product[name] for name in ("instruction", "stages", "resident_blocks", "reason"))
         rows.append(tuple(map(str, (product["product"], tile, *numbers, *others))))
+    return rows
+
+
+def solve_rows(solves: Iterable[Json]) -> list[tuple[str, ...]]:
+    """The cells below :data:`SOLVE_HEADINGS`."""
+    rows = []
+    for solve in solves:
+        config = solve["config"]
+        numbers = (f"{config['rows']}x{config['rows']}", *(str(config[name]) for name in ("columns", "threads")))
+        rows.append((solve["problem"], config["form"], *numbers, solve["reason"]))
     return rows
 
 

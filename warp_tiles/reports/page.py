@@ -181,6 +181,9 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
         cells = descriptions.product_rows(products)
         body.append(element("h2", "Products of warp_tiles.matmul"))
         body.append(table(descriptions.PRODUCT_HEADINGS, cells, "products of warp_tiles.matmul", _SHORT))
+    if solves := document.get("solves"):
+        body.append(element("h2", descriptions.SOLVES.capitalize()))
+        body.append(table(descriptions.SOLVE_HEADINGS, descriptions.solve_rows(solves), descriptions.SOLVES, _SHORT))
     body.append(element("h2", "Modules"))
     titles = Counter(map(descriptions.module_title, modules))
     body += [module_section(m, titles[descriptions.module_title(m)] > 1, len(modules) <= _MOST_OPEN) for m in modules]
