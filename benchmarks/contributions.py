@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warp_tiles.cli.contribution import SUBJECTS, Fact
 from warp_tiles.errors import RecordError
 from warp_tiles.gemm.hardware import MIN_ARCH
-from warp_tiles.tuning.contribution import Fact
-from warp_tiles.tuning.questions import FUNCTION, LOOP
 from warp_tiles.tuning.record import Environment, Record, decode_records
 from warp_tiles.tuning.store import read_export
 from warp_tiles.util.warn import shown
@@ -28,7 +27,7 @@ class Contribution:
     """What a file holds.
 
     Attributes:
-        facts: Versions, driver, clocks and the number of products, by name.
+        facts: Versions, driver, clocks and the length of the list, by name.
         records: One for each question that was reached, all of one machine and one compiler.
     """
 
@@ -99,7 +98,7 @@ def _record_rules(record: Record) -> Iterator[_Rule]:
     supported = f"the architecture of {where.device}, at least {MIN_ARCH} for a GPU that warp_tiles supports,"
     yield where.arch is not None and MIN_ARCH <= where.arch <= _MOST_ARCH, supported, where.arch
     yield 1 <= where.multiprocessors <= _MOST_MULTIPROCESSORS, "multiprocessors", where.multiprocessors
-    yield key.subject in (LOOP, FUNCTION), "the subject, loop or function,", key.subject
+    yield key.subject in SUBJECTS, f"the subject, one of {', '.join(SUBJECTS)},", key.subject
     yield from _text_rules([("the digest of the sources", key.source)])
     yield 0 < len(key.values) <= _MOST_ITEMS, "the number of values of a question", len(key.values)
     yield from _fact_rules(key.values)

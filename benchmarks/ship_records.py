@@ -31,10 +31,11 @@ from benchmarks.contributions import Contribution, read_contribution
 from benchmarks.runner import geometric_mean
 from benchmarks.speed.occupancy import limits_of
 from benchmarks.tune_matmul import shipped
+from warp_tiles.array_products.measured_solves import solve_place
+from warp_tiles.cli.contribution import SUBJECTS, contribute, contributed_places, listed_places, possible
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import current
-from warp_tiles.tuning.contribution import contribute, contributed_places
-from warp_tiles.tuning.corpus import PRODUCTS
+from warp_tiles.solver.dense import SolveProblem
 from warp_tiles.tuning.in_place import Tuner
 from warp_tiles.tuning.questions import Place
 from warp_tiles.tuning.record import (
@@ -58,17 +59,22 @@ def places(engine: Any, arch: int) -> dict[str, Place]:
     """The questions of the list on an architecture, by their digests. It needs no GPU."""
     gpu: Any = SimpleNamespace(is_cpu=False, get_cuda_compile_arch=lambda: arch)
     found: dict[str, Place] = {}
-    for product in PRODUCTS:
-        if product.is_possible(arch):
-            launch = replace(product.launch("cpu", 1), device=gpu)
-            found |= {placed.digest: placed for placed in contributed_places(engine, launch, gpu)}
+    for listed in possible(arch):
+        if isinstance(listed, SolveProblem):
+            asked = [solve_place(listed, arch)]
+        else:
+            asked = contributed_places(engine, replace(listed.launch("cpu", 1), device=gpu), gpu)
+        found |= {placed.digest: placed for placed in asked}
     return found
 
 
 def arch_of(contribution: Contribution) -> int:
     """The architecture of the questions: the GPU's own, or the newest that Warp's compiler knew."""
-    values = dict(contribution.records[0].key.values)
-    return int(values.get("arch") or values.get("products.0.arch") or 0)
+    for record in contribution.records:
+        values = dict(record.key.values)
+        if arch := values.get("arch") or values.get("products.0.arch"):
+            return int(arch)
+    return contribution.environment.arch or 0
 
 
 def known(records: Iterable[Record], asked: Mapping[str, Place]) -> dict[str, Record]:
@@ -101,7 +107,7 @@ def ship(contribution: Contribution, asked: Mapping[str, Place]) -> dict[Path, i
             f"none of the {len(contribution.records)} questions is asked by this version",
             "measure again with `warp-tiles tune contribute` of this version",
         )
-    for subject in ("loop", "function"):
+    for subject in SUBJECTS:
         path = shipped_file(subject, gpu)
         before = list(decode_records(path.read_bytes())) if path.exists() else []
         if others := {record.key.environment.device for record in before} - {gpu}:
@@ -138,7 +144,7 @@ def choice(record: Record) -> Config:
 def choices(contribution: Contribution, asked: Mapping[str, Place]) -> dict[str, tuple[Config, Config]]:
     """The choices of the file and of the package, by the digests of the file's questions."""
     where, package = contribution.environment, dict[str, Config]()
-    for subject in ("loop", "function"):
+    for subject in SUBJECTS:
         records = shipped_records(subject, where.device, (where.arch, where.multiprocessors))
         package |= {record.key.question: choice(record) for record in records}
     found = {}
@@ -179,14 +185,14 @@ def compare(contribution: Contribution, engine: Any, gpu: Any, minutes: float) -
         )
     end, rows = time.monotonic() + 60.0 * minutes, {}
     wanted = choices(contribution, places(engine, arch_of(contribution)))
-    products = [product for product in PRODUCTS if product.is_possible(gpu.arch)]
+    entries = possible(gpu.arch)
     with tempfile.TemporaryDirectory() as folder:
         tuner = replace(Tuner.of(engine, current(), [gpu]), store=RecordStore(Path(folder)))
-        for number, product in enumerate(products):
-            for placed in contributed_places(engine, product.launch(gpu, gpu.sm_count), gpu):
+        for number, listed in enumerate(entries):
+            for placed in listed_places(engine, listed, [gpu]):
                 digest, left_s = placed.digest, end - time.monotonic()
                 if digest in wanted and digest not in rows:
-                    rows[digest] = compared(tuner, placed, wanted[digest], left_s / (len(products) - number))
+                    rows[digest] = compared(tuner, placed, wanted[digest], left_s / (len(entries) - number))
                     print(f"{placed.title}: {rows[digest].get('ratio', 'not measured')}", flush=True)
     return list(rows.values())
 

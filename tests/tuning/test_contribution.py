@@ -25,17 +25,21 @@ from tests.tuning.place_fakes import timing as place_timing
 from tests.tuning.tuning_records import key, timing
 from warp_tiles import settings
 from warp_tiles._warp import require_hooks
+from warp_tiles.array_products import measured_solves, prepared_solves
+from warp_tiles.array_products.measured_solves import SOLVES, solve_place
 from warp_tiles.cli import commands
+from warp_tiles.cli import contribution as module
+from warp_tiles.cli.contribution import contribute
 from warp_tiles.errors import RecordError, TuningError
 from warp_tiles.gemm.hardware import shared_limit
+from warp_tiles.gemm.matmul_problem import Gpu
+from warp_tiles.solver.dense import SolveProblem, choose_solve
 from warp_tiles.store import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.tuning import contribution as module
 from warp_tiles.tuning import in_place
 from warp_tiles.tuning import record as tuning_record
-from warp_tiles.tuning.contribution import contribute
 from warp_tiles.tuning.corpus import PRODUCTS, Product
 from warp_tiles.tuning.questions import Place, loop_place, snapshot
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_records, encode_records, identity
@@ -72,8 +76,7 @@ def machine(enabled: None, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(wp.config, "log_level", wp.config.log_level)  # which scripts set
     monkeypatch.setattr(in_place, "environment_of", lambda device: H200)
     monkeypatch.setattr(in_place, "search_devices", lambda gpus, placed, configs: found.devices(placed, configs))
-    monkeypatch.setattr(module, "PRODUCTS", LISTED)
-    monkeypatch.setattr(ship_records, "PRODUCTS", LISTED)
+    monkeypatch.setattr(module, "LISTED", LISTED)
     monkeypatch.setattr(
         Product, "launch", lambda self, device, multiprocessors: replace(launch(self, "cpu", 1), device=GPU)
     )
@@ -143,6 +146,18 @@ def test_each_multiprocessor_has_as_many_blocks(multiprocessors: int, monkeypatc
             assert c == (grid[0] * product.m, grid[1] * product.n)
             assert a == (c[0], 64 * product.k)
             assert sorted(b) == sorted((c[1], 64 * product.k))
+
+
+def test_the_list_has_solves_with_and_without_a_choice() -> None:
+    assert len(set(SOLVES)) == len(SOLVES)
+    for arch in (75, 86, 90, 120):
+        found = {problem: solve_place(problem, arch) for problem in SOLVES}
+        assert len({place.digest for place in found.values()}) == len(SOLVES)
+        assert all(place.configs[0] == DEFAULTS["solve"] for place in found.values())
+        forms = {problem.n: len(place.configs) for problem, place in found.items() if problem.dtype == "float32"}
+        many = dict.fromkeys((4, 8, 16, *([128] if arch > 75 else [])), 2)
+        assert {n: count for n, count in forms.items() if count > 1 and n != 192} == many
+    assert len({found[problem].key("5" * 64, H200).digest for problem in SOLVES}) == len(SOLVES)
 
 
 # ---- measuring
@@ -228,7 +243,7 @@ def test_a_file_of_another_machine_or_of_other_subjects_is_not_continued(
         assert caught.value.remedy == "name a new file"
         assert path.read_bytes() == before
     RecordStore(tmp_path / "own").export(path, [Record(key(), (timing({"x": 1}),))])
-    with pytest.raises(RecordError, match="is no contribution: it has records of other subjects"):
+    with pytest.raises(RecordError, match="is no contribution: it has records of other subjects than loop, function"):
         contribute(path, [GPU], 1.0)
 
 
@@ -266,7 +281,7 @@ def test_what_is_unfinished_is_named(
     result = command("gpu.records")
     assert result.exit_code == 0
     assert "is unfinished: the argument A cannot be copied" in result.stderr
-    assert "1 questions are unfinished, 0 products were not reached: the same command continues" in result.stderr
+    assert "1 questions are unfinished, 0 of the list were not reached: the same command continues" in result.stderr
 
 
 def test_a_wrong_call_measures_nothing(command: Callable[..., Result], machine: Machine) -> None:
@@ -314,7 +329,7 @@ def test_a_file_that_is_valid(record: Record, tmp_path: Path) -> None:
         ("environment", {"device": "x" * 201}, "device, a printable text of at most 200 characters, is 'xx"),
         ("environment", {"device": "\x1b[31m"}, "device, a printable text"),
         ("environment", {"multiprocessors": 0}, "multiprocessors is 0"),
-        ("key", {"subject": "matmul"}, "the subject, loop or function, is 'matmul'"),
+        ("key", {"subject": "matmul"}, "the subject, one of loop, function, solve, is 'matmul'"),
         ("key", {"source": "5" * 300}, "the digest of the sources"),
         ("key", {"values": ()}, "the number of values of a question is 0"),
         ("key", {"values": (("m", "x" * 300),)}, "m, a printable text"),
@@ -397,6 +412,7 @@ class TestShipping:
         assert written_files == {
             records / "loop" / "NVIDIA-H200.json": 2,
             records / "function" / "NVIDIA-H200.json": 0,
+            records / "solve" / "NVIDIA-H200.json": 0,
         }
         tuning_record.shipped_records.cache_clear()
         for environment in (H200, replace(H200, warp="1.20.0", driver="14.0", warp_tiles="9.9")):
@@ -416,7 +432,7 @@ class TestShipping:
         tuning_record.shipped_records.cache_clear()
         later = contributed((1, 100.0), (1, 60.0))
         later = replace(later, records=later.records[:2])
-        assert list(ship_records.ship(later, asked).values()) == [1, 1]
+        assert list(ship_records.ship(later, asked).values()) == [1, 1, 0]
         tuning_record.shipped_records.cache_clear()
         found = shipped_now().shipped
         assert len(found) == 2
@@ -433,7 +449,7 @@ class TestShipping:
         assert all(path.exists() for path, count in before.items() if count)
         digest, place = next(iter(asked.items()))
         fewer = {**asked, digest: replace(place, configs=place.configs[:2])}
-        assert list(ship_records.ship(found, fewer).values()) == [0, 0]
+        assert list(ship_records.ship(found, fewer).values()) == [0, 0, 0]
 
     def test_records_of_the_user_come_first(self, records: Path, tmp_path: Path, monkeypatch: Any) -> None:
         asked = places()
@@ -474,6 +490,58 @@ class TestShipping:
             assert ship_records.main([str(file), "--compare"]) == 1
         assert ship_records.main([str(file)]) == 0
         assert "NVIDIA-H200.json: 2 records" in capsys.readouterr().out
+
+
+SMALL, ONLY = SolveProblem("solve", "float64", 6, 40, 2), SolveProblem("factor", "float32", 32, 9, 0)
+
+
+@pytest.mark.parametrize("problem", [SMALL, replace(SMALL, function="factor", columns=0), ONLY])
+def test_each_form_of_a_solve_is_launched_and_compared(problem: SolveProblem) -> None:
+    """On the CPU, which has the forms of small matrices."""
+    place = solve_place(problem, 90, [wp.get_device("cpu")])
+    assert place.devices is not None
+    with place.devices(place.configs) as (device,):
+        calls = [device.build(config) for config in place.configs]
+        assert [call.prepared.plan.config.form for call in calls] == ["block", "thread"][: len(place.configs)]
+        for call in calls:
+            call.prepare()
+            assert min(device.clock.sample_us(call, 2)) > 0.0
+            call.expected = call.expected + 0.1
+            with pytest.raises(TuningError, match=r"its result differs by 0\.1"):
+                call.prepare()
+
+
+def test_solves_are_contributed_shipped_and_chosen(
+    machine: Machine, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, gpu = tmp_path / "gpu.records", Gpu(90, 132, "NVIDIA H200")
+    monkeypatch.setattr(module, "LISTED", (SMALL, ONLY))
+    monkeypatch.setattr(
+        measured_solves, "_devices", lambda problem, default, gpus, configs: machine.devices(problem, configs)
+    )
+    machine.times_us = {identity({"form": "thread"}): 50.0}
+    tuned, left = contribute(path, [GPU], 1.0)
+    assert [len(item.record.timings) for item in tuned] == [2, 1]
+    assert ([item.kernel for item in tuned], left) == ([SMALL.describe(), ONLY.describe()], 0)
+    machine.built.clear()
+    contribute(path, [GPU], 1.0)
+    assert machine.built == [], "the file is continued"
+    found = read_contribution(path)
+    asked = ship_records.places(require_hooks("the test").engine, ship_records.arch_of(found))
+    other = tuple(replace(one, config={"form": "warp"}) for one in found.records[0].timings[1:])
+    unknown = replace(found.records[0], timings=(found.records[0].timings[0], *other))
+    with pytest.raises(RecordError, match="none of the 1 questions"):
+        ship_records.ship(replace(found, records=(unknown,)), asked)
+    assert list(ship_records.ship(found, asked))[-1] == records / "solve" / "NVIDIA-H200.json"
+    for cached in (tuning_record.shipped_records, prepared_solves.forms_for):
+        cached.cache_clear()
+    forms = prepared_solves.forms_for(gpu)
+    assert forms == {SMALL.bucket: "thread"}
+    assert (choose_solve(SMALL, gpu, forms).decided_by, choose_solve(SMALL, gpu).config.form) == ("record", "block")
+    assert prepared_solves.forms_for(replace(gpu, multiprocessors=66)) == {}
+    prepared_solves.forms_for.cache_clear()
+    (row,) = [row for row in ship_records.compare(found, require_hooks("the test").engine, GPU, 1.0) if "ratio" in row]
+    assert (row["file"], row["ratio"]) == ({"form": "thread"}, 1.0), "the package has the record now"
 
 
 @pytest.mark.usefixtures("enabled")

@@ -27,7 +27,6 @@ from warp_tiles.tuning.record import STATUSES, Config, Record, Timing, sharing_g
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
 
 if TYPE_CHECKING:
-    from warp_tiles.tuning.corpus import Product
     from warp_tiles.tuning.in_place import Progress, TunedPlace
     from warp_tiles.tuning.questions import Place
 
@@ -302,20 +301,22 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 @_devices_option
 @common.json_option
 def contribute(file: Path, minutes: float, devices: tuple[str, ...], as_json: bool) -> None:
-    """Measure a fixed list of loops and products on this GPU, and write FILE, from which maintainers ship records.
+    """Measure a fixed list of loops, products and solvers on this GPU, and write FILE, from which maintainers ship
+    records.
 
     The command needs a GPU. FILE has all timings, versions, GPU, driver and clocks, and nothing else. It is written
-    after each product. If it exists, its measurements are kept.
+    after each of them. If it exists, its measurements are kept.
     """
-    from warp_tiles.tuning.contribution import contribute as measure
+    from warp_tiles.cli.contribution import Listed, text_of
+    from warp_tiles.cli.contribution import contribute as measure
 
     common.require_folders({"the contribution": file})
     enable()
     gpus = sharing_gpus(devices)
 
-    def started(number: int, total: int, product: Product) -> None:
+    def started(number: int, total: int, listed: Listed) -> None:
         if is_enabled():
-            common.note(f"{number} of {total}: {product.text}")
+            common.note(f"{number} of {total}: {text_of(listed)}")
 
     with common.output_errors(file), common.interrupted_by_signals():
         tuned, left = measure(file, gpus, minutes, started, _print_best)
@@ -327,7 +328,7 @@ def contribute(file: Path, minutes: float, devices: tuple[str, ...], as_json: bo
     common.print_result(as_json, {"file": str(file), **counts}, f"{text}; written to {file}")
     _print_unfinished(tuned)
     if unfinished or left:
-        rest = f"{unfinished} questions are unfinished, {left} products were not reached"
+        rest = f"{unfinished} questions are unfinished, {left} of the list were not reached"
         common.note(f"warp-tiles: {rest}: the same command continues")
 
 

@@ -98,7 +98,7 @@ class Tuner:
 
     def question(self, place: Place) -> Question:
         configs, key = place.configs, place.key(self.source, self.environment)
-        devices, wanted = partial(self.devices, place), by_identity(configs)
+        devices, wanted = place.devices or partial(self.devices, place), by_identity(configs)
         return Question(key, self.store, wanted, devices, self.reuse_stale, kernel_of(place), configs[0])
 
     def tune(self, place: Place, budget_s: float = 0.0, progress: Progress = lambda place, record: None) -> TunedPlace:
@@ -146,6 +146,8 @@ class Tuner:
 
 
 def kernel_of(place: Place) -> str:
+    if place.launch is None:
+        return place.title
     kernel = place.launch.kernel
     return hashed_names(kernel.module, place.launch.block_dim).get(kernel.hash, name_of(kernel))
 

@@ -159,7 +159,7 @@ class Workspace:
                 f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
                 remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
             ) from error
-        return SearchDevice(partial(self.built, reference), clock, str(device.alias), partial(_is_usable, device))
+        return SearchDevice(partial(self.built, reference), clock, str(device.alias), partial(is_usable, device))
 
     def built(self, reference: Reference | None, config: Config) -> KernelCandidate:
         """See :meth:`KernelCandidate.build`."""
@@ -419,7 +419,7 @@ def _lock_of(launch: TunedLaunch, device: Any) -> threading.Lock:
         return _locks.setdefault(name, threading.Lock())
 
 
-def _is_usable(device: Any) -> bool:
+def is_usable(device: Any) -> bool:
     """True if a device still computes. A kernel that reads wrong addresses breaks a GPU for the whole process."""
     with suppressed(Exception):  # of any class; the candidate's own error is reported
         return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)

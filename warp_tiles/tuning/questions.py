@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -62,7 +63,8 @@ class Place:
         values: Everything that decides, by name.
         configs: The answers, as a record holds them. The first one is the default: what the heuristics choose.
         adjoint: True for a function that only adjoint kernels call.
-        launch: A :class:`NotedLaunch`; None if nothing is measured.
+        launch: A :class:`NotedLaunch`; None if no kernel is launched.
+        devices: Enters a block with the devices that measure some answers; None for copies of the launch's kernel.
     """
 
     subject: str
@@ -71,6 +73,7 @@ class Place:
     configs: tuple[Config, ...] = field(compare=False)
     adjoint: bool = field(default=False, compare=False)
     launch: Any = field(default=None, compare=False)
+    devices: Callable[[Sequence[Config]], AbstractContextManager[Any]] | None = field(default=None, compare=False)
 
     @cached_property
     def digest(self) -> str:

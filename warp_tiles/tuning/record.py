@@ -80,7 +80,8 @@ class TuningKey:
     """The key of a record.
 
     Attributes:
-        subject: ``loop``, ``function``, ``matmul``, or ``kernel:`` and the name of the function that makes the kernel.
+        subject: ``loop``, ``function``, ``matmul``, ``solve``, or ``kernel:`` and the name of the function that makes
+            the kernel.
         values: Named values that decide the result (shapes, dtypes, layouts), sorted by name.
         source: SHA-256 of the source of the candidates, and of the constants that it closes over.
     """
@@ -216,6 +217,7 @@ DEFAULTS: Mapping[str, Config] = {
     "loop": {"pipeline": "auto"},
     "function": {"provider": "auto"},
     "matmul": {"config": "auto"},
+    "solve": {"form": "auto"},
 }
 _MOST_DIGITS = 19  # of an integer of 64 bits, with its sign
 _TYPES = {"config": dict, "samples": int, "shared_bytes": int, "reason": str, "unfinished": bool}  # of a timing

@@ -1,4 +1,4 @@
-"""Measurements of the list of :mod:`warp_tiles.tuning.corpus` on one GPU, in a file that maintainers can ship.
+"""Measurements of a list of products and solves on one GPU, in a file that maintainers can ship.
 
 The file is an export of tuning records (:meth:`warp_tiles.tuning.store.RecordStore.export`), with facts about the
 machine.
@@ -17,20 +17,26 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch
+from warp_tiles.array_products.measured_solves import SOLVE, SOLVES, solve_place
 from warp_tiles.compile.find import dotted
 from warp_tiles.errors import RecordError, TuningError
 from warp_tiles.settings import SETTINGS, Settings, override
+from warp_tiles.solver.dense import SolveProblem
 from warp_tiles.tuning.corpus import PRODUCTS, Product
 from warp_tiles.tuning.in_place import Progress, TunedPlace, Tuner, places_of
 from warp_tiles.tuning.questions import FUNCTION, LOOP, Place
 from warp_tiles.tuning.record import decode_records
 from warp_tiles.tuning.store import RecordStore, read_export
 from warp_tiles.util.threads import unless_signalled
+from warp_tiles.util.warn import shown
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
 
 MINUTES = 15.0
+Listed = Product | SolveProblem
+LISTED: tuple[Listed, ...] = (*SOLVES, *PRODUCTS)
+SUBJECTS = (LOOP, FUNCTION, SOLVE)
 Fact = str | int | float | None
 # fields of nvidia-smi, by the names of the facts; clocks are in MHz, and the limit is in watts
 _FIELDS = {
@@ -54,24 +60,41 @@ def contributed_places(engine: Engine, launch: NotedLaunch, gpu: Any) -> list[Pl
     ]
 
 
+def listed_places(engine: Engine, listed: Listed, gpus: Sequence[Any]) -> list[Place]:
+    """The questions of an entry of the list, which are measured on GPUs that are alike."""
+    gpu = gpus[0]
+    if isinstance(listed, SolveProblem):
+        return [solve_place(listed, gpu.arch, gpus)]
+    return contributed_places(engine, listed.launch(gpu, gpu.sm_count), gpu)
+
+
+def possible(arch: int) -> list[Listed]:
+    """The entries of the list that an architecture can compute."""
+    return [listed for listed in LISTED if isinstance(listed, SolveProblem) or listed.is_possible(arch)]
+
+
+def text_of(listed: Listed) -> str:
+    return listed.describe() if isinstance(listed, SolveProblem) else listed.text
+
+
 def contribute(
     path: Path,
     gpus: Sequence[Any],
     minutes: float = MINUTES,
-    started: Callable[[int, int, Product], object] = lambda number, total, product: None,
+    started: Callable[[int, int, Listed], object] = lambda number, total, listed: None,
     progress: Progress = lambda place, record: None,
 ) -> tuple[list[TunedPlace], int]:
-    """Measure the list on GPUs that are alike, and write the file after each product. An existing file is continued.
+    """Measure the list on GPUs that are alike, and write the file after each entry. An existing file is continued.
 
     Stored and shipped records do not count, and settings that affect code have their defaults.
 
     Args:
-        minutes: Time limit. Each product has an equal share of the remaining time.
-        started: Called before each product with its number from 1, the number of products, and the product.
+        minutes: Time limit. Each entry has an equal share of the remaining time.
+        started: Called before each entry with its number from 1, the number of entries, and the entry.
         progress: Called with the record of a question after each batch.
 
     Returns:
-        The questions that were reached, each once, and the number of products that were not.
+        The questions that were reached, each once, and the number of entries that were not.
 
     Raises:
         RecordError: The file exists and is no contribution of this machine and its versions, or cannot be written.
@@ -84,18 +107,17 @@ def contribute(
     tuned_places: dict[str, TunedPlace] = {}
     with tempfile.TemporaryDirectory(prefix="warp_tiles_") as folder, override(policy="auto", **defaults) as now:
         tuner = replace(Tuner.of(engine, now, gpus), store=RecordStore(Path(folder)), changed=lambda: None)
-        products = [product for product in PRODUCTS if product.is_possible(gpu.arch)]
+        entries = possible(gpu.arch)
         toolchain = engine.build_context(now).store.toolchain()
         versions = {"nvrtc": dotted(toolchain.nvrtc_version), "nvjitlink": dotted(toolchain.nvjitlink_version)}
         facts: dict[str, Fact] = _continued(path, tuner) if path.exists() else {}
-        facts |= {**versions, "python": platform.python_version(), "products": len(products)}
-        left = len(products)
-        for number, product in enumerate(products, 1):
+        facts |= {**versions, "python": platform.python_version(), "products": len(entries)}
+        left = len(entries)
+        for number, listed in enumerate(entries, 1):
             if (left_s := end - time.monotonic()) <= 0:
                 break
-            started(number, len(products), product)
-            places = contributed_places(engine, product.launch(gpu, gpu.sm_count), gpu)
-            tuned = tuner.tune_all(places, left_s / left, progress)
+            started(number, len(entries), listed)
+            tuned = tuner.tune_all(listed_places(engine, listed, gpus), left_s / left, progress)
             tuned_places |= {item.place.digest: item for item in tuned}
             left -= 1
             facts |= _gpu_facts(gpu.uuid, facts)
@@ -116,8 +138,8 @@ def _continued(path: Path, tuner: Tuner) -> dict[str, Fact]:
         facts |= {name: value for name, value in entry.manifest.info.items() if name != "records"}
         try:
             records = decode_records(entry.payload)
-            if any(record.key.subject not in (LOOP, FUNCTION) for record in records):
-                raise ValueError("it has records of other subjects than loops and functions")
+            if others := sorted({record.key.subject for record in records}.difference(SUBJECTS)):
+                raise ValueError(f"it has records of other subjects than {', '.join(SUBJECTS)}: {shown(others[0])}")
         except ValueError as error:
             raise RecordError(f"{path} is no contribution: {error}", _REMEDY) from error
         for record in records:
