@@ -63,7 +63,8 @@ def calls(torch: Any, only: Sequence[str]) -> Iterator[tuple[str, Callable[[], o
     store = BuildStore(runner.BUILDS)
     store.fill([row.build for row in others], len(os.sched_getaffinity(0)))
     for other in others:
-        yield other.name, Side(store, other.build, other.part).launch(other.part.calls, False).run
+        side = Side(store, other.build, other.part)  # a launch does not keep its arrays
+        yield other.name, side.launch(other.part.calls, False).run
     for case in runner.select(matmul.ROWS, only):
         torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
         sides = matmul.KINDS[case.kind](torch, case).runs
