@@ -39,10 +39,14 @@ def test_threads_fit_a_block(dtype: DType) -> None:
 @pytest.mark.parametrize("gpu", [H200, None])
 @pytest.mark.parametrize(("n", "batch"), [(1, 4096), (4, 4096), (5, 16384), (8, 16384), (12, 32768), (13, 65536)])
 def test_the_smallest_batch_depends_on_the_rows(n: int, batch: int, gpu: Gpu | None) -> None:
-    problem = SolveProblem("solve", "float64", n, batch, 1)
-    many, few = choose_solve(problem, gpu), choose_solve(replace(problem, batch=batch - 1), gpu)
-    assert (many.config.form, few.config.form) == ("thread", "block")
-    assert all(str(batch) in plan.reason for plan in (many, few))
+    for function, least in (("factor", batch), ("solve", batch // 4), ("substitute", batch)):
+        problem = SolveProblem(function, "float64", n, least, 0 if function == "factor" else 1)  # type: ignore[arg-type]
+        many, few = choose_solve(problem, gpu), choose_solve(replace(problem, batch=least - 1), gpu)
+        assert (many.config.form, few.config.form) == ("thread", "block")
+        assert all(str(least) in plan.reason for plan in (many, few))
+    if n <= 12:
+        strided = SolveProblem("solve", "float64", n, batch - 1, 1, is_dense=False)
+        assert choose_solve(strided, gpu).config.form == "block"
 
 
 @pytest.mark.parametrize("arch", [75, 86, 90])

@@ -16,6 +16,7 @@ SolveBucket = tuple[tuple[str, str | int], ...]
 
 # For matrices of at most so many rows: from how many on a thread for each is not slower than a block (docs/solves.md).
 LEAST_BATCHES = {4: 4_096, 8: 16_384, 12: 32_768, 16: 65_536}
+_EARLIER = 4  # a solve of dense arrays gains from a quarter of them on; substitutions alone were not measured
 _STRIDED_ROWS, _MOST_COLUMNS = 12, 4  # of a thread's matrix
 _FEW_BYTES, _MOST_BYTES = 24 << 10, 48 << 10  # of shared memory, for a block of more than a warp, and of one
 _MOST_ROWS = 256  # that the functions of one block serve
@@ -105,7 +106,7 @@ def choose_solve(
     if measured in possible:
         reason = f"the records that {name} uses have a measured form for about this size"
         return SolvePlan(problem, possible[measured], "record", reason, name)
-    least = _least_batch(problem.n)
+    least = least_batch(problem)
     form: Form = "block" if "block" in possible else "tiles"
     reason = "a matrix has too many rows for one block"
     if "thread" in possible and problem.batch >= least:
@@ -142,14 +143,16 @@ def configs(problem: SolveProblem, arch: int | None) -> dict[Form, SolveConfig]:
     return possible
 
 
-def _least_batch(n: int) -> int:
-    return next((least for rows, least in LEAST_BATCHES.items() if n <= rows), 0)
+def least_batch(problem: SolveProblem) -> int:
+    """The number of matrices from which on a thread computes each; 0 if none does."""
+    least = next((least for rows, least in LEAST_BATCHES.items() if problem.n <= rows), 0)
+    return -(-least // _EARLIER) if problem.function == "solve" and problem.is_dense else least
 
 
 def _threads_of_matrices(problem: SolveProblem) -> int:
     """Threads of a block that computes a matrix in each; 0 if that is not possible."""
     n, columns = problem.n, problem.columns
-    if not _least_batch(n) or columns > _MOST_COLUMNS or (n > _STRIDED_ROWS and not problem.is_dense):
+    if not least_batch(problem) or columns > _MOST_COLUMNS or (n > _STRIDED_ROWS and not problem.is_dense):
         return 0
     pitch = n * (n + 1) // 2 + n * columns | 1  # elements, odd so that threads use different banks
     matrix_bytes = pitch * DTYPE_BYTES[problem.dtype]
