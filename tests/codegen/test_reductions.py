@@ -6,7 +6,7 @@ import pytest
 
 from tests.codegen.traces import function, number, operation, register, tile, view
 from warp_tiles.codegen.operations import Operation, Scalar, Tile
-from warp_tiles.codegen.reductions import row_reductions
+from warp_tiles.codegen.stores import row_reductions
 
 ROWS = tile("x", 64, 64)
 

@@ -1,4 +1,4 @@
-"""Stores that compute their tile: from vectors of shared tiles, from accumulators in registers, and their adjoints.
+"""Stores that compute their tile, from vectors of shared tiles or from accumulators in registers; reductions of rows.
 
 Warp computes a tile such as ``wp.tile_astype(c + w, dtype)`` in registers, one operation after the other, and stores
 single elements. If nothing else uses the tiles in registers, the store can read vectors of the shared tiles instead,
@@ -8,6 +8,10 @@ from registers, so that C of a whole tile is not written to shared memory (``ker
 The reverse pass repeats the elementwise operations, and later runs the adjoint of the store and those of the
 operations. In bands of the tile, the operations are repeated only then (``kernels/module/adjoint_chains.cuh``). So
 their operands must be the same at both places.
+
+Warp's warps reduce one row after the other, and wait for an exchange between lanes at each step. Threads can reduce
+rows alone (``kernels/module/reductions.cuh``): ``wp.tile_reduce`` and ``wp.tile_sum`` along the second axis. The
+functions here are commutative for all operands, so results are equal.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore, Ring
+from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore, Ring, RowReduction
 from warp_tiles.codegen.operations import (
     JUMPS,
     LOAD,
@@ -34,6 +38,7 @@ from warp_tiles.codegen.operations import (
     Tile,
 )
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, blocks, loops, operations, path_to
+from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 from warp_tiles.gemm.rejected import Refused, Rejected, refuse, rejectable
@@ -42,6 +47,9 @@ _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _VECTOR_BYTES = 16
 _STORED_BYTES = (2, 4, 8, 16)  # that one instruction stores
 _WORD_BYTES = 4
+_PART = LANES  # elements that a warp of Warp's reduces together
+_LONGEST_ROW = 256  # Warp's block reduces longer rows together, in another order
+_FEW_ROWS = 8  # with fewer rows, most threads would have none
 
 
 def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
@@ -325,3 +333,27 @@ def _scalars(operation: Operation) -> set[str]:
 
 def _scalar_results(operation: Operation) -> set[str]:
     return {value.name for value in operation.results if isinstance(value, Scalar)}
+
+
+# ---- reductions of rows
+
+
+def row_reductions(function: FunctionTrace, threads: int) -> Iterator[RowReduction]:
+    """Yields the reductions of rows that threads can compute alone, in the order in which Warp adds."""
+    if threads % LANES:  # then a part has other elements
+        return
+    for operation in function.operations():
+        builtin, tile = operation.reduction, next(iter(operation.tiles), None)
+        if operation.hook is None or not builtin or tile is None or not tile.owner or not tile.dense:
+            continue
+        axis = operation.operands[-1]
+        if isinstance(axis, Scalar) and axis.constant == 1 and has_whole_parts(tile):
+            yield RowReduction(operation, builtin)
+
+
+def has_whole_parts(tile: Tile) -> bool:
+    """True for a tile of rows that Warp reduces in whole parts."""
+    if tile.dtype != "float32" or len(tile.shape) != 2:
+        return False
+    rows, columns = tile.shape
+    return rows >= _FEW_ROWS and columns % _PART == 0 and _PART < columns <= _LONGEST_ROW

@@ -23,10 +23,9 @@ from warp_tiles.codegen.module_code import (
     aligned,
 )
 from warp_tiles.codegen.operations import UNREAD_ASSIGN
-from warp_tiles.codegen.reductions import row_reductions
 from warp_tiles.codegen.session import FunctionUse, Session, Site
 from warp_tiles.codegen.stages import LoopTarget
-from warp_tiles.codegen.stores import computed_stores, reversed_stores
+from warp_tiles.codegen.stores import computed_stores, reversed_stores, row_reductions
 from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm import hardware
