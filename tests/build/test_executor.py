@@ -36,8 +36,8 @@ from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, RefusedWorkerError, SettingError, ToolchainError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.providers.base import NvrtcProvider
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import OwnProvider
 
 FLAGS = ("-arch=sm_90", "--std=c++17")

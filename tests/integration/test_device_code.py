@@ -21,8 +21,8 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.worker import run
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.providers.base import NvrtcProvider
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import OwnProvider
 from warp_tiles.settings import current
 

@@ -16,8 +16,8 @@ from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tensor_kernel import HEADER
 from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.providers.base import NvrtcProvider
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import OwnProvider, SolverProvider
 from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Config, Function, SolverConfig, SolverVariant, Variant
 

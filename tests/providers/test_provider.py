@@ -20,9 +20,8 @@ from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers import own
-from warp_tiles.providers.base import Recipe, ScalarProvider
+from warp_tiles.providers.base import NvrtcProvider, Recipe, ScalarProvider
 from warp_tiles.providers.cublasdx import CublasdxProvider, promised
-from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import OwnProvider, SolverProvider
 from warp_tiles.solver.variant import OPERANDS, Config, Function, SolverConfig, SolverVariant, Variant
 from warp_tiles.solver.variant import choose as choose_lanes

@@ -14,13 +14,13 @@ from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.cublasdx import promised, source_text
-from warp_tiles.providers.nvrtc import unique_name
 from warp_tiles.providers.own import (
     config_struct,
     problem_struct,
     register_accumulators,
     solver_translation_unit,
     translation_unit,
+    unique_name,
 )
 from warp_tiles.solver.variant import SolverConfig
 

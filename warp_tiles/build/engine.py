@@ -18,9 +18,8 @@ from warp_tiles.compile.find import Version, dotted
 from warp_tiles.compile.sources import DeviceSource, code_files
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
-from warp_tiles.providers.base import Provider, Recipe, ScalarProvider, Tuned
+from warp_tiles.providers.base import NvrtcProvider, Provider, Recipe, ScalarProvider, Tuned
 from warp_tiles.providers.cublasdx import CublasdxProvider, Libmathdx, LibmathdxProvider
-from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.own import InSourceProvider, OwnProvider, SolverProvider
 from warp_tiles.settings import OWN, Settings, current
 from warp_tiles.solver.variant import Variant

@@ -11,8 +11,7 @@ from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.hardware import LANES, MIN_ARCH
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
-from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, refusal
-from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.base import Built, NvrtcProvider, Provider, ProviderContext, Recipe, refusal
 
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled

@@ -6,7 +6,10 @@ need it.
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +18,7 @@ from warp_tiles.errors import ToolchainError, UnsupportedVariant, WorkerError
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, computes_in_double
-from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, Tuned, V
-from warp_tiles.providers.nvrtc import NvrtcProvider, constants, struct, unique_name
+from warp_tiles.providers.base import Built, NvrtcProvider, Provider, ProviderContext, Recipe, Tuned, V
 from warp_tiles.solver.variant import (
     OPERANDS,
     Config,
@@ -32,6 +34,28 @@ if TYPE_CHECKING:
     from warp_tiles.codegen.module_code import LoopAccumulators
 
 _SOURCE = "gemm/block_gemm.cuh"  # below kernels/
+
+
+def constants(kind: str, values: Mapping[str, object]) -> str:
+    """C++ of constants as enumerators. Static members would take 65 bytes of LTO-IR each, used or not."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    return f"    enum : {kind} {{ {', '.join(f'{name} = {text}' for name, text in texts.items())} }};"
+
+
+def struct(name: str, *members: str) -> str:
+    """C++ of a structure."""
+    return "\n".join([f"struct {name} {{", *members, "};"])
+
+
+def unique_name(symbol: str, members: str) -> str:
+    """A name for the structure that a variant's templates are instantiated with.
+
+    With equal names, the linker would use one variant's templates for all variants. The name is short, because it is
+    part of every other name. An unnamed namespace would also work, but its long names would fill a seventh of the
+    LTO-IR.
+    """
+    digest = hashlib.sha256((symbol + members).encode()).digest()
+    return f"w{base64.b32encode(digest[:5]).decode().lower()}"
 
 
 def problem_struct(variant: GemmProblem) -> str:
