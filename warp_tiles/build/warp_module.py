@@ -56,7 +56,7 @@ class WarpOutput:
         """The binary, which tools read as it is, then the source and the rest, compressed, and their size."""
         facts: dict[str, Any] = {"source": self.source.decode("utf-8"), "target": self.target, "meta": self.meta}
         facts |= {"warnings": self.warnings} if self.warnings else {}
-        rest = zlib.compress(json.dumps(facts, sort_keys=True).encode("utf-8"), 1)
+        rest = zlib.compress(json.dumps(facts, sort_keys=True).encode("utf-8"))
         return b"".join((self.binary, rest, len(rest).to_bytes(_LENGTH_BYTES, "big")))
 
     @classmethod
