@@ -193,7 +193,7 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Fin
         const int to = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;
 #pragma unroll
         for (int j = 0; j < P::COLUMNS / 8; j += 2) {
-            const u32 at = chunk + to * ROW_BYTES + ((j + lane / 16) ^ to % PATTERN_ROWS) * 16;
+            const u32 at = chunk + P::vector_of_chunk(to, j + lane / 16);
             u32 words[4] = {};
             if constexpr (P::HAS_BETA) {
                 ldmatrix(words, at);
@@ -211,7 +211,7 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Fin
             for (int half = 0; half < 2; ++half) {
                 const int vector = P::SWAPPED ? own_line() % P::COLUMNS / 4 : 2 * j + lane % 4 / 2;
                 const int to = own_row<P>(j, half) + (P::SWAPPED ? own_line() / P::COLUMNS * P::BOX_ROWS : 0);
-                const u32 address = chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + (P::SWAPPED ? lane / 4 : lane) % 2 * 8;
+                const u32 address = chunk + P::vector_of_chunk(to, vector) + (P::SWAPPED ? lane / 4 : lane) % 2 * 8;
                 f32* const at = static_cast<f32*>(__cvta_shared_to_generic(address));
                 store(at, finish(j, half, P::HAS_BETA ? load<2>(at) : Vector<f32, 2> {}));
             }
@@ -239,7 +239,7 @@ template <class P> struct Chunks {
     WT_DEVICE void read(int number) const
     {
         wait_for_tensor_stores<0>();
-        mbarrier_arrive_and_expect(ring.previous(group, number), CHUNK_BYTES);
+        mbarrier_arrive_and_expect(ring.previous(group, number), P::CHUNK_BYTES);
 #pragma unroll
         for (int box = 0; box < P::BOXES; ++box)
             copy_tensor(memory(number, box), &c, ring.previous(group, number), column(number) + box * P::COLUMNS, row(number), tile.matrix);
@@ -253,6 +253,21 @@ template <class P> struct Chunks {
         commit_tensor_stores();
     }
 
+    // Stores a chunk that all of the warpgroup have written, element by element.
+    WT_DEVICE void store_elements(int number, const Arguments& given) const
+    {
+        using Out = typename P::Out;
+        const auto* const from = static_cast<const char*>(__cvta_shared_to_generic(ring.chunk(group, number)));
+        Out* const to = static_cast<Out*>(given.c) + tile.matrix * given.c_matrix;
+#pragma unroll 4
+        for (int i = threadIdx.x % WARPGROUP; i < ROWS * P::COLUMNS; i += WARPGROUP) {
+            const int line = i / P::COLUMNS, x = i % P::COLUMNS, byte = x * int(sizeof(Out));
+            const int m = row(number) + line % P::BOX_ROWS, n = column(number) + line / P::BOX_ROWS * P::COLUMNS + x;
+            if (m < given.m && n < given.n)
+                to[m * given.c_row + n] = *reinterpret_cast<const Out*>(from + P::vector_of_chunk(line, byte / 16) + byte % 16);
+        }
+    }
+
     WT_DEVICE void read_first() const
     {
         for (int number = 0; number < min(CHUNKS, COUNT); ++number)
@@ -260,7 +275,7 @@ template <class P> struct Chunks {
     }
 
 private:
-    WT_DEVICE u32 memory(int number, int box) const { return ring.chunk(group, number) + box * P::BOX_ROWS * ROW_BYTES; }
+    WT_DEVICE u32 memory(int number, int box) const { return ring.chunk(group, number) + box * P::BOX_ROWS * P::CHUNK_ROW; }
 };
 
 // `parities` has a bit for the mbarrier of each chunk.
@@ -280,11 +295,12 @@ WT_DEVICE void store_tile(const typename P::Accumulators& accumulators, const Ch
             mbarrier_wait(ring.previous(group, number), parities >> number % CHUNKS & 1);
             parities ^= 1 << number % CHUNKS;
         } else {
-            if (is_storing && IS_ODD && number == 0)
+            if (P::HAS_MAP && is_storing && IS_ODD && number == 0)
                 wait_for_tensor_stores<0>();
-            else if (is_storing)
+            else if (P::HAS_MAP && is_storing)
                 wait_for_tensor_stores<CHUNKS - 1>();
-            warpgroup_barrier(group);
+            if (P::HAS_MAP || (IS_ODD && number == 0))  // else a chunk has been read before the next one was stored
+                warpgroup_barrier(group);
         }
         write_chunk<P>(chunk, [&](int block, int half, const Vector<f32, 2>& previous) {
             const f32* const sums = accumulators[number / ACROSS][number % ACROSS * P::COLUMNS / 8 + block];
@@ -292,12 +308,17 @@ WT_DEVICE void store_tile(const typename P::Accumulators& accumulators, const Ch
             const int column = chunks.column(number) + own_column<P>(block);
             return finished<P>(sums[first], sums[second], previous, alpha, given, column);
         });
-        fence_for_wgmma();
-        warpgroup_barrier(group);
-        if (is_storing) {
-            chunks.store(number);
-            if (P::HAS_BETA && number + CHUNKS < COUNT)
-                chunks.read(number + CHUNKS);
+        if constexpr (!P::HAS_MAP) {
+            warpgroup_barrier(group);
+            chunks.store_elements(number, given);
+        } else {
+            fence_for_wgmma();
+            warpgroup_barrier(group);
+            if (is_storing) {
+                chunks.store(number);
+                if (P::HAS_BETA && number + CHUNKS < COUNT)
+                    chunks.read(number + CHUNKS);
+            }
         }
     }
 }
@@ -453,7 +474,8 @@ template <class P> WT_DEVICE void matmul(const TensorMap& a, const TensorMap& b,
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a);
         prefetch_tensor_map(&b);
-        prefetch_tensor_map(&c);
+        if constexpr (P::HAS_MAP)
+            prefetch_tensor_map(&c);
         for (int stage = 0; stage < P::STAGES; ++stage, ring.advance()) {
             mbarrier_initialize(ring.full(), 1);
             mbarrier_initialize(ring.empty(), P::SHARING * P::OWNERS * WARPGROUP / 32);

@@ -17,7 +17,6 @@ constexpr int WARPGROUP = 128;     // threads
 constexpr int MULTIPLYING = 2;     // warpgroups
 constexpr int ROWS = 64;           // of C, of an instruction
 constexpr int CHUNKS = 2;          // parts of C that a warpgroup may store at a time
-constexpr int CHUNK_BYTES = ROWS * ROW_BYTES;
 constexpr int THREADS = (1 + MULTIPLYING) * WARPGROUP;
 constexpr int MOST_OWN_SUMS = 128 * 192;  // of a tile that one warpgroup computes
 constexpr int LOADING_REGISTERS = 40, MULTIPLYING_REGISTERS = 232;  // of 65,536 for 128 and 256 threads
@@ -39,29 +38,33 @@ struct Arguments {
     long long bias_step;        // distance in elements
     f32* sums;                  // of all slices; not read without slices
     int* arrived;               // the slices of each tile that are complete; zero before and after a launch
+    void* c;                    // read where C has no map
+    long long c_row, c_matrix;  // distances in elements
 };
 
 // The element types of A and B, of C and of the bias (void without one), a class whose of() is applied to each element of C (void
 // without one), the rows and columns of a tile, the number of stages, whether A is contiguous along M and B along N, whether C is read,
-// whether tiles have slices of K, and the blocks of a cluster along M and N.
+// whether tiles have slices of K, whether C's rows begin anywhere, so that C has no map, and the blocks of a cluster along M and N.
 template <class T_, class Out_, class Bias_, class Function_, int M, int N, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA,
-          bool SLICES, int CLUSTER_ROWS = 1, int CLUSTER_COLUMNS = 1>
+          bool SLICES, bool ANYWHERE = false, int CLUSTER_ROWS = 1, int CLUSTER_COLUMNS = 1>
 struct Config {
     using T = T_;
     using Out = Out_;
     using Bias = Bias_;
     using Function = Function_;
     static constexpr int TILE_M = M, TILE_N = N, TILE_K = ROW_BYTES / int(sizeof(T)), STAGES = STAGES_;
-    static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA, HAS_SLICES = SLICES;
+    static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA, HAS_SLICES = SLICES, HAS_MAP = !ANYWHERE;
     static constexpr int OWNERS = M * N > MOST_OWN_SUMS ? MULTIPLYING : 1;  // warpgroups that compute a tile
     static constexpr bool IN_REGISTERS = sizeof(T) == 4 && (A_MN || B_MN), SWAPPED = IN_REGISTERS && B_MN;
     static constexpr int LINES = SWAPPED ? N : M, WIDTH = SWAPPED ? M : N;  // of the accumulators: C's or its transpose's
     static constexpr int BLOCKS = LINES / ROWS / OWNERS;          // of lines, of a warpgroup
     static constexpr int STEP = 32 / int(sizeof(T));              // of K, of an instruction
-    static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of the accumulators in a chunk
+    static constexpr int MOST_COLUMNS = ROW_BYTES / int(sizeof(Out)), COLUMNS = WIDTH % MOST_COLUMNS ? MOST_COLUMNS / 2 : MOST_COLUMNS;  // in a chunk
+    static constexpr int CHUNK_ROW = COLUMNS * int(sizeof(Out)), CHUNK_BYTES = ROWS * CHUNK_ROW;
     static constexpr int BOXES = SWAPPED ? ROWS / COLUMNS : 1, BOX_ROWS = ROWS / BOXES;  // of a chunk: tensor copies, side by side
     static constexpr int STEPS = TILE_K / STEP, SETS = 4;         // in a stage; of registers for an operand's part of a step
-    static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES;
+    static constexpr int A_BYTES = M * ROW_BYTES, B_BYTES = (B_MN ? (N + TILE_K - 1) / TILE_K * TILE_K : N) * ROW_BYTES;  // panels are whole
+    static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
     static constexpr int CLUSTER_M = CLUSTER_ROWS, CLUSTER_N = CLUSTER_COLUMNS, CLUSTER = CLUSTER_M * CLUSTER_N;  // blocks
     static constexpr int SHARING = CLUSTER_M + CLUSTER_N - 1;  // blocks of a row and a column
@@ -72,11 +75,18 @@ struct Config {
     static_assert(!IN_REGISTERS || STEPS % SETS == 0, "all stages begin with the same registers");
     static_assert(!IN_REGISTERS || (BLOCKS * WIDTH <= 256 && !(A_MN && B_MN)), "registers suffice, and an operand is contiguous along K");
     static_assert(!(OWNERS > 1 && HAS_SLICES), "one warpgroup counts the slices of a tile");
+    static_assert(HAS_MAP || !HAS_BETA, "C is read by its map");
     static_assert((A_MN ? TILE_K : M) % (CLUSTER_N * PATTERN_ROWS) == 0 && (B_MN ? TILE_K : N) % (CLUSTER_M * PATTERN_ROWS) == 0,
                   "a piece of a stage has whole swizzling patterns");
 
     // The first line of a warpgroup's part of a tile
     static WT_DEVICE int first_line(int group) { return OWNERS > 1 ? group * BLOCKS * ROWS : 0; }
+
+    // Where a 16-byte vector of a chunk's row lies, as the tensor copies read it
+    static WT_DEVICE int vector_of_chunk(int row, int vector)
+    {
+        return row * CHUNK_ROW + (vector ^ row * CHUNK_ROW / ROW_BYTES % (CHUNK_ROW / 16)) * 16;
+    }
 
     // The block's row and column in its cluster, whose blocks have consecutive numbers along M, then along N
     static WT_DEVICE int cluster_row() { return int(blockIdx.x) % CLUSTER % CLUSTER_M; }
@@ -101,7 +111,7 @@ template <class P> struct Ring {
     WT_DEVICE u32 flag(int group) const { return previous(MULTIPLYING, 0) + 4 * group; }
     WT_DEVICE u32 chunk(int group, int number) const
     {
-        return start + P::CHUNKS_START + (CHUNKS * group + number % CHUNKS) * CHUNK_BYTES;
+        return start + P::CHUNKS_START + (CHUNKS * group + number % CHUNKS) * P::CHUNK_BYTES;
     }
 
     WT_DEVICE void advance()

@@ -21,7 +21,7 @@ from tests.mutation.made import changes
 from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
-from warp_tiles.gemm.tensor_kernel import HEADER, REGISTER_STEP_US, ROW_BYTES, STEP_US, THREADS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import HEADER, REGISTER_STEP_US, STEP_US, THREADS, TensorKernel
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 
@@ -45,6 +45,11 @@ KERNELS = (
     TensorKernel("float32", "float32", 64, 64, False, True, True, has_slices=True),
     TensorKernel("float32", "float32", 128, 256, True, False, True, "float32"),
     TensorKernel("float32", "float32", 192, 64, False, True),
+    TensorKernel("float16", "float16", 64, 192, has_map=False),  # three chunks
+    TensorKernel("bfloat16", "bfloat16", 256, 160, True, True, True, "float32"),  # chunks of 32 columns
+    TensorKernel("float16", "float16", 64, 96, has_map=False),
+    TensorKernel("float32", "float32", 224, 128, False, True),
+    TensorKernel("float32", "float32", 128, 128, False, True, bias="float32", has_map=False),
 )
 FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
@@ -54,6 +59,7 @@ ODD = replace(SMALL, out="float16", tile_n=192)  # three chunks
 LARGE = replace(SMALL, out="float16", tile_m=128, tile_n=256)  # both warpgroups compute a tile
 CLUSTERED = replace(SMALL, a_along_m=True, cluster_m=2, cluster_n=2)
 REGISTERS = replace(SMALL, a="float32", b_along_n=True)  # B passes through them
+ANYWHERE = replace(ODD, has_map=False)
 TILES = "matmul/tensor_tiles.cuh"
 STAGES = 3  # of the mutated kernels, so that few products fill their ring
 # with the tiles' text, so that each kernel of a unit has its own
@@ -69,6 +75,8 @@ UNNEEDED = re.compile(
 # parts of calls that other kernels than SMALL have
 CALLS = {
     "all lanes have read": REGISTERS,
+    "store_elements": ANYWHERE,
+    "warpgroup_barrier(group); (1)": ANYWHERE,
     **dict.fromkeys(("_to_blocks", "_at_block", "cluster_", "mbarrier_wait(ring.empty()"), CLUSTERED),
     "// while the tile": READING,
     "chunks.read_first()": SLICED,
@@ -116,6 +124,7 @@ SIZES: dict[TensorKernel, tuple[tuple[int, int, int], dict[str, Any]]] = {
     LARGE: ((136, 264, 264), {}),
     CLUSTERED: ((200, 136, 264), {}),
     REGISTERS: ((200, 136, 136), {}),
+    ANYWHERE: ((136, 201, 136), {}),
 }
 
 
@@ -184,9 +193,13 @@ class Product:
         self.maps = [
             self._map(name, lines, dtype, box)
             for name, lines, dtype, box in zip(
-                "abc", (lines_a, lines_b, lines_c), (kernel.a, kernel.a, kernel.out), kernel.boxes
+                "abc", (lines_a, lines_b, lines_c)[: 2 + kernel.has_map], (kernel.a, kernel.a, kernel.out), kernel.boxes
             )
         ]
+        if not kernel.has_map:
+            self.maps.append(bytes(len(self.maps[0])))
+            self.given.c = self.memory.add("c", stored(np.full((batch, m, n + 1), np.nan), kernel.out)[:, :, :n])
+            self.given.c_row, self.given.c_matrix = n + 1, m * (n + 1)
         self.expected = alpha * (1.0 if factor is None else factor) * (a.astype(float) @ b.astype(float))
         if kernel.has_beta:
             self.expected += beta * c
@@ -205,7 +218,7 @@ class Product:
         padded[:, :, :length] = values
         view = stored(padded, dtype)[:, :, :length]
         address = self.memory.add(name, view)
-        return tensor_map(address, size, (length, lines, matrices), view.strides[1::-1], (*box, 1), ROW_BYTES)
+        return tensor_map(address, size, (length, lines, matrices), view.strides[1::-1], (*box, 1), box[0] * size)
 
     def run(self, module: EmulatedModule, number: int) -> Outcome:
         """Launches the kernel with this number."""
@@ -263,6 +276,12 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (15, (192, 64, 264), {"slices": 3, "beta": -1.0}),
     (16, (136, 264, 72), {"beta": 2.0}),
     (17, (200, 72, 40), {}),
+    (18, (136, 203, 72), {"batch": 2}),
+    (18, (200, 571, 72), {}),
+    (19, (264, 328, 4 * 64 + 24), {"alpha": 0.5, "beta": 2.0}),
+    (20, (136, 203, 72), {}),
+    (21, (232, 136, 40), {}),
+    (22, (136, 135, 72), {"batch": 2, "alpha": 0.5}),
     (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:

@@ -57,9 +57,10 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     ({"k": 0}, 90, Rejected("no_products")),
     ({"summed": True}, 90, Rejected("kernel_sums")),
     ({"split_operand": "a"}, 90, Rejected("kernel_sums")),
-    ({"a_alignment": 8}, 90, Rejected("kernel_alignment")),
-    ({"b_alignment": 0}, 90, Rejected("kernel_alignment")),
-    ({"c_alignment": 2}, 90, Rejected("kernel_alignment")),
+    ({"c_alignment": 0}, 90, Rejected("kernel_alignment")),
+    ({"c_alignment": 8, "has_beta": True}, 90, Rejected("kernel_alignment")),
+    ({"a_alignment": 2, "m": 1 << 18}, 90, Rejected("kernel_copies")),
+    ({"b_alignment": 0, "n": 1 << 18}, 90, Rejected("kernel_copies")),
     ({"m": 16}, 90, Rejected("kernel_side", (64,))),
 ], ids=str)  # fmt: skip
 def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, rejected: Rejected) -> None:
@@ -152,7 +153,7 @@ def test_a_record_decides_between_the_loop_and_the_kernel() -> None:
 
 
 @pytest.mark.parametrize(("change", "pipeline"), [
-    ({"a_alignment": 8}, None),
+    ({"a_alignment": 2, "a_transposed": True, "m": 1 << 18}, None),
     ({}, DISABLED),
     ({}, AUTO),
 ], ids=str)  # fmt: skip

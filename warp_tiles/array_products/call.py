@@ -48,11 +48,12 @@ class View:
         """The view or its transpose, so that the elements of a row are adjacent in memory where possible."""
         return self.transposed() if self.is_transposed else self
 
-    def padded(self) -> View:
-        """The view of a copy whose lines are aligned. A matrix that a batch shares is copied once."""
+    def padded(self, alignment: int = ALIGNED) -> View:
+        """The view of a copy whose lines begin at multiples of so many bytes. A matrix that a batch shares is copied
+        once."""
         batch, lines, length = self.stored.shape
         step = DTYPE_BYTES[self.dtype]
-        between = -(-length * step // ALIGNED) * ALIGNED
+        between = -(-length * step // alignment) * alignment
         copy = View(self.dtype, (batch, lines, length), (lines * between if self.strides[0] else 0, between, step))
         return copy.transposed() if self.is_transposed else copy
 

@@ -139,33 +139,42 @@ def column_sums_kernel(dtype: DType) -> Any:
 
 
 _COPY = """
-    constexpr int WIDTH = 16 / sizeof(*Source.data);
-    struct alignas(sizeof(*Source.data)) Bits { char bytes[sizeof(*Source.data)]; };
-    struct alignas(16) Vector { Bits elements[WIDTH]; };
+    constexpr int SIZE = sizeof(*Source.data), WIDTH = 16 / SIZE, WORD_BYTES = <word>;
+    struct alignas(SIZE) Bits { char bytes[SIZE]; };
+    struct alignas(WORD_BYTES) Word { char bytes[WORD_BYTES]; };
+    union alignas(16) Vector { Bits elements[WIDTH]; Word words[16 / WORD_BYTES]; };
     const char* const from = reinterpret_cast<const char*>(Source.data) + Source.strides[0] * (long long)(z)
         + Source.strides[1] * (long long)(line);
     char* const to = reinterpret_cast<char*>(Result.data) + Result.strides[0] * (long long)(z)
         + Result.strides[1] * (long long)(line);
     Vector copied = {};
-    for (int i = 0; i < WIDTH; ++i) {
-        const int at = vector * WIDTH + i;
-        if (at < Source.shape[2])
-            copied.elements[i] = *reinterpret_cast<const Bits*>(from + Source.strides[2] * (long long)(at));
+    if (WORD_BYTES > SIZE && (vector + 1) * WIDTH <= Source.shape[2]) {
+        for (int i = 0; i < 16 / WORD_BYTES; ++i)
+            copied.words[i] = reinterpret_cast<const Word*>(from + 16 * (long long)(vector))[i];
+    } else {
+        for (int i = 0; i < WIDTH; ++i) {
+            const int at = vector * WIDTH + i;
+            if (at < Source.shape[2])
+                copied.elements[i] = *reinterpret_cast<const Bits*>(from + Source.strides[2] * (long long)(at));
+        }
     }
     reinterpret_cast<Vector*>(to)[vector] = copied;
 """
 
 
 @functools.cache
-def padding_kernel(dtype: DType) -> Any:
+def padding_kernel(dtype: DType, word: int) -> Any:
     """A kernel of ``Source, Result``, of shape (batch, lines, length).
 
     Lines of ``Result`` are aligned, and followed by zeros up to a multiple of 16 bytes. The launch has a thread for
     each 16 bytes.
+
+    Args:
+        word: Bytes of a load: lines of contiguous elements begin at multiples of them; or an element's.
     """
     (value,) = types(dtype)
 
-    @wp.func_native(_COPY)
+    @wp.func_native(_COPY.replace("<word>", str(word)))
     def copy_vector(
         Source: wp.array(dtype=value, ndim=3), Result: wp.array(dtype=value, ndim=3), z: int, line: int, vector: int
     ): ...
@@ -185,16 +194,17 @@ _TRANSPOSE = """
     const int lines = Source.shape[1], length = Source.shape[2];
     Vector found[4] = {};
     for (int i = 0; i < 4; ++i) {
-        const float* const from = reinterpret_cast<const float*>(reinterpret_cast<const char*>(Source.data)
-            + Source.strides[0] * (long long)(z) + Source.strides[1] * (long long)(first + i));
-        if (first + i < lines && along + 4 <= length) {
-            const Vector read = *reinterpret_cast<const Vector*>(from + along);
+        const char* const from = reinterpret_cast<const char*>(Source.data) + Source.strides[0] * (long long)(z)
+            + Source.strides[1] * (long long)(first + i) + Source.strides[2] * (long long)(along);
+        const bool is_aligned = reinterpret_cast<unsigned long long>(from) % 16 == 0 && Source.strides[2] == 4;
+        if (first + i < lines && along + 4 <= length && is_aligned) {
+            const Vector read = *reinterpret_cast<const Vector*>(from);
             for (int j = 0; j < 4; ++j)
                 found[j].elements[i] = read.elements[j];
         } else if (first + i < lines) {
             for (int j = 0; j < 4; ++j)
                 if (along + j < length)
-                    found[j].elements[i] = from[along + j];
+                    found[j].elements[i] = *reinterpret_cast<const float*>(from + Source.strides[2] * (long long)(j));
         }
     }
     for (int j = 0; j < 4; ++j)
@@ -209,8 +219,8 @@ TRANSPOSED_LINES, TRANSPOSED_LENGTH = 16, 32  # of the part of a warp
 def transposing_kernel() -> Any:
     """A kernel of ``Source, Result``, of shapes (batch, lines, length) and (batch, length, lines), in float32.
 
-    Lines of both begin at multiples of 16 bytes; those of ``Result`` are followed by zeros up to such a multiple. The
-    launch has a thread for each four lines of each four elements.
+    Lines of ``Result`` begin at multiples of 16 bytes, and are followed by zeros up to such a multiple. The launch has a
+    thread for each four lines of each four elements.
     """
 
     @wp.func_native(_TRANSPOSE)

@@ -131,6 +131,7 @@ THREADS = 256  # of kernels without tiles
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 _MOST_PREPARED = 2048
+_MOST_WORD = 8  # bytes of a load of lines that are not aligned
 
 Layout = tuple[Any, tuple[int, ...], tuple[int, ...]]  # dtype, shape and strides of an array
 
@@ -213,7 +214,7 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
 
     if plan.chosen.kernel and not is_planning():
         try:
-            return TensorMatmul(call, plan, device, is_swapped, loop, transposed_copies(call, plan, device))
+            return TensorMatmul(call, plan, device, is_swapped, loop, kernel_copies(call, plan, device))
         except WarpTilesError as error:
             warn_of_loop(plan, error)
     return loop()
@@ -390,22 +391,31 @@ def _vectors(epilogue: Epilogue, columns: int, bias_stride: int) -> list[Layout 
     ]
 
 
-def padded_copy(view: View, parts: int, device: Any) -> PaddedCopy:
-    padded = view.padded()
+def padded_copy(view: View, parts: int, device: Any, alignment: int = ALIGNED) -> PaddedCopy:
+    padded = view.padded(alignment)
     source, result = view.stored, padded.stored
     batch, lines, _ = source.shape
     count = parts * batch if source.strides[0] else 1
     arrays = [layout(replace(stored, shape=(count, *stored.shape[1:]))) for stored in (source, result)]
-    dim = (count, lines, result.strides[1] // ALIGNED)
-    launch = packed(padding_kernel(view.dtype), [], arrays, dim, device)
+    dim = (count, lines, -(-source.shape[2] * DTYPE_BYTES[view.dtype] // ALIGNED))
+    word = view.line_alignment or DTYPE_BYTES[view.dtype]
+    launch = packed(padding_kernel(view.dtype, min(word, _MOST_WORD)), [], arrays, dim, device)
     return PaddedCopy(padded, count * lines * result.strides[1], launch)
 
 
-def transposed_copies(call: MatmulCall, plan: MatmulPlan, device: Any) -> list[tuple[int, PaddedCopy]]:
-    """The copies along K that the kernel with tensor copies needs, each with 0 for A or 1 for B."""
-    config = plan.chosen.config
-    asked = (call.a, config.copies_a), (call.b, config.copies_b)
-    return [(number, transposed_copy(view, device)) for number, (view, is_copied) in enumerate(asked) if is_copied]
+def kernel_copies(call: MatmulCall, plan: MatmulPlan, device: Any) -> list[tuple[int, PaddedCopy]]:
+    """The copies that the kernel with tensor copies needs, each with 0 for A or 1 for B."""
+    kernel, config = plan.chosen.kernel, plan.chosen.config
+    assert kernel is not None
+    operands = (
+        (call.a, config.copies_a, call.a.is_transposed != kernel.a_along_m),
+        (call.b, config.copies_b, call.b.is_transposed == kernel.b_along_n),
+    )
+    return [
+        (number, transposed_copy(view, device) if is_other else padded_copy(view, 1, device, ROW_BYTES))
+        for number, (view, is_copied, is_other) in enumerate(operands)
+        if is_copied
+    ]
 
 
 def transposed_copy(view: View, device: Any) -> PaddedCopy:

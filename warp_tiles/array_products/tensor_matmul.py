@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 _MOST_MAPS = 64  # of the arrays of one product
 _MAP_ALIGNMENT = 64
 _FUNCTION_THREADS = 256  # of the kernel for which a function is generated; it is not launched
-# enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE, then no interleaving, swizzling of 128 bytes, fetches of 128 bytes
-# into the L2 cache, and zeros outside of the tensor
+# enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE; swizzling, by the bytes of a box's row
 _TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
-_MODES = (0, 3, 2, 0)
+_SWIZZLES = {64: 2, 128: 3}
 
 
 class _Arguments(ctypes.Structure):
@@ -43,6 +42,8 @@ class _Arguments(ctypes.Structure):
         ("bias_step", ctypes.c_longlong),
         ("sums", ctypes.c_void_p),
         ("arrived", ctypes.c_void_p),
+        ("c", ctypes.c_void_p),
+        *((name, ctypes.c_longlong) for name in ("c_row", "c_matrix")),
     )
 
 
@@ -88,7 +89,8 @@ class TensorMatmul:
         for number, copy in copies:
             self._copies.append((number, size_bytes, copy.launch))
             views[number], size_bytes = copy.view, size_bytes + copy.size_bytes
-        self._views = tuple(views)
+        self._views = tuple(views if kernel.has_map else views[:2])
+        self._mapped = {*range(len(self._views))} - {number for number, *_ in self._copies}  # by their own addresses
         self._maps: dict[tuple[int, ...], tuple[Any, ...]] = {}
         self._given = _arguments(call, plan.chosen)
         self._blocks = min(slices.items, self._native.clusters) * kernel.cluster  # each computes several items
@@ -104,11 +106,11 @@ class TensorMatmul:
         self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
     ) -> None:
         """Launches the product on the device's current stream. See :meth:`.prepared.PreparedMatmul.run`."""
-        if not ((a | b | out) % ALIGNED or is_saving_capture()):
-            pointers: tuple[int, ...] = (b, a, out) if self.is_swapped else (a, b, out)
+        pointers: tuple[int, ...] = (b, a, out) if self.is_swapped else (a, b, out)
+        if not (any(pointers[number] % ALIGNED for number in self._mapped) or is_saving_capture()):
             with self._lock:
                 given = self._given
-                given.alpha, given.beta, given.bias, given.factor = alpha, beta, bias, factor
+                given.alpha, given.beta, given.bias, given.factor, given.c = alpha, beta, bias, factor, out
                 if not self._workspace_bytes:
                     is_launched = self._launch(pointers)
                 else:
@@ -142,6 +144,7 @@ class TensorMatmul:
         if any(tensor_map is None for tensor_map in maps):
             warn_of_loop(self.plan, f"the driver refuses a tensor map of its arrays on {self.device}")
             return None
+        maps += [TensorMap()] * (3 - len(maps))  # C's is not read then
         addresses = [ctypes.addressof(parameter) for parameter in (*maps, self._given) if parameter is not None]
         if len(self._maps) >= _MOST_MAPS:
             self._maps.pop(next(iter(self._maps)))
@@ -179,6 +182,7 @@ def _arguments(call: MatmulCall, launch: Candidate) -> _Arguments:
     (batch, m, n), k = call.out.shape, call.a.shape[2]
     steps = call.a.strides[0] != 0, call.b.strides[0] != 0
     given = _Arguments(m, n, k, batch, *steps, launch.config.group, launch.slices.whole, launch.slices.count)
+    given.c_matrix, given.c_row = (stride // DTYPE_BYTES[call.out.dtype] for stride in call.out.strides[:2])
     if call.bias is not None:
         given.bias_step = call.bias.stride // DTYPE_BYTES[call.bias.dtype]
     return given
@@ -212,6 +216,9 @@ class TensorMap(ctypes.Structure):
             (ctypes.c_uint64 * 2)(between, far if matrices > 1 else lines * between),
             (ctypes.c_uint32 * 3)(*box, 1),
             (ctypes.c_uint32 * 3)(1, 1, 1),
-            *_MODES,
+            0,  # no interleaving
+            _SWIZZLES[box[0] * size],
+            2,  # fetches of 128 bytes into the L2 cache
+            0,  # zeros outside of the tensor
         )
         return None if error else tensor_map

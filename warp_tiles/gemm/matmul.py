@@ -38,6 +38,7 @@ from warp_tiles.gemm.tensor_kernel import (
     MOST_SLICES,
     MOST_SUMS,
     REGISTERS,
+    ROW_BYTES,
     STEPS_OF_SLICE,
     THREADS,
     Slices,
@@ -215,7 +216,8 @@ def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverri
     refuse(p.kind not in ("float16", "tf32") or p.b != p.a, "kernel_dtypes", p.kind)
     refuse(p.k == 0, "no_products")
     refuse(p.summed or p.split_operand is not None, "kernel_sums")
-    refuse(min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED, "kernel_alignment")
+    refuse(p.c_alignment == STRIDED or (p.has_beta and p.c_alignment < ALIGNED), "kernel_alignment")
+    refuse(any(_copy_bytes(p, operand) >= _MOST_COPY_BYTES for operand in _kernel_copies(p)), "kernel_copies")
     refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
 
 
@@ -310,8 +312,26 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
 
 
 def _clusters(problem: MatmulProblem) -> Sequence[tuple[int, int]]:
-    p, size = problem, DTYPE_BYTES[problem.a]
-    return clusters(size * (p.m if p.a_transposed else p.k), size * (p.k if p.b_transposed else p.n))
+    return clusters(*_row_bytes(problem))
+
+
+def _row_bytes(problem: MatmulProblem) -> tuple[int, int]:
+    """The lengths of the rows of A and of B that the kernel loads. Those of copies are whole lines of the caches."""
+    p, size, copies = problem, DTYPE_BYTES[problem.a], _kernel_copies(problem)
+    a, b = size * (p.m if p.a_transposed else p.k), size * (p.k if p.b_transposed else p.n)
+    return ROW_BYTES if "a" in copies else a, ROW_BYTES if "b" in copies else b
+
+
+def _kernel_copies(problem: MatmulProblem) -> dict[Operand, float]:
+    """The operands that the kernel reads from copies, with the bytes that are read or written in 1 us."""
+    copies: dict[Operand, float] = {}
+    if problem.a_alignment < ALIGNED:
+        copies["a"] = _COPIED
+    if problem.b_alignment < ALIGNED:
+        copies["b"] = _COPIED
+    if transposed := _transposed(problem):
+        copies[transposed] = _TRANSPOSED
+    return copies
 
 
 def launch_candidate(
@@ -322,7 +342,7 @@ def launch_candidate(
     Args:
         cluster: The blocks of a cluster along M and N.
     """
-    p, is_split = problem, slices > 1
+    p, is_split, copies = problem, slices > 1, _kernel_copies(problem)
     kernel = _kernel(p, tile, is_split, cluster)
     rows, columns = (side * count for side, count in zip(tile, cluster))
     config = MatmulConfig(
@@ -334,16 +354,15 @@ def launch_candidate(
         cluster_m=cluster[0],
         cluster_n=cluster[1],
         tensor_copies=True,
-        copies_a=_transposed(p) == "a",
-        copies_b=_transposed(p) == "b",
+        copies_a="a" in copies,
+        copies_b="b" in copies,
     )
     tiles = p.batch * _ceil(p.m, rows) * _ceil(p.n, columns)
     rest = tiles % resident_clusters(gpu.multiprocessors, kernel.cluster) if is_split else 0
     work = Slices(tiles - rest, rest, slices)
-    time_us = launch_us(kernel, work, p.m, p.n, p.k, p.array_bytes, gpu.multiprocessors)
-    if copied := _transposed(p):
-        matrices = 1 if (p.a_shared if copied == "a" else p.b_shared) else p.batch
-        time_us += _COPY_US + 2 * matrices * min(p.m, p.n) * p.k * DTYPE_BYTES[p.a] / _TRANSPOSED
+    time_us = launch_us(kernel, work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors)
+    for operand, rate in copies.items():
+        time_us += _COPY_US + 2 * _matrices(p, operand) * _copy_bytes(p, operand) / rate
     return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)
 
 
@@ -357,7 +376,10 @@ def _kernel(
 ) -> TensorKernel:
     p, copied = problem, _transposed(problem)
     along_m, along_n = p.a_transposed and copied != "a", not p.b_transposed and copied != "b"
-    return TensorKernel(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, has_slices, *cluster)
+    return TensorKernel(
+        *(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, has_slices, *cluster),
+        has_map=p.c_alignment == ALIGNED,
+    )
 
 
 def _loops(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
@@ -549,10 +571,8 @@ def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors
     dtype, alignment = (p.a, p.a_alignment) if is_a else (p.b, p.b_alignment)
     if alignment == ALIGNED:
         return False
-    size, side = DTYPE_BYTES[dtype], p.m if is_a else p.n
-    is_along_k = not p.a_transposed if is_a else p.b_transposed
-    lines, length = (side, p.k) if is_along_k else (p.k, side)
-    matrix_bytes = lines * _ceil(length * size, ALIGNED) * ALIGNED
+    size, is_along_k = DTYPE_BYTES[dtype], not p.a_transposed if is_a else p.b_transposed
+    matrix_bytes = _copy_bytes(p, operand)
     if matrix_bytes >= _MOST_COPY_BYTES:
         return False
     if size == 4 and not p.tf32 and is_along_k:  # always copied by single elements, to transpose tiles
@@ -561,6 +581,19 @@ def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors
         saved_us = vectors * _VECTOR_US  # threads wait for them
     else:
         saved_us = steps_us * {2: 1.0, 4: 1.0 if p.tf32 else 0.15, 8: 0.3}[size]
-    is_shared = p.a_shared if is_a else p.b_shared
-    matrices = 1 if is_shared else p.batch * (1 + (p.split_operand == operand))
-    return _COPY_US + 2 * matrices * matrix_bytes / _COPIED < saved_us
+    return _COPY_US + 2 * _matrices(p, operand) * matrix_bytes / _COPIED < saved_us
+
+
+def _copy_bytes(problem: MatmulProblem, operand: Operand) -> int:
+    """The size of a copy of a matrix, without gaps."""
+    p, is_a = problem, operand == "a"
+    lines, length = (p.m if is_a else p.n), p.k
+    if p.a_transposed if is_a else not p.b_transposed:
+        lines, length = length, lines
+    return lines * _ceil(length * DTYPE_BYTES[p.a if is_a else p.b], ALIGNED) * ALIGNED
+
+
+def _matrices(problem: MatmulProblem, operand: Operand) -> int:
+    """The matrices of an operand that are copied."""
+    is_shared = problem.a_shared if operand == "a" else problem.b_shared
+    return 1 if is_shared else problem.batch * (1 + (problem.split_operand == operand))

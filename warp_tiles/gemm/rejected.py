@@ -237,7 +237,8 @@ REASONS = {
     "kernel_dtypes": "it multiplies float16, bfloat16 and tf32, and not {}",
     "no_products": "there is nothing to multiply",
     "kernel_sums": "it adds neither the products of a batch nor operands in two parts",
-    "kernel_alignment": "the rows of its arrays have to begin at multiples of 16 bytes",
+    "kernel_alignment": "the rows of C have gaps, or C is read and they do not begin at multiples of 16 bytes",
+    "kernel_copies": "an operand whose rows do not begin at multiples of 16 bytes has 2 GB or more",
     "kernel_side": "it has no tiles for fewer than {} rows or columns",
     "not_enabled": "warp_tiles is not enabled",
 }

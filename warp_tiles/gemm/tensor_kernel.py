@@ -45,6 +45,7 @@ _START_US = 4.6  # of a launch, its first loads and its last stores
 # it; fitted to an H200 (docs/experiments.md)
 _CLUSTER_US, _RECEIVED_US, _STEP_OVERLAP = 1.0, 1.2e-3, 12
 _STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
+_STORED_ELEMENTS = 2.0e4  # ... one by one
 _ADD_US, _ADDED = 1.9, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
 _OVERLAP = 3  # exponent of limits that overlap
@@ -57,10 +58,8 @@ _PAIR = 2  # blocks: each multiprocessor has a neighbour
 STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
 ROWS = 64  # of C, that a warpgroup stores at a time
-_CHUNK_BYTES = ROWS * ROW_BYTES
 _CHUNKS = 2 * 2  # of two warpgroups
 _GROUP_BYTES = 3 * _BARRIER_BYTES + 4  # of a warpgroup: mbarriers of its turn and of two chunks, and a flag
-_FIXED_BYTES = _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * _GROUP_BYTES
 
 
 @dataclass(frozen=True)
@@ -95,13 +94,16 @@ def resident_clusters(multiprocessors: int, blocks: int) -> int:
 
 
 def launch_us(
-    kernel: TensorKernel, slices: Slices, m: int, n: int, k: int, array_bytes: int, multiprocessors: int
+    kernel: TensorKernel, slices: Slices, k: int, row_bytes: tuple[int, int], array_bytes: int, multiprocessors: int
 ) -> float:
-    """Estimated time of a launch in microseconds."""
+    """Estimated time of a launch in microseconds.
+
+    Args:
+        row_bytes: The lengths of the rows of A and of B in memory.
+    """
     tile, size = (kernel.tile_m, kernel.tile_n), DTYPE_BYTES[kernel.a]
-    lengths = m if kernel.a_along_m else k, n if kernel.b_along_n else k
-    loaded = kernel.tile_m / kernel.cluster_n, kernel.tile_n / kernel.cluster_m
-    rows_us = sum(side * _row_us(length * size) for side, length in zip(loaded, lengths))
+    loaded = kernel.tile_m / kernel.cluster_n, kernel.loaded_n / kernel.cluster_m
+    rows_us = sum(side * _row_us(length) for side, length in zip(loaded, row_bytes))
     step_us, start_us = kernel.steps_us[kernel.lines], _START_US
     if kernel.cluster > 1:
         step_us = overlapped(step_us, rows_us, sum(tile) * _RECEIVED_US, exponent=_STEP_OVERLAP)
@@ -109,7 +111,7 @@ def launch_us(
     else:
         step_us = max(step_us, rows_us)
     steps, elements = -(-k * size // ROW_BYTES), tile[0] * tile[1]
-    tile_us = steps * step_us + elements * DTYPE_BYTES[kernel.out] / _STORED
+    tile_us = steps * step_us + elements * DTYPE_BYTES[kernel.out] / (_STORED if kernel.has_map else _STORED_ELEMENTS)
     time_us = -(-slices.whole // resident_clusters(multiprocessors, kernel.cluster)) * tile_us
     if slices.split:
         added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
@@ -153,6 +155,7 @@ class TensorKernel:
         has_slices: True if several blocks may compute slices of K of a tile.
         cluster_m, cluster_n: Blocks along M and N that share their loads.
         has_function: True if each element of C is the result of a function of the user, of one float32.
+        has_map: False if C's rows begin anywhere, so that its elements are stored one by one.
     """
 
     a: DType
@@ -167,6 +170,7 @@ class TensorKernel:
     has_slices: bool = False
     cluster_m: int = 1
     cluster_n: int = 1
+    has_map: bool = True
 
     @property
     def cluster(self) -> int:
@@ -179,13 +183,24 @@ class TensorKernel:
         depth = self.tile_k  # a panel is as deep as wide
         a = (depth if self.a_along_m else self.tile_m) // self.cluster_n
         b = (depth if self.b_along_n else self.tile_n) // self.cluster_m
-        columns = ROW_BYTES // DTYPE_BYTES[self.out]
+        columns = self.columns
         return (depth, a), (depth, b), (columns, columns if self.computes_transpose else ROWS)
 
     @property
     def tile_k(self) -> int:
         """Elements of K in a stage."""
         return ROW_BYTES // DTYPE_BYTES[self.a]
+
+    @property
+    def columns(self) -> int:
+        """The columns of C that a warpgroup stores at a time: 128 bytes, or 64."""
+        most = ROW_BYTES // DTYPE_BYTES[self.out]
+        return most // 2 if self.lines[1] % most else most
+
+    @property
+    def loaded_n(self) -> int:
+        """Columns of B in a stage, which has whole panels of one that is contiguous along N."""
+        return -(-self.tile_n // self.tile_k) * self.tile_k if self.b_along_n else self.tile_n
 
     @property
     def in_registers(self) -> bool:
@@ -216,16 +231,20 @@ class TensorKernel:
     @property
     def stages(self) -> int:
         """The stages that fit beside the memory from which C is stored."""
-        return (multiprocessor(WGMMA_ARCH).block_shared_bytes - _FIXED_BYTES) // self._stage_bytes
+        return (multiprocessor(WGMMA_ARCH).block_shared_bytes - self._fixed_bytes) // self._stage_bytes
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return self.stages * self._stage_bytes + _FIXED_BYTES
+        return self.stages * self._stage_bytes + self._fixed_bytes
 
     @property
     def _stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * ROW_BYTES + 2 * _BARRIER_BYTES
+        return (self.tile_m + self.loaded_n) * ROW_BYTES + 2 * _BARRIER_BYTES
+
+    @property
+    def _fixed_bytes(self) -> int:
+        return _CHUNKS * ROWS * self.columns * DTYPE_BYTES[self.out] + _ALIGNMENT + 2 * _GROUP_BYTES
 
     def workspace_bytes(self, slices: Slices) -> int:
         """Memory for the sums of slices."""
@@ -240,6 +259,7 @@ class TensorKernel:
             + (f"_{self.bias}" if self.bias else "")
             + "_function" * self.has_function
             + "_slices" * self.has_slices
+            + "_anywhere" * (not self.has_map)
             + (f"_cluster_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else "")
         )
         return f"matmul_{self.a}_{self.out}_{layouts}_{self.tile_m}x{self.tile_n}{more}"
@@ -253,7 +273,8 @@ class TensorKernel:
         """
         assert self.has_function == bool(function)
         flags = ", ".join(
-            str(flag).lower() for flag in (self.a_along_m, self.b_along_n, self.has_beta, self.has_slices)
+            str(flag).lower()
+            for flag in (self.a_along_m, self.b_along_n, self.has_beta, self.has_slices, not self.has_map)
         )
         types = ", ".join(f"wt::{DTYPES[dtype].code}" if dtype else "void" for dtype in (self.a, self.out, self.bias))
         sizes = f"{self.tile_m}, {self.tile_n}, {self.stages}"
