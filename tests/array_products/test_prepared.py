@@ -48,12 +48,16 @@ def test_the_alignment_of_lines(operand: View, alignment: int) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (16, 24), (33, 3), (3, 9, 13)], ids=str)
-def test_a_copy_has_aligned_lines_and_the_same_elements(dtype: str, layout: str, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (6, 10), (20, 12), (16, 24), (33, 3), (3, 9, 13)], ids=str)
+@pytest.mark.parametrize("alignment", [16, 128])
+def test_a_copy_has_aligned_lines_and_the_same_elements(
+    dtype: str, layout: str, shape: tuple[int, ...], alignment: int
+) -> None:
     values = integers(1, *shape)
     array = LAYOUTS[layout](values, TYPES[dtype])
-    copy = padded_copy(view_of(array), 1, wp.get_device(CPU))
+    copy = padded_copy(view_of(array), 1, wp.get_device(CPU), alignment)
     assert copy.view.line_alignment == 16
+    assert copy.view.stored.strides[1] % alignment == 0
     assert copy.view.is_transposed == view_of(array).is_transposed
     memory = wp.full(copy.size_bytes, 255, dtype=wp.uint8, device=CPU)
     copy.launch.run_at((array.ptr, memory.ptr))
@@ -62,11 +66,12 @@ def test_a_copy_has_aligned_lines_and_the_same_elements(dtype: str, layout: str,
     assert np.array_equal(values_of(wp.clone(found)), values)
 
 
-@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("layout", ["rows", "columns", "spread"])
 @pytest.mark.parametrize("shape", [(3, 50, 33), (1, 64, 31), (2, 4, 7), (1, 130, 1)], ids=str)
-def test_a_copy_whose_lines_are_the_columns(shape: tuple[int, int, int], layout: str) -> None:
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_a_copy_whose_lines_are_the_columns(shape: tuple[int, int, int], layout: str, multiple: int) -> None:
     values = integers(1, *shape)
-    padded = np.pad(values, [(0, 0), *((0, -size % 4) for size in shape[1:])], constant_values=9)
+    padded = np.pad(values, [(0, 0), *((0, -size % multiple) for size in shape[1:])], constant_values=9)
     array = LAYOUTS[layout](padded, wp.float32, CPU)[:, : shape[1], : shape[2]]
     copy = transposed_copy(view_of(array), wp.get_device(CPU))
     if view_of(array).is_transposed:

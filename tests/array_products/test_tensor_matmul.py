@@ -170,6 +170,29 @@ def test_copies_along_k_follow_the_sums_in_the_workspace(
     assert not found.is_current()
 
 
+def test_copied_operands_and_results_without_a_map_may_begin_anywhere(
+    product: TensorMatmul, driver: Driver, kernel: Kernel, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def workspace(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
+        yield Workspace(1 << 22, 8192)
+
+    monkeypatch.setattr(tensor_matmul, "workspace", workspace)
+    call = replace(CALL, out=View("float16", SHAPES[2], (0, 2 * 2051, 2)))
+    launch = launch_candidate(replace(call.problem, a_alignment=2), (128, 128), 1, Gpu(90, 132))
+    assert launch.config.copies_a
+    assert launch.kernel is not None
+    assert not launch.kernel.has_map
+    copy = SimpleNamespace(view=call.a, size_bytes=1024, launch=SimpleNamespace(run_at=lambda pointers: None))
+    found = TensorMatmul(call, replace(product.plan, chosen=launch), product.device, False, lambda: loop, [(0, copy)])
+    found.run(A + 2, B, C + 2, 64, 0.5, 0.0)
+    assert [arguments[2] for arguments in driver.maps] == [1 << 22, B]
+    ((_, given),) = kernel.launches
+    assert {"c": C + 2, "c_row": 2051, "c_matrix": 0}.items() <= given.items()
+    found.run(A, B + 2, C, 64, 0.5, 0.0)
+    assert len(loop.runs) == 1
+
+
 def test_clusters_share_the_boxes_of_their_copies(
     product: TensorMatmul, driver: Driver, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from tests.mutation.made import changes
 from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
-from warp_tiles.gemm.tensor_kernel import HEADER, REGISTER_STEP_US, STEP_US, THREADS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import HEADER, REGISTER_TILES, THREADS, TILES, TensorKernel
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 
@@ -76,7 +76,7 @@ UNNEEDED = re.compile(
 CALLS = {
     "all lanes have read": REGISTERS,
     "store_elements": ANYWHERE,
-    "warpgroup_barrier(group); (1)": ANYWHERE,
+    "warpgroup_barrier(group); (4)": ANYWHERE,
     **dict.fromkeys(("_to_blocks", "_at_block", "cluster_", "mbarrier_wait(ring.empty()"), CLUSTERED),
     "// while the tile": READING,
     "chunks.read_first()": SLICED,
@@ -246,7 +246,7 @@ def stored(values: Values, dtype: DType) -> Values:
 
 
 def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
-    assert {kernel.lines for kernel in (*KERNELS, SMALL)} == {*STEP_US, *REGISTER_STEP_US}
+    assert {kernel.lines for kernel in (*KERNELS, SMALL)} == {*TILES, *REGISTER_TILES}
     assert {kernel.a for kernel in KERNELS} == {"float16", "bfloat16", "float32"}
     assert len({(kernel.a_along_m, kernel.b_along_n) for kernel in KERNELS}) == 4
 

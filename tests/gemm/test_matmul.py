@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
-from warp_tiles.gemm.matmul import candidates, choose_matmul, is_copied, loop_candidate, shared_bytes
-from warp_tiles.gemm.matmul_problem import STRIDED, Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs
+from warp_tiles.gemm.matmul import candidates, choose_matmul, loop_candidate, shared_bytes, unaligned_us
+from warp_tiles.gemm.matmul_problem import STRIDED, Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs, Operand
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 ARCHS = [75, 80, 86, 90, 100, 120]
@@ -243,6 +243,11 @@ def test_a_record_that_does_not_fit_is_ignored() -> None:
 HALF = MatmulProblem(4096, 64, 4096, a="float16", b="float16", a_alignment=2)
 
 
+def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> bool:
+    loaded_us, copied_us = unaligned_us(problem, operand, steps_us, vectors)
+    return copied_us < loaded_us
+
+
 def is_a_copied(problem: MatmulProblem, steps_us: float, vectors: float) -> bool:
     return is_copied(problem, "a", steps_us, vectors)
 
@@ -260,15 +265,17 @@ def test_long_products_copy_and_short_ones_do_not(alignment: int) -> None:
 
 def test_each_operand_has_lines_of_its_own() -> None:
     wide = MatmulProblem(64, 4096, 4096, a="float16", b="float16", a_alignment=8, b_alignment=8)
-    assert is_copied(wide, "a", 30.0, 0.0)
-    assert not is_copied(wide, "b", 30.0, 0.0)
+    assert is_copied(wide, "a", 0.0, 100.0)
+    assert not is_copied(wide, "b", 0.0, 100.0)
 
 
-def test_only_threads_that_load_single_elements_wait_for_each() -> None:
-    for alignment, waits in {2: True, STRIDED: True, 4: False, 8: False}.items():
+def test_tensor_cores_wait_for_each_piece_that_a_thread_loads() -> None:
+    for alignment, pieces in {2: 8, STRIDED: 8, 4: 4, 8: 2}.items():
         problem = replace(HALF, a_alignment=alignment)
-        assert is_a_copied(problem, 0.0, 2500.0) is waits
-        assert is_a_copied(problem, 500.0, 0.0) is not waits
+        assert unaligned_us(problem, "a", 500.0, 100.0)[0] == pytest.approx(100 * pieces * 0.05)
+        if alignment > 2:
+            tf32 = replace(problem, tf32=True, a="float32")
+            assert unaligned_us(tf32, "a", 500.0, 100.0)[0] == pytest.approx(100 * pieces * 0.05)
 
 
 def test_float32_along_k_is_copied_only_with_gaps() -> None:
@@ -276,7 +283,7 @@ def test_float32_along_k_is_copied_only_with_gaps() -> None:
     assert not is_a_copied(problem, 1e9, 1e9)
     assert is_a_copied(replace(problem, a_alignment=STRIDED), 3000.0, 0.0)
     assert is_a_copied(replace(problem, a_transposed=True), 3000.0, 0.0)
-    assert is_a_copied(replace(problem, tf32=True), 1000.0, 0.0)
+    assert is_a_copied(replace(problem, tf32=True), 0.0, 500.0)
     b = replace(problem, m=64, n=4096)
     assert is_copied(b, "b", 3000.0, 0.0)
     assert not is_copied(replace(b, b_transposed=True), "b", 1e9, 1e9)
@@ -296,9 +303,8 @@ def test_the_choice_has_a_copy_of_each_unaligned_operand(a_alignment: int, b_ali
 
 def test_the_size_of_a_copy() -> None:
     lines = replace(HALF, m=1 << 20, k=9)  # 18 bytes of a line become 32
-    us = 4.0 + 2 * 32 * (1 << 20) / 2.0e6
-    assert is_a_copied(lines, us + 1.0, (us + 1.0) / 0.55)
-    assert not is_a_copied(lines, us - 1.0, (us - 1.0) / 0.55)
+    us = 4.0 + 2 * 32 * (1 << 20) / 3.0e6
+    assert unaligned_us(lines, "a", 0.0, 0.0)[1] == pytest.approx(us)
     assert is_a_copied(replace(HALF, m=2**27 - 1, k=8), 1e6, 1e6)
     assert not is_a_copied(replace(HALF, m=2**27, k=8), 1e6, 1e6), "strides have 32 bits"
 

@@ -18,7 +18,7 @@ from warp_tiles.gemm.matmul import candidates, choose_matmul, kernel_rejection, 
 from warp_tiles.gemm.matmul_problem import Candidate, Gpu, MatmulConfig, MatmulPlan, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import AUTO
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.gemm.tensor_kernel import REGISTER_STEP_US, STEP_US, THREADS, Slices, TensorKernel, launch_us
+from warp_tiles.gemm.tensor_kernel import REGISTER_TILES, THREADS, TILES, Slices, TensorKernel, launch_us
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
@@ -87,9 +87,8 @@ def test_operands_of_tf32_that_are_not_along_k(
     assert (config.copies_a, config.copies_b) == copies
     assert kernel.lines == ((kernel.tile_n, kernel.tile_m) if computes_transpose else (kernel.tile_m, kernel.tile_n))
     assert kernel.boxes[2] == (32, 32 if computes_transpose else 64)
-    assert {one.kernel.lines for one in launches_of(problem) if one.kernel} == set(
-        REGISTER_STEP_US if in_registers else STEP_US
-    )
+    tiles = REGISTER_TILES if in_registers else TILES
+    assert {one.kernel.lines for one in launches_of(problem) if one.kernel} == set(tiles)
     swapped = replace(problem, m=problem.n, n=problem.m)
     assert choose_matmul(swapped, H200).chosen.config.copies_b == (layout == "tn")
 
@@ -188,7 +187,7 @@ def test_the_kernel_is_preferred_unless_a_loop_is_estimated_much_faster() -> Non
 
 def test_large_arrays_take_the_time_that_memory_needs() -> None:
     kernel = TensorKernel("float16", "float16", 64, 64)
-    short, long = (launch_us(kernel, Slices(64), 64, 4096, 1024, size, 132) for size in (1 << 20, 1 << 30))
+    short, long = (launch_us(kernel, Slices(64), 1024, (2048, 2048), size, 132) for size in (1 << 20, 1 << 30))
     assert short < 20
     assert long > 200
 
@@ -215,16 +214,15 @@ def test_a_search_can_force_each_launch(problem: MatmulProblem) -> None:
     assert (loop.chosen.config, loop.rejection) == (LARGE, Rejected("loop_configured"))
 
 
-@pytest.mark.parametrize("tile", STEP_US, ids=str)
+@pytest.mark.parametrize("tile", TILES, ids=str)
 def test_rows_that_begin_within_lines_of_the_caches_take_longer(tile: tuple[int, int]) -> None:
     kernel = TensorKernel("float16", "float16", *tile, b_along_n=True)
 
     def time_us(n: int, k: int) -> float:
-        return launch_us(kernel, Slices(132), 1024, n, k, 0, 132)
+        return launch_us(kernel, Slices(132), k, (2 * k, 2 * n), 0, 132)
 
     lines, sectors, vectors = time_us(1024, 1024), time_us(1040, 976), time_us(1032, 968)  # of 16 steps each
-    assert lines <= time_us(1056, 992) == sectors < vectors
-    assert lines < sectors or sum(tile) * 1.4e-3 <= STEP_US[tile]
+    assert lines < time_us(1056, 992) == sectors < vectors
     assert lines <= time_us(1032, 1024) <= vectors
     assert time_us(1024, 961) == time_us(1024, 968), "the array's rows may be longer"
 
@@ -297,7 +295,7 @@ def test_tiles_that_are_left_may_have_slices(tiles: int, steps: int, expected: l
     assert kernel.workspace_bytes(found[-1]) == found[-1].split * found[-1].count * 128 * 128 * 4
 
 
-@pytest.mark.parametrize("tile", STEP_US, ids=str)
+@pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("a", ["float16", "float32"])
 def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple[int, int]) -> None:
     kernel = TensorKernel(a, a, *tile)
@@ -316,16 +314,16 @@ def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple
 def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
     kernel = TensorKernel("float16", "float32", 128, 192, True, False, True, "float16")
     assert kernel.name == "matmul_float16_float32_mk_128x192_c_float16"
-    assert "Config<wt::f16, wt::f32, wt::f16, void, 128, 192, 4, true, false, true, false>" in kernel.source()
+    assert "Config<wt::f16, wt::f32, wt::f16, void, 128, 192, 4, true, false, true, false, false>" in kernel.source()
     changes: list[dict[str, Any]] = [
         {"a": "bfloat16"}, {"out": "float16"}, {"tile_m": 192}, {"tile_n": 128}, {"a_along_m": False},
         {"b_along_n": True}, {"has_beta": False}, {"bias": None}, {"bias": "float32"}, {"has_slices": True},
-        {"cluster_m": 2}, {"cluster_n": 2}, {"cluster_m": 2, "cluster_n": 4},
+        {"has_map": False}, {"cluster_m": 2}, {"cluster_n": 2}, {"cluster_m": 2, "cluster_n": 4},
     ]  # fmt: skip
     others = [replace(kernel, **change) for change in changes]
-    assert len({one.source() for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 14
+    assert len({one.source() for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 15
     assert "__cluster_dims__" not in kernel.source()
-    assert "true, false, true, false, 2, 4>" in others[-1].source()
+    assert "true, false, true, false, false, 2, 4>" in others[-1].source()
     assert "__cluster_dims__(8, 1, 1)" in others[-1].source()
     called = replace(kernel, has_function=True)
     assert called.name not in {one.name for one in (kernel, *others)}

@@ -14,16 +14,15 @@ import warp as wp
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, integers, on, values_of
 from warp_tiles.array_products.checks import checked
-from warp_tiles.array_products.prepared import planned, prepare, prepared, transposed_copies
+from warp_tiles.array_products.prepared import kernel_copies, planned, prepare, prepared
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.matmul import launch_candidate
 from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig
-from warp_tiles.gemm.tensor_kernel import MOST_SUMS, REGISTER_STEP_US, STEP_US
+from warp_tiles.gemm.tensor_kernel import MOST_SUMS, REGISTER_TILES, TILES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
-TILES = tuple(STEP_US)
 LARGE = MatmulConfig(128, 256, 64, 256)
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32}
 
@@ -47,7 +46,7 @@ def product_of(
         return prepare(checked(x, y, out, **options).call, out.device, config)
 
     plan = replace(plan, chosen=launch)
-    return TensorMatmul(call, plan, out.device, is_swapped, loop, transposed_copies(call, plan, out.device))
+    return TensorMatmul(call, plan, out.device, is_swapped, loop, kernel_copies(call, plan, out.device))
 
 
 def by_kernel(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 1, **options: Any) -> Any:
@@ -116,8 +115,8 @@ def test_slices_of_clusters(cluster: tuple[int, int], gpu: str) -> None:
 
 @pytest.mark.parametrize(("first", "second", "tile"), [
     *(("rows", "columns", tile) for tile in TILES),
-    *(("rows", "rows", tile[::-1]) for tile in REGISTER_STEP_US),  # B passes through registers
-    *(("columns", "columns", tile) for tile in REGISTER_STEP_US),  # A does
+    *(("rows", "rows", tile[::-1]) for tile in REGISTER_TILES),  # B passes through registers
+    *(("columns", "columns", tile) for tile in REGISTER_TILES),  # A does
 ], ids=str)  # fmt: skip
 def test_tf32(first: str, second: str, tile: tuple[int, int], gpu: str) -> None:
     a, b, c = integers(1, 1000, 776), integers(2, 776, 520), integers(3, 1000, 520)
@@ -138,6 +137,26 @@ def test_tf32_with_a_copy_along_k(tile: tuple[int, int], shape: tuple[int, ...],
     for _ in range(3):
         out.fill_(np.nan)
         assert np.array_equal(values_of(by_kernel(x, y, out, tile, precision="tf32")), a @ b)
+
+
+@pytest.mark.parametrize("shape", [(333, 777, 521), (1000, 130, 204), (3, 95, 263, 134), (5, 65, 1, 33)], ids=str)
+@pytest.mark.parametrize(("dtype", "tile"), [
+    ("float16", (128, 128)), ("float16", (256, 160)), ("bfloat16", (64, 96)), ("tf32", (128, 128)), ("tf32", (64, 64)),
+], ids=str)  # fmt: skip
+def test_rows_that_begin_anywhere(dtype: str, tile: tuple[int, int], shape: tuple[int, ...], gpu: str) -> None:
+    *batch, m, k, n = shape
+    a, b = integers(1, *batch, m, k, most=1), integers(2, *batch, k, n, most=1)
+    options = {"precision": "tf32"} if dtype == "tf32" else {}
+    stored = TYPES.get(dtype, wp.float32)
+    wide = on(np.full((*batch, m + 2, n + 3), 7.0), stored, gpu)
+    out = wide[..., 1:-1, 1:-2] if batch else wide[1:-1, 1:-2]
+    expected = np.pad(values_of(on(a @ b, stored)), [*[(0, 0)] * len(batch), (1, 1), (1, 2)], constant_values=7.0)
+    for first, second in itertools.product(("rows", "columns", "spread"), repeat=2):
+        x, y = LAYOUTS[first](a, stored, gpu), LAYOUTS[second](b, stored, gpu)
+        for _ in range(3):
+            out.fill_(np.nan)
+            by_kernel(x, y, out, tile, **options)
+            assert np.array_equal(values_of(wide), expected), (first, second)
 
 
 @pytest.mark.parametrize("cluster", [(2, 1), (1, 4)], ids=str)

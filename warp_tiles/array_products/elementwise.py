@@ -219,8 +219,8 @@ TRANSPOSED_LINES, TRANSPOSED_LENGTH = 16, 32  # of the part of a warp
 def transposing_kernel() -> Any:
     """A kernel of ``Source, Result``, of shapes (batch, lines, length) and (batch, length, lines), in float32.
 
-    Lines of ``Result`` begin at multiples of 16 bytes, and are followed by zeros up to such a multiple. The launch has a
-    thread for each four lines of each four elements.
+    Lines of ``Result`` begin at multiples of 16 bytes, and are followed by zeros up to such a multiple. The launch has
+    a thread for each four lines of each four elements.
     """
 
     @wp.func_native(_TRANSPOSE)

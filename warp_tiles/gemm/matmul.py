@@ -37,10 +37,13 @@ from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 from warp_tiles.gemm.tensor_kernel import (
     MOST_SLICES,
     MOST_SUMS,
+    REGISTER_TILES,
     REGISTERS,
     ROW_BYTES,
     STEPS_OF_SLICE,
     THREADS,
+    TILE_PARTS,
+    TILES,
     Slices,
     TensorKernel,
     clusters,
@@ -127,10 +130,8 @@ _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 
 _COPY_US = 4.0  # of a copy's launch, on the GPU and on the host
-_COPIED = 2.0e6  # bytes that a copy reads or writes in 1 us
-_TRANSPOSED = 3.0e6  # ... and one that transposes
-# of a thread that loads the elements of 16 bytes one by one, fitted on an H100; the times were not kept
-_VECTOR_US = 0.55
+_COPIED = _TRANSPOSED = 3.0e6  # bytes that a copy reads or writes in 1 us
+_PIECE_US = 0.05  # of a thread that loads 2, 4 or 8 bytes at a time
 _MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
 
 
@@ -217,7 +218,7 @@ def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverri
     refuse(p.k == 0, "no_products")
     refuse(p.summed or p.split_operand is not None, "kernel_sums")
     refuse(p.c_alignment == STRIDED or (p.has_beta and p.c_alignment < ALIGNED), "kernel_alignment")
-    refuse(any(_copy_bytes(p, operand) >= _MOST_COPY_BYTES for operand in _kernel_copies(p)), "kernel_copies")
+    refuse(any(copy_us(p, *copied) == math.inf for copied in _kernel_copies(p).items()), "kernel_copies")
     refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
 
 
@@ -299,9 +300,10 @@ def candidates(problem: MatmulProblem, gpu: Gpu) -> tuple[Candidate, ...]:
 def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
     """All launches of the kernel with tensor copies. The last tiles, if too few for all multiprocessors, get slices."""
     kernel = _kernel(problem, (0, 0))
-    for lines, cluster in product(kernel.steps_us, _clusters(problem)):
+    for lines, cluster in product(REGISTER_TILES if kernel.in_registers else TILES, _clusters(problem)):
         tile = lines[::-1] if kernel.computes_transpose else lines
-        if problem.has_function and math.prod(tile) > MOST_SUMS:
+        is_useful = all(size > side - part for size, side, part in zip((problem.m, problem.n), tile, TILE_PARTS))
+        if not is_useful or (problem.has_function and math.prod(tile) > MOST_SUMS):
             continue
         yield (whole := launch_candidate(problem, tile, 1, gpu, cluster))
         resident = resident_clusters(gpu.multiprocessors, math.prod(cluster))
@@ -361,8 +363,7 @@ def launch_candidate(
     rest = tiles % resident_clusters(gpu.multiprocessors, kernel.cluster) if is_split else 0
     work = Slices(tiles - rest, rest, slices)
     time_us = launch_us(kernel, work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors)
-    for operand, rate in copies.items():
-        time_us += _COPY_US + 2 * _matrices(p, operand) * _copy_bytes(p, operand) / rate
+    time_us += sum(copy_us(p, operand, rate) for operand, rate in copies.items())
     return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)
 
 
@@ -548,20 +549,21 @@ def _tile_factor(rates: Rates, config: MatmulConfig) -> float:
 
 
 def _with_copies(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> Candidate:
-    """The loop with a copy of each operand for which it saves time."""
+    """The loop with a copy of each operand for which it saves time, and with the time of unaligned lines or copies."""
     config = loop.config
     steps_us = loop.time_us - loop_candidate(replace(problem, k=1), config, gpu).time_us
 
-    def is_saved(operand: Operand, dtype: DType, side: int) -> bool:
-        vectors = loop.waves * loop.steps * (side * config.tile_k * DTYPE_BYTES[dtype])
-        return is_copied(problem, operand, steps_us, vectors / (ALIGNED * config.threads))
+    def added_us(operand: Operand, dtype: DType, side: int) -> tuple[float, float]:
+        vectors = loop.waves * loop.steps * (side * config.tile_k * DTYPE_BYTES[dtype]) / (ALIGNED * config.threads)
+        return unaligned_us(problem, operand, steps_us, vectors)
 
-    a, b = is_saved("a", problem.a, config.tile_m), is_saved("b", problem.b, config.tile_n)
-    return replace(loop, config=replace(config, copies_a=a, copies_b=b))
+    a, b = added_us("a", problem.a, config.tile_m), added_us("b", problem.b, config.tile_n)
+    copied = replace(config, copies_a=a[1] < a[0], copies_b=b[1] < b[0])
+    return replace(loop, config=copied, time_us=loop.time_us + min(a) + min(b))
 
 
-def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> bool:
-    """True if a copy of an operand with aligned lines takes less time than it saves.
+def unaligned_us(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> tuple[float, float]:
+    """Estimated times that a loop takes longer for an operand whose lines are not aligned: as it is, and with a copy.
 
     Args:
         steps_us: Estimated time of the product's loops with aligned operands, in microseconds.
@@ -570,18 +572,23 @@ def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors
     p, is_a = problem, operand == "a"
     dtype, alignment = (p.a, p.a_alignment) if is_a else (p.b, p.b_alignment)
     if alignment == ALIGNED:
-        return False
+        return 0.0, math.inf
     size, is_along_k = DTYPE_BYTES[dtype], not p.a_transposed if is_a else p.b_transposed
-    matrix_bytes = _copy_bytes(p, operand)
-    if matrix_bytes >= _MOST_COPY_BYTES:
-        return False
     if size == 4 and not p.tf32 and is_along_k:  # always copied by single elements, to transpose tiles
-        saved_us = steps_us if alignment == STRIDED else 0.0
-    elif alignment == STRIDED or (size == 2 and alignment < 4):
-        saved_us = vectors * _VECTOR_US  # threads wait for them
+        loaded_us = steps_us if alignment == STRIDED else 0.0
+    elif alignment == STRIDED or size == 2 or p.tf32:
+        loaded_us = vectors * ALIGNED / max(alignment, size) * _PIECE_US
     else:
-        saved_us = steps_us * {2: 1.0, 4: 1.0 if p.tf32 else 0.15, 8: 0.3}[size]
-    return _COPY_US + 2 * _matrices(p, operand) * matrix_bytes / _COPIED < saved_us
+        loaded_us = steps_us * {4: 0.15, 8: 0.3}[size]
+    return loaded_us, copy_us(p, operand, _COPIED)
+
+
+def copy_us(problem: MatmulProblem, operand: Operand, rate: float) -> float:
+    """Estimated time of a copy of an operand, at so many bytes that are read or written in 1 us."""
+    matrix_bytes = _copy_bytes(problem, operand)
+    is_shared = problem.a_shared if operand == "a" else problem.b_shared
+    matrices = 1 if is_shared else problem.batch * (1 + (problem.split_operand == operand))
+    return _COPY_US + 2 * matrices * matrix_bytes / rate if matrix_bytes < _MOST_COPY_BYTES else math.inf
 
 
 def _copy_bytes(problem: MatmulProblem, operand: Operand) -> int:
@@ -591,9 +598,3 @@ def _copy_bytes(problem: MatmulProblem, operand: Operand) -> int:
     if p.a_transposed if is_a else not p.b_transposed:
         lines, length = length, lines
     return lines * _ceil(length * DTYPE_BYTES[p.a if is_a else p.b], ALIGNED) * ALIGNED
-
-
-def _matrices(problem: MatmulProblem, operand: Operand) -> int:
-    """The matrices of an operand that are copied."""
-    is_shared = problem.a_shared if operand == "a" else problem.b_shared
-    return 1 if is_shared else problem.batch * (1 + (problem.split_operand == operand))

@@ -17,36 +17,28 @@ TARGET = f"sm_{WGMMA_ARCH}{ARCH_SUFFIX}"
 THREADS = 384  # one warpgroup that loads and two that multiply
 REGISTERS = 168  # that a thread starts with
 ROW_BYTES = 128  # of a stage; a line of the caches has as many
-# estimates, fitted to about 1,200 launches on H200s (not on record)
-STEP_US = {
-    (128, 256): 0.63,
-    (192, 128): 0.48,
-    (128, 192): 0.47,
-    (128, 128): 0.34,
-    (64, 192): 0.26,
-    (64, 128): 0.19,
-    (128, 64): 0.17,
-    (64, 64): 0.14,
-}  # of a tile and 128 bytes of K, at least
-# ... of a tile's lines and columns, if an operand passes through registers (tf32 on one H200, not on record)
-REGISTER_STEP_US = {
-    (128, 256): 0.63,
-    (256, 128): 0.66,
-    (128, 128): 0.37,
-    (64, 192): 0.3,
-    (64, 128): 0.25,
-    (128, 64): 0.265,
-    (64, 64): 0.195,
-}
-# of a row in such a step, by the bytes to which its array's rows are aligned
-_ROW_US = {128: 1.0e-3, 64: 1.4e-3, 32: 1.4e-3, 16: 2.1e-3}
-_START_US = 4.6  # of a launch, its first loads and its last stores
-# of clusters: their start, a row that a multiprocessor receives in a step, and the exponent of limits that overlap in
-# it; fitted to an H200 (docs/experiments.md)
-_CLUSTER_US, _RECEIVED_US, _STEP_OVERLAP = 1.0, 1.2e-3, 12
-_STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
+# rows and columns; of the transpose if instructions compute that, with fewer if an operand passes through registers
+TILES = (
+    *((256, 192), (128, 256), (256, 160), (128, 224), (192, 128), (128, 192), (128, 160), (128, 128)),
+    *((64, 192), (192, 64), (128, 96), (64, 160), (64, 128), (128, 64), (64, 96), (64, 64)),
+)
+REGISTER_TILES = (
+    *((128, 256), (256, 128), (128, 224), (128, 128), (64, 192), (128, 96), (64, 160), (64, 128), (128, 64), (64, 96)),
+    (64, 64),
+)
+TILE_PARTS = 64, 32  # rows and columns by which tiles differ: one that exceeds C by more is never needed
+# estimates of a step, which is 128 bytes of K, fitted to about 3,000 launches on H200s (not on record): an element of a
+# tile; a row that is loaded, by the bytes to which its array's rows are aligned; a row that a multiprocessor receives;
+# the least time
+_PRODUCT_US, _RECEIVED_US, _STEP_US = 1.74e-5, 7.0e-4, 0.143
+_ROW_US = {128: 6.4e-4, 64: 1.2e-3, 32: 1.2e-3, 16: 2.1e-3}
+_REGISTERS_SLOW = 1.1, 1.6, 1.4  # factors of the product, of a row and of the least time for an operand in registers
+_STEP_OVERLAP = 4  # exponent of limits that overlap in a step
+_START_US = 5.3  # of a launch, its first loads and its last stores
+_CLUSTER_US = 0.86  # ... of clusters, more
+_STORED = 4.2e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
 _STORED_ELEMENTS = 2.0e4  # ... one by one
-_ADD_US, _ADDED = 1.9, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
+_ADD_US, _ADDED = 1.5, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
 _OVERLAP = 3  # exponent of limits that overlap
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
@@ -101,22 +93,23 @@ def launch_us(
     Args:
         row_bytes: The lengths of the rows of A and of B in memory.
     """
-    tile, size = (kernel.tile_m, kernel.tile_n), DTYPE_BYTES[kernel.a]
+    of_product, of_row, of_step = _REGISTERS_SLOW if kernel.in_registers else (1.0, 1.0, 1.0)
+    elements, size = kernel.tile_m * kernel.tile_n, DTYPE_BYTES[kernel.a]
     loaded = kernel.tile_m / kernel.cluster_n, kernel.loaded_n / kernel.cluster_m
-    rows_us = sum(side * _row_us(length) for side, length in zip(loaded, row_bytes))
-    step_us, start_us = kernel.steps_us[kernel.lines], _START_US
-    if kernel.cluster > 1:
-        step_us = overlapped(step_us, rows_us, sum(tile) * _RECEIVED_US, exponent=_STEP_OVERLAP)
-        start_us += _CLUSTER_US
-    else:
-        step_us = max(step_us, rows_us)
-    steps, elements = -(-k * size // ROW_BYTES), tile[0] * tile[1]
+    step_us = overlapped(
+        of_product * elements * _PRODUCT_US,
+        sum(side * _ROW_US[_aligned(length)] for side, length in zip(loaded, row_bytes)),
+        of_row * (kernel.tile_m + kernel.loaded_n) * _RECEIVED_US,
+        of_step * _STEP_US,
+        exponent=_STEP_OVERLAP,
+    )
+    steps = -(-k * size // ROW_BYTES)
     tile_us = steps * step_us + elements * DTYPE_BYTES[kernel.out] / (_STORED if kernel.has_map else _STORED_ELEMENTS)
     time_us = -(-slices.whole // resident_clusters(multiprocessors, kernel.cluster)) * tile_us
     if slices.split:
         added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
         time_us += -(-steps // slices.count) * step_us + added_us
-    return start_us + overlapped(time_us, array_bytes / _MEMORY)
+    return _START_US + _CLUSTER_US * (kernel.cluster > 1) + overlapped(time_us, array_bytes / _MEMORY)
 
 
 def overlapped(*limits_us: float, exponent: int = _OVERLAP) -> float:
@@ -124,12 +117,8 @@ def overlapped(*limits_us: float, exponent: int = _OVERLAP) -> float:
     return math.pow(sum(math.pow(limit, exponent) for limit in limits_us), 1 / exponent)
 
 
-def _row_us(length_bytes: int) -> float:
-    """The time of a tile's row in a step, if the array's rows, which begin at multiples of 16 bytes, have no gaps."""
-    return _ROW_US[_aligned(length_bytes)]
-
-
 def _aligned(length_bytes: int) -> int:
+    """The bytes to which rows without gaps are aligned, of those that count."""
     return max(min(_ROW_US), math.gcd(ROW_BYTES, length_bytes))
 
 
@@ -211,11 +200,6 @@ class TensorKernel:
     def computes_transpose(self) -> bool:
         """True if the operand in registers is B, so that instructions compute the transpose of C."""
         return self.in_registers and self.b_along_n
-
-    @property
-    def steps_us(self) -> dict[tuple[int, int], float]:
-        """The estimated times of a step of all tiles that such a kernel may have, by their ``lines``."""
-        return REGISTER_STEP_US if self.in_registers else STEP_US
 
     @property
     def lines(self) -> tuple[int, int]:
