@@ -253,19 +253,25 @@ template <class P> struct Chunks {
         commit_tensor_stores();
     }
 
-    // Stores a chunk that all of the warpgroup have written, element by element.
+    // Stores a chunk that all of the warpgroup have written, element by element: lanes have columns, warps every fourth row.
     WT_DEVICE void store_elements(int number, const Arguments& given) const
     {
         using Out = typename P::Out;
-        const auto* const from = static_cast<const char*>(__cvta_shared_to_generic(ring.chunk(group, number)));
-        Out* const to = static_cast<Out*>(given.c) + tile.matrix * given.c_matrix;
-#pragma unroll 4
-        for (int i = threadIdx.x % WARPGROUP; i < ROWS * P::COLUMNS; i += WARPGROUP) {
-            const int line = i / P::COLUMNS, x = i % P::COLUMNS, byte = x * int(sizeof(Out));
-            const int m = row(number) + line % P::BOX_ROWS, n = column(number) + line / P::BOX_ROWS * P::COLUMNS + x;
-            if (m < given.m && n < given.n)
-                to[m * given.c_row + n] = *reinterpret_cast<const Out*>(from + P::vector_of_chunk(line, byte / 16) + byte % 16);
-        }
+        constexpr int WARPS = WARPGROUP / 32;
+        const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32, first = row(number) + warp;
+        Out* const from = static_cast<Out*>(given.c) + tile.matrix * given.c_matrix + first * given.c_row;
+#pragma unroll
+        for (int box = 0; box < P::BOXES; ++box)
+#pragma unroll
+            for (int x = lane; x < P::COLUMNS; x += 32) {
+                const int n = column(number) + box * P::COLUMNS + x, byte = x * int(sizeof(Out));
+                Out* to = from + n;
+#pragma unroll
+                for (int line = 0; line < P::BOX_ROWS; line += WARPS, to += WARPS * given.c_row)
+                    if (first + line < given.m && n < given.n)
+                        *to = *static_cast<const Out*>(
+                            __cvta_shared_to_generic(memory(number, box) + P::vector_of_chunk(line + warp, byte / 16) + byte % 16));
+            }
     }
 
     WT_DEVICE void read_first() const

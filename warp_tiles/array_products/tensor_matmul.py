@@ -88,7 +88,7 @@ class TensorMatmul:
         size_bytes = kernel.workspace_bytes(slices)
         for number, copy in copies:
             self._copies.append((number, size_bytes, copy.launch))
-            views[number], size_bytes = copy.view, size_bytes + copy.size_bytes
+            views[number], size_bytes = copy.view.stored, size_bytes + copy.size_bytes
         self._views = tuple(views if kernel.has_map else views[:2])
         self._mapped = {*range(len(self._views))} - {number for number, *_ in self._copies}  # by their own addresses
         self._maps: dict[tuple[int, ...], tuple[Any, ...]] = {}
