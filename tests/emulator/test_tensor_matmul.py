@@ -48,7 +48,12 @@ KERNELS = (
     TensorKernel("float16", "float16", 64, 192, has_map=False),  # three chunks
     TensorKernel("bfloat16", "bfloat16", 256, 160, True, True, True, "float32"),  # chunks of 32 columns
     TensorKernel("float16", "float16", 64, 96, has_map=False),
-    TensorKernel("float32", "float32", 224, 128, False, True),
+    TensorKernel("float16", "float16", 128, 160, False, True),
+    TensorKernel("bfloat16", "bfloat16", 192, 96, True),
+    TensorKernel("float16", "float32", 192, 64, False, True, has_slices=True),
+    TensorKernel("float16", "float16", 128, 96, True, True, True),
+    TensorKernel("bfloat16", "bfloat16", 64, 160, has_slices=True),
+    TensorKernel("float32", "float32", 160, 64, False, True),
     TensorKernel("float32", "float32", 128, 128, False, True, bias="float32", has_map=False),
 )
 FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
@@ -60,13 +65,13 @@ LARGE = replace(SMALL, out="float16", tile_m=128, tile_n=256)  # both warpgroups
 CLUSTERED = replace(SMALL, a_along_m=True, cluster_m=2, cluster_n=2)
 REGISTERS = replace(SMALL, a="float32", b_along_n=True)  # B passes through them
 ANYWHERE = replace(ODD, has_map=False)
-TILES = "matmul/tensor_tiles.cuh"
+TILES_HEADER = "matmul/tensor_tiles.cuh"
 STAGES = 3  # of the mutated kernels, so that few products fill their ring
 # with the tiles' text, so that each kernel of a unit has its own
 TEXT = (
     (kernels_folder() / HEADER)
     .read_text("utf-8")
-    .replace(f'#include "{TILES}"', (kernels_folder() / TILES).read_text("utf-8"))
+    .replace(f'#include "{TILES_HEADER}"', (kernels_folder() / TILES_HEADER).read_text("utf-8"))
 )
 # hints, what the compiler alone needs, and lanes that the emulator does not let diverge
 UNNEEDED = re.compile(
@@ -280,8 +285,13 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (18, (200, 571, 72), {}),
     (19, (264, 328, 4 * 64 + 24), {"alpha": 0.5, "beta": 2.0}),
     (20, (136, 203, 72), {}),
-    (21, (232, 136, 40), {}),
-    (22, (136, 135, 72), {"batch": 2, "alpha": 0.5}),
+    (21, (136, 168, 264), {}),
+    (22, (200, 200, 72), {}),
+    (23, (40, 40, 600), {"slices": 3, "alpha": 0.5}),
+    (24, (136, 104, 200), {"beta": 2.0}),
+    (25, (200, 40, 264), {"slices": 2}),
+    (26, (232, 136, 40), {}),
+    (27, (136, 135, 72), {"batch": 2, "alpha": 0.5}),
     (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:

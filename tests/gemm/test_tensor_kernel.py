@@ -61,7 +61,7 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     ({"c_alignment": 8, "has_beta": True}, 90, Rejected("kernel_alignment")),
     ({"a_alignment": 2, "m": 1 << 18}, 90, Rejected("kernel_copies")),
     ({"b_alignment": 0, "n": 1 << 18}, 90, Rejected("kernel_copies")),
-    ({"m": 16}, 90, Rejected("kernel_side", (64,))),
+    ({"m": 16}, 90, Rejected("kernel_side", (33,))),
 ], ids=str)  # fmt: skip
 def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, rejected: Rejected) -> None:
     plan = choose_matmul(replace(HALF, **change), Gpu(arch, 132, "GPU"), forced=LARGE)
@@ -98,9 +98,9 @@ def test_a_copy_along_k_pays_for_large_products() -> None:
     assert choose_matmul(problem, H200).chosen.kernel
     small = choose_matmul(replace(problem, m=512, n=512, k=512), H200)
     assert small.rejection == Rejected("loop_faster", (2.0,))
-    batch = replace(problem, batch=16)
+    batch = replace(problem, m=1024, n=1024, k=1024, batch=16)
     shared, own = (launches_of(replace(batch, a_shared=is_shared))[0].time_us for is_shared in (True, False))
-    assert own - shared == pytest.approx(15 * 2 * 4 * 4096**2 / 3.0e6, rel=0.01)  # and the memory of the others
+    assert own - shared > 15 * 2 * 4 * 1024**2 / 3.7e6, "and the memory of the others"
 
 
 def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
@@ -118,7 +118,7 @@ def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
     ((8192, 8192, 8192), (128, 192), Slices(2752)),
     ((3072, 3072, 3072), (128, 192), Slices(384)),
     ((2048, 2048, 2048), (128, 256), Slices(128)),
-    ((4608, 4608, 4608), (128, 256), Slices(648)),
+    ((768, 6608, 3368), (256, 160), Slices(63)),  # of clusters of 1x2
     ((256, 4096, 4096), (64, 128), Slices(128)),
     ((2048, 768, 3072), (64, 192), Slices(128)),
     ((128, 4096, 4096), (64, 64), Slices(128)),
@@ -300,9 +300,10 @@ def test_tiles_that_are_left_may_have_slices(tiles: int, steps: int, expected: l
 def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple[int, int]) -> None:
     kernel = TensorKernel(a, a, *tile)
     stage_bytes = sum(tile) * 128
-    assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * 64 * 128 + 1024 + 3 * 16 + 8
+    chunk_bytes = 64 * (64 if a == "float16" and tile[1] % 64 else 128)
+    assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * chunk_bytes + 1024 + 3 * 16 + 8
     assert kernel.shared_bytes <= multiprocessor(90).block_shared_bytes < kernel.shared_bytes + stage_bytes
-    assert kernel.stages >= 4
+    assert kernel.stages >= (3 if tile == (256, 160) else 4)
     text = (kernels_folder() / "matmul/tensor_tiles.cuh").read_text("utf-8")
     found = {name: int(value) for name, value in re.findall(r"constexpr int (\w+) = (\d+);", text)}
     assert found["MULTIPLYING"] * 2 * 64 * found["ROW_BYTES"] == 2 * 2 * 64 * 128

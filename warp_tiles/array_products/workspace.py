@@ -14,10 +14,10 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.errors import MatmulError
+from warp_tiles.gemm.matmul_problem import KEPT_BYTES
 from warp_tiles.util import driver
 from warp_tiles.util.threads import acquire, held
 
-KEPT_BYTES = 256 << 20  # of all streams of a device; larger workspaces are freed after each use
 COUNTERS = 1 << 16  # of one stream, for tiles whose slices several blocks compute
 
 

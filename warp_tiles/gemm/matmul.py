@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from typing import Literal
 
 from warp_tiles.gemm.hardware import (
@@ -19,6 +19,7 @@ from warp_tiles.gemm.hardware import (
 from warp_tiles.gemm.main_loop import LoopAnswer, loop_question
 from warp_tiles.gemm.matmul_problem import (
     ALIGNED,
+    KEPT_BYTES,
     STRIDED,
     Candidate,
     DecidedBy,
@@ -32,7 +33,7 @@ from warp_tiles.gemm.matmul_problem import (
 )
 from warp_tiles.gemm.mma_choice import WGMMA_ROWS
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, dense_operand
 from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 from warp_tiles.gemm.tensor_kernel import (
     MOST_SLICES,
@@ -54,7 +55,7 @@ from warp_tiles.gemm.tensor_kernel import (
 
 # ---- constants of architectures and types
 
-_KERNEL_SIDE = 64  # rows and columns of C, at least, for the kernel with tensor copies
+_KERNEL_SIDE = 33  # rows and columns of C, at least, for the kernel with tensor copies: half a tile
 _GROUP_ROWS = 1024  # of C that consecutive blocks share
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 
@@ -124,14 +125,18 @@ RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-# for the kernel with tensor copies (tune_matmul.py --fit), and beside a loop with more slices (docs/experiments.md)
-_PREFERENCE, _PREFERENCE_OVER_SLICES = 2.0, 1.5
+# for the kernel with tensor copies (tune_matmul.py --fit), also beside a loop with more slices, and with copies of
+# operands (docs/experiments.md)
+_PREFERENCE, _PREFERENCE_OVER_SLICES, _PREFERENCE_OF_COPIES = 2.0, 1.5, 1.0
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 
-_COPY_US = 4.0  # of a copy's launch, on the GPU and on the host
-_COPIED = _TRANSPOSED = 3.0e6  # bytes that a copy reads or writes in 1 us
-_PIECE_US = 0.05  # of a thread that loads 2, 4 or 8 bytes at a time
+_COPY_US = 5.0  # of a copy's launch, on the GPU and on the host
+_COPIED = _TRANSPOSED = 3.7e6  # bytes that a copy reads or writes in 1 us
+_ALLOCATED = 0.9e6  # bytes of a workspace that is not kept, in 1 us
+# of threads that load 2, 4 or 8 bytes at a time, fitted to 90 loops on an H200 (not on record): the time of each, and
+# the threads of a multiprocessor that do not wait for each other
+_PIECE_US, _LOADING_THREADS = 0.049, 384
 _MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
 
 
@@ -166,11 +171,12 @@ def choose_matmul(
     if measured is None or measured.tensor_copies:
         # of equal ones, one whose C wgmma computes itself: 16-bit results of C^T pass through shared memory
         rows = WGMMA_ROWS if problem.kind == "float16" else 1
-        loop = min(_loops(problem, gpu), key=lambda loop: (loop.time_us, loop.config.tile_m % rows > 0))
+        loops = (_with_copies(problem, loop, gpu) for loop in _loops(problem, gpu))
+        loop = min(loops, key=lambda loop: (loop.time_us, loop.config.tile_m % rows > 0))
     else:
         loop = loop_candidate(problem, measured, gpu)
-    if forced is None:
-        loop = _with_copies(problem, loop, gpu)
+        if forced is None:
+            loop = _with_copies(problem, loop, gpu)
     launch = rejection or _launch(problem, loop, gpu, best)
     if isinstance(launch, Rejected) and best is not None and best.tensor_copies:
         raise ValueError(f"no kernel with tensor copies for {problem.describe()}: {launch}")
@@ -218,7 +224,7 @@ def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverri
     refuse(p.k == 0, "no_products")
     refuse(p.summed or p.split_operand is not None, "kernel_sums")
     refuse(p.c_alignment == STRIDED or (p.has_beta and p.c_alignment < ALIGNED), "kernel_alignment")
-    refuse(any(copy_us(p, *copied) == math.inf for copied in _kernel_copies(p).items()), "kernel_copies")
+    refuse(copies_us(p, _kernel_copies(p)) == math.inf, "kernel_copies")
     refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
 
 
@@ -234,6 +240,8 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
         return min(launches, key=lambda launch: (*_distance(launch.config, measured), launch.time_us))
     best = min(launches, key=lambda launch: launch.time_us)
     factor = _PREFERENCE if loop.config.split_k <= best.config.split_k else _PREFERENCE_OVER_SLICES
+    if problem.has_wgmma(gpu.arch) and _kernel_copies(problem):
+        factor = _PREFERENCE_OF_COPIES
     refuse(factor * loop.time_us < best.time_us, "loop_faster", factor)
     return best
 
@@ -363,7 +371,7 @@ def launch_candidate(
     rest = tiles % resident_clusters(gpu.multiprocessors, kernel.cluster) if is_split else 0
     work = Slices(tiles - rest, rest, slices)
     time_us = launch_us(kernel, work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors)
-    time_us += sum(copy_us(p, operand, rate) for operand, rate in copies.items())
+    time_us += copies_us(p, copies)
     return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)
 
 
@@ -549,46 +557,57 @@ def _tile_factor(rates: Rates, config: MatmulConfig) -> float:
 
 
 def _with_copies(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> Candidate:
-    """The loop with a copy of each operand for which it saves time, and with the time of unaligned lines or copies."""
+    """The loop with the copies of operands that save time, and with the time of copies and of unaligned lines."""
     config = loop.config
+    sides: dict[Operand, int] = {}
+    if problem.a_alignment < ALIGNED:
+        sides["a"] = config.tile_m * DTYPE_BYTES[problem.a]
+    if problem.b_alignment < ALIGNED:
+        sides["b"] = config.tile_n * DTYPE_BYTES[problem.b]
+    if not sides:
+        return loop
     steps_us = loop.time_us - loop_candidate(replace(problem, k=1), config, gpu).time_us
+    rounds = (loop.waves + loop.blocks * config.threads / _LOADING_THREADS) / 2
+    vectors = rounds * loop.steps * config.tile_k / (ALIGNED * config.threads)
+    loaded_us = {operand: unaligned_us(problem, operand, steps_us, vectors * side) for operand, side in sides.items()}
 
-    def added_us(operand: Operand, dtype: DType, side: int) -> tuple[float, float]:
-        vectors = loop.waves * loop.steps * (side * config.tile_k * DTYPE_BYTES[dtype]) / (ALIGNED * config.threads)
-        return unaligned_us(problem, operand, steps_us, vectors)
+    def added_us(copied: Sequence[Operand]) -> float:
+        loaded = sum(loaded_us[operand] for operand in sides if operand not in copied)
+        return loaded + copies_us(problem, dict.fromkeys(copied, _COPIED))
 
-    a, b = added_us("a", problem.a, config.tile_m), added_us("b", problem.b, config.tile_n)
-    copied = replace(config, copies_a=a[1] < a[0], copies_b=b[1] < b[0])
-    return replace(loop, config=copied, time_us=loop.time_us + min(a) + min(b))
+    copied = min((some for count in range(len(sides) + 1) for some in combinations(sides, count)), key=added_us)
+    config = replace(config, copies_a="a" in copied, copies_b="b" in copied)
+    return replace(loop, config=config, time_us=loop.time_us + added_us(copied))
 
 
-def unaligned_us(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> tuple[float, float]:
-    """Estimated times that a loop takes longer for an operand whose lines are not aligned: as it is, and with a copy.
+def unaligned_us(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> float:
+    """Estimated time that a loop takes longer for an operand whose lines are not aligned, and which is not copied.
 
     Args:
         steps_us: Estimated time of the product's loops with aligned operands, in microseconds.
-        vectors: Pieces of 16 bytes of the operand that a thread loads, in all blocks that follow one another.
+        vectors: Times 16 bytes of the operand that a thread loads, in all blocks that follow one another.
     """
     p, is_a = problem, operand == "a"
     dtype, alignment = (p.a, p.a_alignment) if is_a else (p.b, p.b_alignment)
-    if alignment == ALIGNED:
-        return 0.0, math.inf
     size, is_along_k = DTYPE_BYTES[dtype], not p.a_transposed if is_a else p.b_transposed
     if size == 4 and not p.tf32 and is_along_k:  # always copied by single elements, to transpose tiles
-        loaded_us = steps_us if alignment == STRIDED else 0.0
-    elif alignment == STRIDED or size == 2 or p.tf32:
-        loaded_us = vectors * ALIGNED / max(alignment, size) * _PIECE_US
-    else:
-        loaded_us = steps_us * {4: 0.15, 8: 0.3}[size]
-    return loaded_us, copy_us(p, operand, _COPIED)
+        return steps_us if alignment == STRIDED else 0.0
+    if alignment == STRIDED or size == 2 or p.tf32:
+        return vectors * ALIGNED / max(alignment, size) * _PIECE_US
+    return steps_us * {4: 0.15, 8: 0.3}[size]
 
 
-def copy_us(problem: MatmulProblem, operand: Operand, rate: float) -> float:
-    """Estimated time of a copy of an operand, at so many bytes that are read or written in 1 us."""
-    matrix_bytes = _copy_bytes(problem, operand)
-    is_shared = problem.a_shared if operand == "a" else problem.b_shared
-    matrices = 1 if is_shared else problem.batch * (1 + (problem.split_operand == operand))
-    return _COPY_US + 2 * matrices * matrix_bytes / rate if matrix_bytes < _MOST_COPY_BYTES else math.inf
+def copies_us(problem: MatmulProblem, rates: Mapping[Operand, float]) -> float:
+    """Estimated time of copies of operands, by the bytes that are read or written in 1 us."""
+    if any(_copy_bytes(problem, operand) >= _MOST_COPY_BYTES for operand in rates):
+        return math.inf
+    total_bytes, time_us = 0, 0.0
+    for operand, rate in rates.items():
+        is_shared = problem.a_shared if operand == "a" else problem.b_shared
+        matrices = 1 if is_shared else problem.batch * (1 + (problem.split_operand == operand))
+        total_bytes += matrices * _copy_bytes(problem, operand)
+        time_us += _COPY_US + 2 * matrices * _copy_bytes(problem, operand) / rate
+    return time_us + (total_bytes / _ALLOCATED if total_bytes > KEPT_BYTES else 0.0)
 
 
 def _copy_bytes(problem: MatmulProblem, operand: Operand) -> int:

@@ -14,6 +14,7 @@ from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tensor_kernel import NO_WORK, Slices, TensorKernel
 
 ALIGNED = 16  # bytes of the widest async copy
+KEPT_BYTES = 256 << 20  # of workspaces of a device; larger ones are freed after each use
 STRIDED = 0  # the alignment of an operand whose lines have gaps between their elements
 
 Operand = Literal["a", "b"]

@@ -19,26 +19,26 @@ REGISTERS = 168  # that a thread starts with
 ROW_BYTES = 128  # of a stage; a line of the caches has as many
 # rows and columns; of the transpose if instructions compute that, with fewer if an operand passes through registers
 TILES = (
-    *((256, 192), (128, 256), (256, 160), (128, 224), (192, 128), (128, 192), (128, 160), (128, 128)),
-    *((64, 192), (192, 64), (128, 96), (64, 160), (64, 128), (128, 64), (64, 96), (64, 64)),
+    *((128, 256), (256, 160), (128, 192), (192, 128), (128, 160), (128, 128), (192, 96), (64, 192), (192, 64)),
+    *((128, 96), (64, 160), (64, 128), (128, 64), (64, 96), (64, 64)),
 )
 REGISTER_TILES = (
-    *((128, 256), (256, 128), (128, 224), (128, 128), (64, 192), (128, 96), (64, 160), (64, 128), (128, 64), (64, 96)),
+    *((128, 256), (256, 128), (128, 128), (64, 192), (128, 96), (64, 160), (64, 128), (128, 64), (64, 96)),
     (64, 64),
 )
 TILE_PARTS = 64, 32  # rows and columns by which tiles differ: one that exceeds C by more is never needed
-# estimates of a step, which is 128 bytes of K, fitted to about 3,000 launches on H200s (not on record): an element of a
-# tile; a row that is loaded, by the bytes to which its array's rows are aligned; a row that a multiprocessor receives;
-# the least time
-_PRODUCT_US, _RECEIVED_US, _STEP_US = 1.74e-5, 7.0e-4, 0.143
-_ROW_US = {128: 6.4e-4, 64: 1.2e-3, 32: 1.2e-3, 16: 2.1e-3}
-_REGISTERS_SLOW = 1.1, 1.6, 1.4  # factors of the product, of a row and of the least time for an operand in registers
-_STEP_OVERLAP = 4  # exponent of limits that overlap in a step
+# estimates, fitted to about 7,000 launches on H200s (not on record). Of a step, which is 128 bytes of K: an element of
+# a tile; a row that a multiprocessor receives; the least time; a row that is loaded, by the bytes to which its array's
+# rows are aligned; factors of the second and the third for an operand that passes through registers; and the exponent
+# of these limits, which overlap
+_PRODUCT_US, _RECEIVED_US, _STEP_US = 2.0e-5, 7.9e-4, 0.155
+_ROW_US = {128: 9.5e-4, 64: 1.6e-3, 32: 1.6e-3, 16: 2.5e-3}
+_REGISTERS_SLOW, _STEP_OVERLAP = (1.6, 1.5), 8
 _START_US = 5.3  # of a launch, its first loads and its last stores
-_CLUSTER_US = 0.86  # ... of clusters, more
-_STORED = 4.2e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
-_STORED_ELEMENTS = 2.0e4  # ... one by one
-_ADD_US, _ADDED = 1.5, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
+_CLUSTER_US = 0.94  # ... of clusters, more
+_STORED = 5.8e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
+_STORED_ELEMENTS = 3.0e4  # ... one by one
+_ADD_US, _ADDED = 2.0, 2.5e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
 _OVERLAP = 3  # exponent of limits that overlap
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
@@ -93,11 +93,11 @@ def launch_us(
     Args:
         row_bytes: The lengths of the rows of A and of B in memory.
     """
-    of_product, of_row, of_step = _REGISTERS_SLOW if kernel.in_registers else (1.0, 1.0, 1.0)
+    of_row, of_step = _REGISTERS_SLOW if kernel.in_registers else (1.0, 1.0)
     elements, size = kernel.tile_m * kernel.tile_n, DTYPE_BYTES[kernel.a]
     loaded = kernel.tile_m / kernel.cluster_n, kernel.loaded_n / kernel.cluster_m
     step_us = overlapped(
-        of_product * elements * _PRODUCT_US,
+        elements * _PRODUCT_US,
         sum(side * _ROW_US[_aligned(length)] for side, length in zip(loaded, row_bytes)),
         of_row * (kernel.tile_m + kernel.loaded_n) * _RECEIVED_US,
         of_step * _STEP_US,
