@@ -5,7 +5,7 @@
 //
 //     load_tiles         the loading warp: tensor copies into the stages of the ring
 //     add_slices         sums of tiles whose slices of K several blocks compute
-//     store_tile         the epilogue: accumulators -> elements of C -> shared memory -> tensor copies to C
+//     store_tile         the epilogue: accumulators -> elements of C -> shared memory -> tensor copies to C, or stores by the threads
 //     multiply_tiles     a multiplying warpgroup: the products of its tiles by wgmma, then their epilogue
 //     matmul             persistent blocks with one loading warp and two multiplying warpgroups
 //

@@ -139,7 +139,7 @@ class MatmulConfig:
         split_k: The number of slices of K. Several blocks compute one tile of C, each from one slice.
         group: Blocks with consecutive numbers compute ``group`` rows of tiles column by column, so that the L2 cache
             serves their loads.
-        copies_a, copies_b: True if the operand is first copied to lines that are aligned; for the kernel, along K.
+        copies_a, copies_b: True if the operand is first copied to lines that are aligned; for the kernel, also along K.
         tensor_copies: True for the kernel with tensor copies, and not the loop of a Warp kernel. The kernel decides
             about ``tile_k``, ``threads`` and ``group``; only its last tiles have slices.
         cluster_m, cluster_n: Blocks of this kernel along M and N that share their loads.
