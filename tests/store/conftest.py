@@ -81,6 +81,7 @@ def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Pa
             for number, module in enumerate(modules):
                 compiled(module, tmp_path / name / str(number))
             run.found = [record["found"] for record in records()]  # type: ignore[attr-defined]
+            run.start_keys = [record["start_key"] for record in records()]  # type: ignore[attr-defined]
             run.summary = start.summary()  # type: ignore[attr-defined]
             run.start = warp_tiles.report()["start"]  # type: ignore[attr-defined]
         return file

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import shutil
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -152,6 +153,10 @@ def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(
     assert file.read_bytes() == before, "the same modules give the same file"
     cubins = [next((tmp_path / name / "0").glob("*.cubin")).read_bytes() for name in ("first", "second")]
     assert cubins[0] == cubins[1]
+    shutil.rmtree(tmp_path / "second" / "0")
+    recorded("second", module)
+    assert recorded.start_keys == ["found"], "it is not generated again"
+    assert file.read_bytes() == before
     (row,) = json.loads(warm("--json", "--record", file, WARP_TILES_CACHE_DIR=tmp_path / "second" / "cache"))["modules"]
     assert row["state"] == "present", "the command makes the same key as the program"
     if kept.linked is not None:

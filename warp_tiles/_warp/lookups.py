@@ -100,15 +100,15 @@ class ModuleLookups:
         if resolved is not None:
             context = self._engine.build_context(resolved)
             key = self.start_key(module, options, context)
-            # what is compiled ahead, and what a start list has, names functions, which only the generation knows
-            needs_functions = this_thread.ahead or self._engine.program_start is not None
-            asks = resolved.all_modules and not needs_functions
+            ahead, listener = this_thread.ahead, self._engine.program_start
+            asks = resolved.all_modules and not ahead and listener is None
             start = None if key is None else look_up(context, key, asks=asks)
             if start is None or start.found is None:
                 # nothing will bind the key of a module that is not kept
                 return start if resolved.keeps_modules else None, _NO_KEY if key is None else ""
-            if needs_functions:
-                return None, "the start list names its functions, which the generation finds"
+            # what is compiled ahead, and what a start list has, names functions, which only the generation knows
+            if ahead or (listener is not None and listener.listed_as(start.content_key) is None):
+                return None, "its start list lacks it, and names functions, which the generation finds"
             return start, ""
         if (resolved := self.settings(module, options)) is None:
             return None, reason

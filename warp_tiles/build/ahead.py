@@ -232,6 +232,7 @@ class ProgramStart:
         self.listed: dict[str, int] = {}
         self._builds: dict[tuple[object, ...], Future[None]] = {}  # by place
         self._before: StartList | None = None
+        self._linked: dict[str, StartModule] | None = None  # listed ones with products or solvers, by content key
         self._is_unusable = False
         self._noted: dict[tuple[object, ...], StartModule] = {}
         self._asked: set[str] = set()  # digests of content keys
@@ -377,6 +378,17 @@ class ProgramStart:
             )
         except unless_signalled(*FAILURES) as error:  # the launch meets it again, and reports it
             log.debug("module %s was not compiled ahead: %s", module.name, error)
+
+    def listed_as(self, digest: str) -> StartModule | None:
+        """See :class:`warp_tiles.build.engine.LaunchListener`."""
+        if (linked := self._linked) is None:
+            linked = {}
+            for module in self._before.modules if self._before is not None else ():
+                with suppressed(*FAILURES):  # its build meets it again
+                    if module.linked is not None and (key := keys_of(self._engine, self._context, module)[0]):
+                        linked[key.digest] = module
+            self._linked = linked  # other threads read it
+        return linked.get(digest)
 
     def note(self, module: StartModule, digest: str) -> None:
         """Note a module that a launch needs, with its key in the cache."""

@@ -428,6 +428,9 @@ class KnownModuleBuild:
             warn(f"module {plan.name} was built with {some} about its launches: `warp-tiles plan SCRIPT` has the text")
         with self._phases.measured(WRITE):
             write_output(call.output, known.binary)
+        listener, digest = self._engine.program_start, self._start.content_key
+        if listener is not None and (listed := listener.listed_as(digest)) is not None:
+            listener.note(listed, digest)
         self._engine.recorder.add_record(
             ModuleRecord(
                 plan, (), "warp_tiles", "", call.output.name, len(known.binary), now_s() - began,
