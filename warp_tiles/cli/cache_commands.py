@@ -18,13 +18,12 @@ from warp_tiles.build.progress import is_enabled, new_bar
 from warp_tiles.cli.common import FILE, echo, json_option, print_json, print_result, print_rows, print_table
 from warp_tiles.errors import CacheError, RemoteError
 from warp_tiles.settings import current
-from warp_tiles.settings.values import parse_size
+from warp_tiles.settings.values import parse_size, without_password
 from warp_tiles.store import RECORDS
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.key import MissedKeys, explain_among
 from warp_tiles.store.keys import PublicKey, SigningKey, TrustedKeys, signer_if_any, trusted_by
 from warp_tiles.tuning.store import open_store as open_records
-from warp_tiles.util.urls import without_password
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext

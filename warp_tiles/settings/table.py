@@ -14,7 +14,7 @@ from typing import Any, Literal
 from warp_tiles.errors import SettingError
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import values
-from warp_tiles.util.urls import without_password
+from warp_tiles.settings.values import without_password
 
 PREFIX = "WARP_TILES_"
 OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()

@@ -30,6 +30,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import Request, url2pathname, urlopen
 
 from warp_tiles.errors import RemoteError
+from warp_tiles.settings.values import secrets_of, without_password
 from warp_tiles.store import LAYOUT, object_name
 from warp_tiles.store.cache import Upstream
 from warp_tiles.store.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
@@ -37,7 +38,6 @@ from warp_tiles.store.keys import INSTALL, PublicKey, SigningKey, require_crypto
 from warp_tiles.store.manifest import Entry
 from warp_tiles.store.paths import is_digest
 from warp_tiles.util.threads import DaemonThreads, unless_signalled, wait_all, wait_result
-from warp_tiles.util.urls import secrets_of, without_password
 from warp_tiles.util.warn import WarnedTexts, log
 
 if TYPE_CHECKING:
