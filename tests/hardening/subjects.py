@@ -17,9 +17,8 @@ from warp_tiles.store import FUNCTIONS, MODULE, MODULES, TOOLCHAIN, Kind
 from warp_tiles.store.bundle import Bundle, write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
-from warp_tiles.store.key import CacheKey, MissedKeys
+from warp_tiles.store.key import CacheKey, Entry, Manifest, MissedKeys
 from warp_tiles.store.keys import SigningKey, TrustedKeys, trusted_keys
-from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.transfer import export, import_bundle
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import is_kept, write_digests

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from warp_tiles.store.cache import AskUpstream, Cache
-from warp_tiles.store.key import CacheKey
-from warp_tiles.store.manifest import Entry
+from warp_tiles.store.key import CacheKey, Entry
 
 
 def key(name: object, **fields: str) -> CacheKey:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from warp_tiles.store import LTOIR, object_name
 from warp_tiles.store.envelope import pack
-from warp_tiles.store.key import CacheKey
+from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.store.keys import SigningKey
-from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.remote import RemoteStore
 
 TOOLCHAIN = "NVRTC 12.9 0123456789ab, nvJitLink 12.9 ba9876543210"

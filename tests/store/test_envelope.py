@@ -22,7 +22,7 @@ from warp_tiles.store.envelope import (
     unpack,
     verify,
 )
-from warp_tiles.store.manifest import Entry
+from warp_tiles.store.key import Entry
 
 ENTRY = entry()
 OBJECT = signed(ENTRY)

@@ -23,8 +23,7 @@ from warp_tiles.store import MODULES
 from warp_tiles.store import packages as packages_module
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.documents import DamagedError, seal, unseal
-from warp_tiles.store.key import CacheKey
-from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.store.packages import (
     INDEX,
     NAMESPACE,

@@ -14,8 +14,8 @@ from tests.store.subjects import key as cache_key
 from tests.tuning.tuning_records import key, timing
 from warp_tiles.store import RECORDS, transfer
 from warp_tiles.store.cache import Cache
+from warp_tiles.store.key import Entry
 from warp_tiles.store.keys import SigningKey
-from warp_tiles.store.manifest import Entry
 from warp_tiles.store.remote import Client, RemoteStore
 from warp_tiles.store.transfer import Transfer
 from warp_tiles.tuning import store as store_module

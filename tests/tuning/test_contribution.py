@@ -37,7 +37,7 @@ from warp_tiles.solver.dense import SolveProblem, choose_solve
 from warp_tiles.store import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.envelope import pack
-from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.key import Entry, Manifest
 from warp_tiles.tuning import in_place
 from warp_tiles.tuning import record as tuning_record
 from warp_tiles.tuning.corpus import PRODUCTS, Product

@@ -17,9 +17,8 @@ from warp_tiles.settings import Settings
 from warp_tiles.store import TOOLCHAIN
 from warp_tiles.store.bundle import Bundle
 from warp_tiles.store.documents import DamagedError, parse_object
-from warp_tiles.store.key import CacheKey
+from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.store.keys import trusted_by
-from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import shown
 

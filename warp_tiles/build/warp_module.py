@@ -32,7 +32,7 @@ from warp_tiles.util.warn import log, warn_once
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
     from warp_tiles.store.cache import BuildLease
-    from warp_tiles.store.manifest import Entry
+    from warp_tiles.store.key import Entry
 
 _LENGTH_BYTES = 8
 _MOST_TEXT_BYTES = 1 << 28  # of a source that is unpacked

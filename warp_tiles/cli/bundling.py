@@ -32,8 +32,8 @@ from warp_tiles.reports.descriptions import compiled_again
 from warp_tiles.settings import ENVIRONMENT, current, override
 from warp_tiles.store import ANY_TOOLCHAIN, FUNCTIONS, MODULE, MODULES, RECORDS, TOOLCHAIN
 from warp_tiles.store.cache import Cache
+from warp_tiles.store.key import Entry
 from warp_tiles.store.keys import SigningKey, signer_of
-from warp_tiles.store.manifest import Entry
 from warp_tiles.store.packages import Distribution, kernel_files, write_wheel
 from warp_tiles.store.paths import cache_root
 from warp_tiles.tuning.store import open_store, records_entry

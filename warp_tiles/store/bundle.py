@@ -28,8 +28,8 @@ from warp_tiles.errors import BundleError
 from warp_tiles.store import KINDS, LAYOUT, MAX_PAYLOAD_BYTES, TOOLCHAIN, object_name
 from warp_tiles.store.documents import reason_of
 from warp_tiles.store.envelope import RefusedError, UntrustedError, Wanted, unpack
+from warp_tiles.store.key import Entry
 from warp_tiles.store.keys import PublicKey
-from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import open_input, open_output
 from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import WarnedTexts, log

@@ -9,7 +9,7 @@ The signature is a DSSE envelope (https://github.com/secure-systems-lab/dsse, ve
 An export without a signing key has the SHA-256 of the same bytes in place of the signature, with the key id ``sha256``.
 It shows accidents, and only an import of the user accepts it.
 
-The manifest's transcript proves the key, see :class:`warp_tiles.store.manifest.Manifest`. One object holds both:
+The manifest's transcript proves the key, see :class:`warp_tiles.store.key.Manifest`. One object holds both:
 
     "warp_tiles entry\\n", the length of the envelope (8 bytes, big-endian), the envelope, the payload
 
@@ -27,8 +27,8 @@ from typing import Any
 
 from warp_tiles.store import MAX_PAYLOAD_BYTES, SIGNED_BY
 from warp_tiles.store.documents import DamagedError, dump_json, parse_object
+from warp_tiles.store.key import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.store.keys import PublicKey, SigningKey
-from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.util.warn import shown
 
 PAYLOAD_TYPE = "application/vnd.warp-tiles.entry+json"

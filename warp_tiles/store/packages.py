@@ -26,8 +26,7 @@ from typing import Any
 
 from warp_tiles.store import MAX_PAYLOAD_BYTES, MODULE
 from warp_tiles.store.documents import DamagedError, read_bounded, reason_of, seal, unseal
-from warp_tiles.store.key import CacheKey
-from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.store.paths import is_digest
 from warp_tiles.util.files import open_output
 from warp_tiles.util.threads import suppressed, unless_signalled
