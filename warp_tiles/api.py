@@ -19,7 +19,7 @@ from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError, UnsupportedWarpError
 from warp_tiles.settings import current, on_change
 from warp_tiles.settings.values import path
-from warp_tiles.store.paths import cache_root, start_file
+from warp_tiles.store import cache_root, start_file
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:

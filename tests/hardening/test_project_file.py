@@ -11,8 +11,8 @@ from tests.bench import Bench
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import values
+from warp_tiles.store import default_root
 from warp_tiles.store.keys import TrustedKeys
-from warp_tiles.store.paths import default_root
 
 SECURITY = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 VALUES = {

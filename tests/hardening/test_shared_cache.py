@@ -8,9 +8,9 @@ import pytest
 
 from tests.interpreter import python
 from tests.store.cache_workers import get_or_build
+from warp_tiles.store import LOCKS, SLOT_PREFIX
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey, MissedKeys
-from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 SECOND = """

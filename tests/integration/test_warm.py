@@ -25,7 +25,7 @@ from warp_tiles.build.start_list import StartList, read_start_list
 from warp_tiles.cli import commands
 from warp_tiles.cli.run import LaunchedModules
 from warp_tiles.errors import PlanError
-from warp_tiles.store.paths import start_file
+from warp_tiles.store import start_file
 
 KERNEL = """
 @wp.kernel(enable_backward=False)

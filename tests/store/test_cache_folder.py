@@ -12,9 +12,8 @@ import pytest
 
 from tests.store.cache_workers import files, fill, get_or_build, key, key_file_of, payload
 from warp_tiles.errors import CacheError
-from warp_tiles.store import FUNCTIONS, MODULES
+from warp_tiles.store import FUNCTIONS, MODULES, default_root
 from warp_tiles.store.cache import Cache, find
-from warp_tiles.store.paths import default_root
 
 COMMANDS = {
     "get": lambda cache: cache.get(key("a")),

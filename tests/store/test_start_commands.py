@@ -17,8 +17,8 @@ from tests.store.warp_modules import compiled, entries, records, rewrite, text, 
 from warp_tiles.build.start_list import read_start_list
 from warp_tiles.cli import commands
 from warp_tiles.errors import RemoteError
+from warp_tiles.store import start_file
 from warp_tiles.store.keys import SigningKey
-from warp_tiles.store.paths import start_file
 
 pytestmark = pytest.mark.usefixtures("without_gpus")
 SCRIPT = """

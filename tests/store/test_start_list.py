@@ -27,10 +27,9 @@ from warp_tiles.build.start_list import StartList, StartModule, read_start_list
 from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
-from warp_tiles.store import STARTS
+from warp_tiles.store import STARTS, start_file
 from warp_tiles.store.cache import Cache, Upstream
 from warp_tiles.store.keys import SigningKey
-from warp_tiles.store.paths import start_file
 from warp_tiles.store.remote import Client, RemoteStore
 from warp_tiles.util import warn
 from warp_tiles.util.threads import DaemonThreads, wait_all

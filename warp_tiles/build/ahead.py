@@ -34,10 +34,9 @@ from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.settings import current
-from warp_tiles.store import AHEAD, MODULE
+from warp_tiles.store import AHEAD, MODULE, absolute
 from warp_tiles.store.documents import DamagedError
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.paths import absolute
 from warp_tiles.util.threads import PREFETCH, START_LIST, DaemonThreads, suppressed, unless_signalled, wait_result
 from warp_tiles.util.warn import log, warn, warn_once
 

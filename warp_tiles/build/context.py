@@ -17,8 +17,18 @@ from warp_tiles.compile.find import Toolchain, Version, dotted, unlinkable_reaso
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, WorkerError
 from warp_tiles.settings import OF_MODULE, Settings, current
-from warp_tiles.store import AHEAD, ANY_TOOLCHAIN, FUNCTIONS, LTOIR, MODULE, MODULES, RECORDS, REJECTED_SOURCES, Kind
-from warp_tiles.store.paths import cache_root
+from warp_tiles.store import (
+    AHEAD,
+    ANY_TOOLCHAIN,
+    FUNCTIONS,
+    LTOIR,
+    MODULE,
+    MODULES,
+    RECORDS,
+    REJECTED_SOURCES,
+    Kind,
+    cache_root,
+)
 from warp_tiles.util.threads import LAUNCH, DaemonThreads, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import log

@@ -19,7 +19,7 @@ from warp_tiles.cli.common import VERBOSITY, StandardOutputError, json_option, p
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.launch.script import Script
 from warp_tiles.settings import ENVIRONMENT, SETTINGS, current
-from warp_tiles.store.paths import cache_root
+from warp_tiles.store import cache_root
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
 

@@ -30,12 +30,11 @@ from warp_tiles.errors import PlanError, ScriptError
 from warp_tiles.launch.script import Script, Target
 from warp_tiles.reports.descriptions import compiled_again
 from warp_tiles.settings import ENVIRONMENT, current, override
-from warp_tiles.store import ANY_TOOLCHAIN, FUNCTIONS, MODULE, MODULES, RECORDS, TOOLCHAIN
+from warp_tiles.store import ANY_TOOLCHAIN, FUNCTIONS, MODULE, MODULES, RECORDS, TOOLCHAIN, cache_root
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import Entry
 from warp_tiles.store.keys import SigningKey, signer_of
 from warp_tiles.store.packages import Distribution, kernel_files, write_wheel
-from warp_tiles.store.paths import cache_root
 from warp_tiles.tuning.store import open_store, records_entry
 from warp_tiles.util.threads import side_by_side
 

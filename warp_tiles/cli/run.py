@@ -37,7 +37,7 @@ from warp_tiles.settings import (
     keep_start_list,
     override,
 )
-from warp_tiles.store.paths import cache_root, start_file
+from warp_tiles.store import cache_root, start_file
 from warp_tiles.util.threads import side_by_side, unless_signalled, wait_all
 from warp_tiles.util.warn import warn
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from warp_tiles.compile.libraries import NvJitLink, Nvrtc, open_nvjitlink, open_nvrtc
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.hardware import BLACKWELL_ARCH
-from warp_tiles.store.paths import absolute
+from warp_tiles.store import absolute
 from warp_tiles.util.threads import suppressed
 
 Version = tuple[int, int]

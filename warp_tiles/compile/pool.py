@@ -27,7 +27,7 @@ from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import import_path
 from warp_tiles.errors import WarpTilesError, WorkerError
-from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
+from warp_tiles.store import LOCKS, SLOT_PREFIX
 from warp_tiles.util.files import host
 from warp_tiles.util.threads import (
     LAUNCH,

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store import JSON, KINDS, LAYOUT, MODULES, SEALED, Kind
+from warp_tiles.store import JSON, KEYS, KINDS, LAYOUT, LOCKS, MODULES, OBJECTS, SEALED, Kind, is_digest
 from warp_tiles.store.documents import DamagedError, Documents, Problems, read_bounded, sealed_documents
 from warp_tiles.store.key import MAX_MANIFEST_BYTES, Entry, Manifest
-from warp_tiles.store.paths import KEYS, LOCKS, OBJECTS, is_digest
 from warp_tiles.util.files import DAY_S, TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError

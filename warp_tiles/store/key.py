@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from warp_tiles.store import MISSED_KEYS
+from warp_tiles.store import MISSED_KEYS, is_digest
 from warp_tiles.store.documents import DamagedError, Documents, dump_json, parse_object, seal, unseal
-from warp_tiles.store.paths import is_digest
 from warp_tiles.util.threads import suppressed
 from warp_tiles.util.warn import shown
 

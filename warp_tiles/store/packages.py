@@ -24,10 +24,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.store import MAX_PAYLOAD_BYTES, MODULE
+from warp_tiles.store import MAX_PAYLOAD_BYTES, MODULE, is_digest
 from warp_tiles.store.documents import DamagedError, read_bounded, reason_of, seal, unseal
 from warp_tiles.store.key import CacheKey, Entry, Manifest
-from warp_tiles.store.paths import is_digest
 from warp_tiles.util.files import open_output
 from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder

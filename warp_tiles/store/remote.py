@@ -31,12 +31,11 @@ from urllib.request import Request, url2pathname, urlopen
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.settings.values import secrets_of, without_password
-from warp_tiles.store import LAYOUT, object_name
+from warp_tiles.store import LAYOUT, is_digest, object_name
 from warp_tiles.store.cache import Upstream
 from warp_tiles.store.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
 from warp_tiles.store.key import Entry
 from warp_tiles.store.keys import INSTALL, PublicKey, SigningKey, require_cryptography, signer_of, trusted_by
-from warp_tiles.store.paths import is_digest
 from warp_tiles.util.threads import DaemonThreads, unless_signalled, wait_all, wait_result
 from warp_tiles.util.warn import WarnedTexts, log
 

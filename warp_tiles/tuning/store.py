@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.errors import BundleError, RecordError, RemoteError
 from warp_tiles.settings import Settings, current
-from warp_tiles.store import ANY_TOOLCHAIN, MEASUREMENTS, RECORDS, SIGNED_BY
+from warp_tiles.store import ANY_TOOLCHAIN, MEASUREMENTS, RECORDS, SIGNED_BY, absolute, cache_root, is_digest
 from warp_tiles.store.documents import Documents, FutureSchemaError, reason_of
 from warp_tiles.store.key import CacheKey, Entry, Manifest
-from warp_tiles.store.paths import absolute, cache_root, is_digest
 from warp_tiles.tuning.record import (
     Environment,
     Record,
