@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.tuning_records import key, timing
 from warp_tiles import WorkerError, settings
 from warp_tiles.errors import ToolchainError
-from warp_tiles.tuning.measure import SearchDevice
+from warp_tiles.tuning.measure import Effort, SearchDevice
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.search import Counters, Question, by_identity
 
@@ -187,7 +188,9 @@ def test_a_transient_failure_is_returned_and_not_reported(cause: Exception, tran
     assert sorted(timing.config["x"] for timing in reported) == [0, 1, 2, *[3] * (not transient), 4]
 
 
-def test_an_interruption_or_the_budget_reports_unfinished_timings() -> None:
+def test_an_interruption_or_the_budget_reports_unfinished_timings(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)  # only samples take time
+
     class Interrupting(Device):
         def sample_us(self, candidate: Any, runs: int) -> list[float]:
             if self.runs.total() > 90:  # after warm-ups, within the first iteration
@@ -196,7 +199,7 @@ def test_an_interruption_or_the_budget_reports_unfinished_timings() -> None:
 
     class Slow(Device):
         def sample_us(self, candidate: Any, runs: int) -> list[float]:
-            time.sleep(0.02)
+            clock.now_s += 8.0
             return [100.0 + run for run in range(runs)]
 
     reported: dict[int, Timing] = {}
@@ -204,8 +207,10 @@ def test_an_interruption_or_the_budget_reports_unfinished_timings() -> None:
         search(CONFIGS, [Interrupting()], into(reported))
     assert {timing.unfinished for timing in reported.values() if timing.status == "ok"} == {True}
     assert not any(timing.unfinished for timing in reported.values() if timing.status != "ok")
-    for budget_s, unfinished in ((0.15, True), (0.0, False)):
-        found = searched([{"x": 1}, {"x": 2}], Slow(), budget_s=budget_s)
+    for module in ("search", "measure"):
+        monkeypatch.setattr(f"warp_tiles.tuning.{module}.time", clock)
+    for budget_s, unfinished in ((60.0, True), (0.0, False)):
+        found = searched([{"x": 1}, {"x": 2}], Slow(), budget_s=budget_s, effort=Effort(candidate_s=60.0))
         assert [timing.unfinished for timing in found.values()] == [unfinished] * 2
 
 
