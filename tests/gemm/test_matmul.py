@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warp_tiles.gemm.copies import copies_us, unaligned_us
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
-from warp_tiles.gemm.matmul import candidates, choose_matmul, copies_us, loop_candidate, shared_bytes, unaligned_us
+from warp_tiles.gemm.matmul import candidates, choose_matmul, loop_candidate, shared_bytes
 from warp_tiles.gemm.matmul_problem import STRIDED, Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs, Operand
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
@@ -244,7 +245,7 @@ HALF = MatmulProblem(4096, 64, 4096, a="float16", b="float16", a_alignment=2)
 
 
 def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> bool:
-    return copies_us(problem, {operand: 3.7e6}) < unaligned_us(problem, operand, steps_us, vectors)
+    return copies_us(problem, [operand]) < unaligned_us(problem, operand, steps_us, vectors)
 
 
 def is_a_copied(problem: MatmulProblem, steps_us: float, vectors: float) -> bool:
@@ -304,9 +305,9 @@ def test_the_choice_has_a_copy_of_each_unaligned_operand(a_alignment: int, b_ali
 def test_the_size_of_a_copy() -> None:
     lines = replace(HALF, m=1 << 20, k=9)  # 18 bytes of a line become 32
     us = 5.0 + 2 * 32 * (1 << 20) / 3.7e6
-    assert copies_us(lines, {"a": 3.7e6}) == pytest.approx(us)
+    assert copies_us(lines, ["a"]) == pytest.approx(us)
     large = replace(lines, batch=8)  # 256 MiB are kept, and more is allocated in each call
-    assert copies_us(replace(lines, batch=9), {"a": 3.7e6}) > 9 / 8 * copies_us(large, {"a": 3.7e6}) + 300
+    assert copies_us(replace(lines, batch=9), ["a"]) > 9 / 8 * copies_us(large, ["a"]) + 300
     assert is_a_copied(replace(HALF, m=2**27 - 1, k=8), 1e6, 1e6)
     assert not is_a_copied(replace(HALF, m=2**27, k=8), 1e6, 1e6), "strides have 32 bits"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Literal
 
+from warp_tiles.gemm.copies import LOADING_THREADS, copies_us, unaligned_us
 from warp_tiles.gemm.hardware import (
     LANES,
     TENSOR_CORES_ARCH,
@@ -20,7 +21,6 @@ from warp_tiles.gemm.lane_kernel import LaneKernel
 from warp_tiles.gemm.main_loop import LoopAnswer, loop_question
 from warp_tiles.gemm.matmul_problem import (
     ALIGNED,
-    KEPT_BYTES,
     STRIDED,
     Candidate,
     DecidedBy,
@@ -126,14 +126,6 @@ RATES = {
 _PREFERENCE, _PREFERENCE_OVER_SLICES, _PREFERENCE_OF_COPIES, _LANE_PREFERENCE = 2.0, 1.5, 1.0, 1.1
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
-
-_COPY_US = 5.0  # of a copy's launch, on the GPU and on the host
-_COPIED = _TRANSPOSED = 3.7e6  # bytes that a copy reads or writes in 1 us
-_ALLOCATED = 0.9e6  # bytes of a workspace that is not kept, in 1 us
-# of threads that load 2, 4 or 8 bytes at a time, fitted to 90 loops on an H200 (not on record): the time of each, and
-# the threads of a multiprocessor that do not wait for each other
-_PIECE_US, _LOADING_THREADS = 0.049, 384
-_MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
 
 
 # ---- the choice
@@ -335,16 +327,11 @@ def _row_bytes(problem: MatmulProblem) -> tuple[int, int]:
     return ROW_BYTES if "a" in copies else a, ROW_BYTES if "b" in copies else b
 
 
-def _kernel_copies(problem: MatmulProblem) -> dict[Operand, float]:
-    """The operands that the kernel reads from copies, with the bytes that are read or written in 1 us."""
-    copies: dict[Operand, float] = {}
-    if problem.a_alignment < ALIGNED:
-        copies["a"] = _COPIED
-    if problem.b_alignment < ALIGNED:
-        copies["b"] = _COPIED
-    if transposed := _transposed(problem):
-        copies[transposed] = _TRANSPOSED
-    return copies
+def _kernel_copies(problem: MatmulProblem) -> list[Operand]:
+    """The operands that the kernel reads from copies."""
+    p, transposed = problem, _transposed(problem)
+    operands: tuple[tuple[Operand, int], ...] = ("a", p.a_alignment), ("b", p.b_alignment)
+    return [operand for operand, alignment in operands if alignment < ALIGNED or operand == transposed]
 
 
 def launch_candidate(
@@ -574,53 +561,14 @@ def _with_copies(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> Candidate
     if not sides:
         return loop
     steps_us = loop.time_us - loop_candidate(replace(problem, k=1), config, gpu).time_us
-    rounds = (loop.waves + loop.blocks * config.threads / _LOADING_THREADS) / 2
+    rounds = (loop.waves + loop.blocks * config.threads / LOADING_THREADS) / 2
     vectors = rounds * loop.steps * config.tile_k / (ALIGNED * config.threads)
     loaded_us = {operand: unaligned_us(problem, operand, steps_us, vectors * side) for operand, side in sides.items()}
 
     def added_us(copied: Sequence[Operand]) -> float:
         loaded = sum(loaded_us[operand] for operand in sides if operand not in copied)
-        return loaded + copies_us(problem, dict.fromkeys(copied, _COPIED))
+        return loaded + copies_us(problem, copied)
 
     copied = min((some for count in range(len(sides) + 1) for some in combinations(sides, count)), key=added_us)
     config = replace(config, copies_a="a" in copied, copies_b="b" in copied)
     return replace(loop, config=config, time_us=loop.time_us + added_us(copied))
-
-
-def unaligned_us(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> float:
-    """Estimated time that a loop takes longer for an operand whose lines are not aligned, and which is not copied.
-
-    Args:
-        steps_us: Estimated time of the product's loops with aligned operands, in microseconds.
-        vectors: Times 16 bytes of the operand that a thread loads, in all blocks that follow one another.
-    """
-    p, is_a = problem, operand == "a"
-    dtype, alignment = (p.a, p.a_alignment) if is_a else (p.b, p.b_alignment)
-    size, is_along_k = DTYPE_BYTES[dtype], not p.a_transposed if is_a else p.b_transposed
-    if size == 4 and not p.tf32 and is_along_k:  # always copied by single elements, to transpose tiles
-        return steps_us if alignment == STRIDED else 0.0
-    if alignment == STRIDED or size == 2 or p.tf32:
-        return vectors * ALIGNED / max(alignment, size) * _PIECE_US
-    return steps_us * {4: 0.15, 8: 0.3}[size]
-
-
-def copies_us(problem: MatmulProblem, rates: Mapping[Operand, float]) -> float:
-    """Estimated time of copies of operands, by the bytes that are read or written in 1 us."""
-    if any(_copy_bytes(problem, operand) >= _MOST_COPY_BYTES for operand in rates):
-        return math.inf
-    total_bytes, time_us = 0, 0.0
-    for operand, rate in rates.items():
-        is_shared = problem.a_shared if operand == "a" else problem.b_shared
-        matrices = 1 if is_shared else problem.batch * (1 + (problem.split_operand == operand))
-        total_bytes += matrices * _copy_bytes(problem, operand)
-        time_us += _COPY_US + 2 * matrices * _copy_bytes(problem, operand) / rate
-    return time_us + (total_bytes / _ALLOCATED if total_bytes > KEPT_BYTES else 0.0)
-
-
-def _copy_bytes(problem: MatmulProblem, operand: Operand) -> int:
-    """The size of a copy of a matrix, without gaps."""
-    p, is_a = problem, operand == "a"
-    lines, length = (p.m if is_a else p.n), p.k
-    if p.a_transposed if is_a else not p.b_transposed:
-        lines, length = length, lines
-    return lines * _ceil(length * DTYPE_BYTES[p.a if is_a else p.b], ALIGNED) * ALIGNED
