@@ -34,7 +34,7 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     assert shown["config"]["threads"] == kernel.threads
     assert shown["instruction"] == ("fma" if problem is SINGLE else "mma")
     assert shown["resident_blocks"] == kernel.resident_blocks
-    assert {(one.config.cluster_m, one.config.cluster_n) for one in candidates(problem, H200)} == {(1, 1)}
+    assert {(way.config.cluster_m, way.config.cluster_n) for way in candidates(problem, H200)} == {(1, 1)}
 
 
 @pytest.mark.parametrize(("problem", "change", "rejected"), [
@@ -51,9 +51,9 @@ def test_which_products_it_computes(problem: MatmulProblem, change: dict[str, An
 @pytest.mark.parametrize(("n", "c_alignment", "has_map"), [(64, 16, True), (66, 16, False), (64, 8, False)])
 def test_c_is_stored_in_vectors_if_its_rows_have_whole_ones(n: int, c_alignment: int, has_map: bool) -> None:
     problem = replace(SINGLE, n=n, c_alignment=c_alignment)
-    assert {one.kernel.has_map for one in candidates(problem, H200) if one.kernel} == {has_map}
+    assert {way.kernel.has_map for way in candidates(problem, H200) if way.kernel} == {has_map}
     double = replace(DOUBLE, n=n, c_alignment=c_alignment)
-    assert not any(one.kernel.has_map for one in candidates(double, H200) if one.kernel), "it has no vectors"
+    assert not any(way.kernel.has_map for way in candidates(double, H200) if way.kernel), "it has no vectors"
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)

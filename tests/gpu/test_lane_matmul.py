@@ -81,8 +81,8 @@ def test_bias_and_function(gpu: str) -> None:
     a, b, bias = integers(1, 200, 136), integers(2, 136, 328), integers(3, 328)
     x, y, z = on(a, wp.float32, gpu), on(b, wp.float32, gpu), on(bias, wp.float32, gpu)
     out = on(np.full((200, 328), np.nan), wp.float32, gpu)
-    found = by_kernel(x, y, out, (128, 128), bias=z, epilogue=shifted)
-    assert np.array_equal(found.numpy(), 2 * (a @ b + bias) + 1)
+    result = by_kernel(x, y, out, (128, 128), bias=z, epilogue=shifted)
+    assert np.array_equal(result.numpy(), 2 * (a @ b + bias) + 1)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
