@@ -1,6 +1,7 @@
 """Kernels that are a product of whole arrays, and kernels that are more or less than one."""
 
 from dataclasses import dataclass
+from typing import Any
 
 KERNEL = """
 @wp.kernel{options}
@@ -75,8 +76,7 @@ WHOLE = {
     "Warp's example": Whole(
         kernel(
             start=f"{START}\nM = A.shape[0]\nN = B.shape[1]\nK = A.shape[1]\ncount = int(K / 8)",
-            head="for k in range(0, count):",
-            loads=COUNTED,
+            head="for k in range(0, count):", loads=COUNTED,
         )
     ),
     "a size as argument": Whole(kernel(head="for k in range((n + 7) // 8):", loads=COUNTED)),
@@ -101,85 +101,15 @@ WHOLE = {
     "rounded to half": Whole(
         kernel(dtype="float16", result="float16", store=ROUNDED), dtype="float16", result="float16"
     ),
-}
+}  # fmt: skip
 
-# kernels that are no such product, with the reason in the plan
-OTHERS = {
-    "a start value": (kernel(start=START.replace("zeros", "ones")), "no_zeros_before"),
-    "an epilogue": (
-        kernel(store="d = wp.tile_map(wp.tanh, c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))"),
-        "more_than_store",
-    ),
-    "two stores": (kernel(store=f"{STORE}\n{STORE}"), "more_than_store"),
-    "alpha": (kernel(product="wp.tile_matmul(a, b, c, alpha=2.0)"), "has_factors"),
-    "a branch": (kernel(store=f"if n > 3:\n    {STORE}"), "has_branches"),
-    "a jump": (kernel(product=f"{PRODUCT}\nif k > n:\n    break"), "has_branches"),
-    "a jump in each iteration": (kernel(product=f"{PRODUCT}\nbreak"), "not_part_of_product"),
-    "two loops": (kernel(store=f"for unused in range(n):\n    {STORE}"), "other_loops"),
-    "a while loop": (
-        kernel(start=f"{START}\nk = int(0)", head="while k < n:", product=f"{PRODUCT}\nk += 8"),
-        "other_loops",
-    ),
-    "added twice": (
-        kernel(product="t = wp.tile_matmul(a, b)\nc += t\nc += t"), "not_part_of_product",
-    ),
-    "doubled": (kernel(product=f"{PRODUCT}\nc += c"), "not_part_of_product"),
-    "another tile added": (
-        kernel(start=f"{START}\nd = wp.tile_ones(shape=(32, 16), dtype=wp.float32)", product=f"{PRODUCT}\nc += d"),
-        "not_part_of_product",
-    ),
-    "a function with the name of tile_astype": (
-        kernel(
-            above=FUNCTION.format(head="tile_astype(t: Any)", result="wp.tile_map(wp.tanh, t)"),
-            store="d = tile_astype(c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))",
-        ),
-        "more_than_store",
-    ),
-    "a function with the name of max": (
-        kernel(above=FUNCTION.format(head="max(t: Any)", result="t + 8"), head="for k in range(0, max(n), 8):"),
-        "unknown_bounds",
-    ),
-    "a bound that a query changes": (
-        kernel(
-            start=f"{START}\nend = int(64)\nquery = wp.hash_grid_query(wp.uint64(0), wp.vec3(0.0), 1.0)\n"
-            "wp.hash_grid_query_next(query, end)",
-            head="for k in range(0, end, 8):",
-        ),
-        "unknown_bounds",
-    ),
-    "two products": (kernel(product=f"{PRODUCT}\n{PRODUCT}"), "loads_and_products"),
-    "A twice": (
-        kernel(
-            product="wp.tile_matmul(a, wp.tile_transpose(a), c)",
-            start="c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32)",
-            loads=(LOAD_A,), store="wp.tile_store(C, c, offset=(i * 32, j * 32))",
-        ),
-        "loads_and_products",
-    ),
-    "another order of K": (kernel(loads=(LOAD_A, LOAD_B.replace("(k", "(n - k"))), "several_offsets"),
-    "the same tiles in each iteration": (
-        kernel(loads=(LOAD_A.replace(", k)", ", i)"), LOAD_B.replace("(k", "(i"))), "several_offsets",
-    ),
-    "other rows": (kernel(loads=(LOAD_A.replace("i *", "j *"), LOAD_B)), "other_rows_loaded"),
-    "reversed tiles": (
-        kernel(
-            start=f"r = n - i\n{START}",
-            loads=(LOAD_A.replace("i *", "r *"), LOAD_B), store=STORE.replace("i *", "r *"),
-        ),
-        "tile_place",
-    ),
-    "a view": (
-        kernel(start=f"D = A\n{START}\nE = D[0:32]", loads=(LOAD_A.replace("A,", "E,"), LOAD_B)), "unknown_access"
-    ),
-    "an unknown bound": (
-        kernel(start=f"{START}\nlast = n\nif n > 100:\n    last = 100", head="for k in range(0, last, 8):"),
-        "has_branches",
-    ),
-    "a side effect": (kernel(product=f"{PRODUCT}\nwp.tile_atomic_add(C, a, offset=(0, 0))"), "not_part_of_product"),
-    "in a function": (
-        kernel(
-            head="if n < 0:", loads=("return",), product="pass", store=f"add(A, B, i, j, c)\n{STORE}",
-            above="""
+
+def other(code: str, **statements: Any) -> tuple[str, str]:
+    """A kernel that is no such product, and the code of the reason in its plan."""
+    return kernel(**statements), code
+
+
+ADD = """
 from typing import Any
 
 
@@ -190,8 +120,66 @@ def add(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), i: int
         b = wp.tile_load(B, shape=(8, 16), offset=(k, j * 16))
         wp.tile_matmul(a, b, c)
 
-""",
-        ),
-        "in_function",
+"""
+OTHERS = {
+    "a start value": other("no_zeros_before", start=START.replace("zeros", "ones")),
+    "an epilogue": other(
+        "more_than_store", store="d = wp.tile_map(wp.tanh, c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))"
+    ),
+    "two stores": other("more_than_store", store=f"{STORE}\n{STORE}"),
+    "alpha": other("has_factors", product="wp.tile_matmul(a, b, c, alpha=2.0)"),
+    "a branch": other("has_branches", store=f"if n > 3:\n    {STORE}"),
+    "a jump": other("has_branches", product=f"{PRODUCT}\nif k > n:\n    break"),
+    "a jump in each iteration": other("not_part_of_product", product=f"{PRODUCT}\nbreak"),
+    "two loops": other("other_loops", store=f"for unused in range(n):\n    {STORE}"),
+    "a while loop": other(
+        "other_loops", start=f"{START}\nk = int(0)", head="while k < n:", product=f"{PRODUCT}\nk += 8"
+    ),
+    "added twice": other("not_part_of_product", product="t = wp.tile_matmul(a, b)\nc += t\nc += t"),
+    "doubled": other("not_part_of_product", product=f"{PRODUCT}\nc += c"),
+    "another tile added": other(
+        "not_part_of_product",
+        start=f"{START}\nd = wp.tile_ones(shape=(32, 16), dtype=wp.float32)", product=f"{PRODUCT}\nc += d",
+    ),
+    "a function with the name of tile_astype": other(
+        "more_than_store", above=FUNCTION.format(head="tile_astype(t: Any)", result="wp.tile_map(wp.tanh, t)"),
+        store="d = tile_astype(c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))",
+    ),
+    "a function with the name of max": other(
+        "unknown_bounds",
+        above=FUNCTION.format(head="max(t: Any)", result="t + 8"), head="for k in range(0, max(n), 8):",
+    ),
+    "a bound that a query changes": other(
+        "unknown_bounds",
+        start=f"{START}\nend = int(64)\nquery = wp.hash_grid_query(wp.uint64(0), wp.vec3(0.0), 1.0)\n"
+        "wp.hash_grid_query_next(query, end)",
+        head="for k in range(0, end, 8):",
+    ),
+    "two products": other("loads_and_products", product=f"{PRODUCT}\n{PRODUCT}"),
+    "A twice": other(
+        "loads_and_products", product="wp.tile_matmul(a, wp.tile_transpose(a), c)",
+        start="c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32)",
+        loads=(LOAD_A,), store="wp.tile_store(C, c, offset=(i * 32, j * 32))",
+    ),
+    "another order of K": other("several_offsets", loads=(LOAD_A, LOAD_B.replace("(k", "(n - k"))),
+    "the same tiles in each iteration": other(
+        "several_offsets", loads=(LOAD_A.replace(", k)", ", i)"), LOAD_B.replace("(k", "(i"))
+    ),
+    "other rows": other("other_rows_loaded", loads=(LOAD_A.replace("i *", "j *"), LOAD_B)),
+    "reversed tiles": other(
+        "tile_place", start=f"r = n - i\n{START}",
+        loads=(LOAD_A.replace("i *", "r *"), LOAD_B), store=STORE.replace("i *", "r *"),
+    ),
+    "a view": other(
+        "unknown_access", start=f"D = A\n{START}\nE = D[0:32]", loads=(LOAD_A.replace("A,", "E,"), LOAD_B)
+    ),
+    "an unknown bound": other(
+        "has_branches",
+        start=f"{START}\nlast = n\nif n > 100:\n    last = 100", head="for k in range(0, last, 8):",
+    ),
+    "a side effect": other("not_part_of_product", product=f"{PRODUCT}\nwp.tile_atomic_add(C, a, offset=(0, 0))"),
+    "in a function": other(
+        "in_function", head="if n < 0:", loads=("return",), product="pass", store=f"add(A, B, i, j, c)\n{STORE}",
+        above=ADD,
     ),
 }  # fmt: skip
