@@ -149,7 +149,7 @@ def test_rows_that_begin_anywhere(dtype: str, tile: tuple[int, int], shape: tupl
     options = {"precision": "tf32"} if dtype == "tf32" else {}
     stored = TYPES.get(dtype, wp.float32)
     wide = on(np.full((*batch, m + 2, n + 3), 7.0), stored, gpu)
-    out = wide[..., 1:-1, 1:-2] if batch else wide[1:-1, 1:-2]
+    out = wide[:, 1:-1, 1:-2] if batch else wide[1:-1, 1:-2]
     expected = np.pad(values_of(on(a @ b, stored)), [*[(0, 0)] * len(batch), (1, 1), (1, 2)], constant_values=7.0)
     for first, second in itertools.product(("rows", "columns", "spread"), repeat=2):
         x, y = LAYOUTS[first](a, stored, gpu), LAYOUTS[second](b, stored, gpu)
