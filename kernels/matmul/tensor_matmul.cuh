@@ -223,10 +223,11 @@ template <class P> struct Chunks {
                 const int n = column(number) + box * P::COLUMNS + x, byte = x * int(sizeof(Out));
                 Out* to = from + n;
 #pragma unroll
-                for (int line = 0; line < P::BOX_ROWS; line += WARPS, to += WARPS * given.c_row)
+                for (int line = 0; line < P::BOX_ROWS; line += WARPS, to += WARPS * given.c_row) {
+                    const u32 at = memory(number, box) + P::vector_of_chunk(line + warp, byte / 16) + byte % 16;
                     if (first + line < given.m && n < given.n)
-                        *to = *static_cast<const Out*>(
-                            __cvta_shared_to_generic(memory(number, box) + P::vector_of_chunk(line + warp, byte / 16) + byte % 16));
+                        *to = *static_cast<const Out*>(__cvta_shared_to_generic(at));
+                }
             }
     }
 
