@@ -84,7 +84,8 @@ UNNEEDED = re.compile(
 CALLS = {
     "all lanes have read": REGISTERS,
     "store_elements": ANYWHERE,
-    "warpgroup_barrier(group); (4)": ANYWHERE,
+    "warpgroup_barrier(group); (2)": ANYWHERE,
+    "add_slices<": SLICED,
     **dict.fromkeys(("_to_blocks", "_at_block", "cluster_", "mbarrier_wait(ring.empty()"), CLUSTERED),
     "// while the tile": READING,
     "chunks.read_first()": SLICED,
@@ -136,7 +137,8 @@ SIZES: dict[TensorKernel, tuple[tuple[int, int, int], dict[str, Any]]] = {
 def mutants() -> Iterator[tuple[TensorKernel, str, str]]:
     """Yields each kernel as it is, and for each call of the header one that has it, without the call."""
     yield from ((kernel, "", TEXT) for kernel in SIZES)
-    of_slices = range(TEXT.index("add_slices("), TEXT.index("// ---- the epilogue"))
+    start = TEXT.index("add_slices(")
+    of_slices = range(start, TEXT.index("\n}\n", start))
     start = TEXT.index("if constexpr (P::IN_REGISTERS)", TEXT.index("multiply_tiles("))
     of_registers = range(start, TEXT.index("            } else {\n                mbarrier_wait(ring.full()", start))
     for name, old, new in changes(TEXT):
