@@ -42,7 +42,7 @@ from benchmarks.machine import torch_with_warp
 from benchmarks.runner import geometric_mean
 from warp_tiles.array_products.prepared import BUCKET, key_of
 from warp_tiles.compile.sources import kernels_folder
-from warp_tiles.gemm import lane_kernel, tensor_kernel
+from warp_tiles.gemm import tensor_kernel
 from warp_tiles.gemm.matmul import RATES, Rates, candidates, choose_matmul, loop_candidate, rates_name
 from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType
@@ -83,8 +83,7 @@ def sources() -> list[Path]:
     """The files with the loops and the kernel that are measured."""
     from warp_tiles.array_products import kernels
 
-    python = (Path(kernels.__file__), Path(tensor_kernel.__file__), Path(lane_kernel.__file__))
-    return [*python, *sorted((kernels_folder() / "matmul").glob("*.cuh"))]
+    return [Path(kernels.__file__), Path(tensor_kernel.__file__), *sorted((kernels_folder() / "matmul").glob("*.cuh"))]
 
 
 def considered(problem: MatmulProblem, gpu: Gpu, most: int = MEASURED) -> list[MatmulConfig]:

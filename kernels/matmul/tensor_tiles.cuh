@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What matmul's kernels (tensor_matmul.cuh, lane_matmul.cuh) have in common: constants and arguments, the shared memory of a block, the
-// order of the tiles, and the addition of slices of K.
+// The constants and arguments of matmul's kernel (tensor_matmul.cuh), the shared memory of a block, and the order of the tiles.
 #pragma once
 
-#include "arch/convert.cuh"
 #include "arch/memory.cuh"
 #include "arch/types.cuh"
 
@@ -38,11 +36,10 @@ struct Arguments {
     const float* factor;        // of alpha; null for 1
     const void* bias;           // read if the configuration has one
     long long bias_step;        // distance in elements
-    void* sums;                 // of all slices, in the accumulators' type; not read without slices
+    f32* sums;                  // of all slices; not read without slices
     int* arrived;               // the slices of each tile that are complete; zero before and after a launch
     void* c;                    // read where C has no map
     long long c_row, c_matrix;  // distances in elements
-    double alpha_64, beta_64;   // of products of float64
 };
 
 // The element types of A and B, of C and of the bias (void without one), a class whose of() is applied to each element of C (void
@@ -177,50 +174,5 @@ template <class P> struct Tiles {
         return found;
     }
 };
-
-// Adds the sums of a tile's slices in order. Returns false if another block adds them, because it is later. Each of THREADS threads, which
-// barrier() waits for, has COUNT vectors of 16 bytes of sums; `flag` is an int in shared memory. The counter follows threadFenceReduction of
-// the CUDA samples.
-template <class T, int THREADS_, int COUNT, class Vectors, class Barrier>
-WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const Tile& tile, u32 flag, const Barrier& barrier)
-{
-    constexpr int WIDTH = 16 / int(sizeof(T)), PASS = THREADS_ * WIDTH, SLICE = COUNT * PASS;
-    const int thread = threadIdx.x % THREADS_;
-    T* const sums = static_cast<T*>(given.sums) + static_cast<long long>(tile.split) * given.slices * SLICE + WIDTH * thread;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-        const T* const own = vector(i);
-        Vector<T, WIDTH> stored;
-#pragma unroll
-        for (int j = 0; j < WIDTH; ++j)
-            stored.at[j] = own[j];
-        store(sums + tile.slice * SLICE + i * PASS, stored);
-    }
-    barrier();
-    int* const is_last = static_cast<int*>(__cvta_shared_to_generic(flag));
-    if (thread == 0) {
-        __threadfence();  // releases the sums of the others
-        *is_last = atomicAdd(given.arrived + tile.split, 1) == given.slices - 1;
-        if (*is_last)
-            atomicExch(given.arrived + tile.split, 0);
-        __threadfence();  // acquires the sums of other blocks
-    }
-    barrier();
-    if (!*is_last)
-        return false;
-    for (int slice = 0; slice < given.slices; ++slice)
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            T* const own = vector(i);
-            const auto loaded = load<WIDTH>(sums + slice * SLICE + i * PASS);
-#pragma unroll
-            for (int j = 0; j < WIDTH; ++j)
-                own[j] = slice == 0 ? loaded.at[j] : own[j] + loaded.at[j];
-        }
-    return true;
-}
-
-// An element of an array as a float
-template <class T> WT_DEVICE f32 element(const void* array, long long index) { return Convert<f32, T>::of(static_cast<const T*>(array)[index]); }
 
 }  // namespace wt_matmul

@@ -16,7 +16,7 @@ WITHOUT_REMEDY = {
     "double_buffers_asked", "next_stage_leaves_fewer_blocks", "measured", "no_function", "new_c", "new_tile", "used",
     "moving_view", "writes_array", "unknown_effects", "works_on_tile", "as_forward", "shapes", "blocks_do_not_cover",
     "steps_do_not_cover", "little_work", "unsuitable_arguments", "capturing", "loop_configured", "loop_faster",
-    "loop_asked", "gpu_without_wgmma", "kernel_dtypes", "kernel_epilogue", "no_products", "kernel_sums",
+    "loop_asked", "gpu_without_wgmma", "kernel_dtypes", "no_products", "kernel_sums",
     "kernel_alignment", "kernel_copies", "kernel_side", "not_enabled", "stages_forbidden", "others_keep_accumulators",
 }  # fmt: skip
 

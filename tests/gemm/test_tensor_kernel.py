@@ -53,7 +53,7 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     ({}, 80, Rejected("gpu_without_wgmma")),
     ({}, 100, Rejected("gpu_without_wgmma")),
     ({"a": "float32", "b": "float32"}, 90, Rejected("kernel_dtypes", ("float32",))),
-    ({"a": "float64", "b": "float64"}, 90, Rejected("kernel_dtypes", ("float64",))),
+    ({"a": "float64", "b": "float64", "out": "float64"}, 90, Rejected("kernel_dtypes", ("float64",))),
     ({"k": 0}, 90, Rejected("no_products")),
     ({"summed": True}, 90, Rejected("kernel_sums")),
     ({"split_operand": "a"}, 90, Rejected("kernel_sums")),

@@ -13,9 +13,8 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.compile import sources
 from warp_tiles.gemm.choose import choose
-from warp_tiles.gemm.lane_kernel import LaneKernel
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision
-from warp_tiles.gemm.tensor_kernel import TensorKernel
+from warp_tiles.gemm.tensor_kernel import HEADER
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import NvrtcProvider
 from warp_tiles.providers.cublasdx import CublasdxProvider
@@ -221,6 +220,6 @@ def unchecked() -> tuple[str, ...]:
     found = [path for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES]
     providers = (provider(store) for provider in {check.provider for check in all_checks()})
     compiled = {Path(path).resolve() for provider in providers for path in store.closure(provider.source()).values()}
-    for header in (REVERSED_HEADER, SOLVER_HEADER, TensorKernel.header, LaneKernel.header):
+    for header in (REVERSED_HEADER, SOLVER_HEADER, HEADER):
         compiled.update(path.resolve() for path in sources.include_closure(top / header, [top]).values())
     return tuple(sorted(path.relative_to(top).as_posix() for path in found if path not in compiled))

@@ -18,7 +18,7 @@ from warp_tiles.array_products.workspace import workspace
 from warp_tiles.gemm.hardware import WGMMA_ARCH
 from warp_tiles.gemm.matmul_problem import ALIGNED, Candidate, MatmulPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, TensorKernel
+from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, THREADS, TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.util import driver
 from warp_tiles.util.warn import warn_once
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _MOST_MAPS = 64  # of the arrays of one product
 _MAP_ALIGNMENT = 64
 _FUNCTION_THREADS = 256  # of the kernel for which a function is generated; it is not launched
-# enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE; swizzling, by the bytes of a row
-_TYPES: dict[str, int] = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
-_SWIZZLES = {0: 0, 64: 2, 128: 3}
+# enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE; swizzling, by the bytes of a box's row
+_TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
+_SWIZZLES = {64: 2, 128: 3}
 
 
 class _Arguments(ctypes.Structure):
@@ -44,7 +44,6 @@ class _Arguments(ctypes.Structure):
         ("arrived", ctypes.c_void_p),
         ("c", ctypes.c_void_p),
         *((name, ctypes.c_longlong) for name in ("c_row", "c_matrix")),
-        *((name, ctypes.c_double) for name in ("alpha_64", "beta_64")),
     )
 
 
@@ -94,8 +93,7 @@ class TensorMatmul:
         self._mapped = {*range(len(self._views))} - {number for number, *_ in self._copies}  # by their own addresses
         self._maps: dict[tuple[int, ...], tuple[Any, ...]] = {}
         self._given = _arguments(call, plan.chosen)
-        resident = self._native.clusters if kernel.is_persistent else slices.items
-        self._blocks = min(slices.items, resident) * kernel.cluster
+        self._blocks = min(slices.items, self._native.clusters) * kernel.cluster  # each computes several items
         self._counters, self._workspace_bytes = slices.split * kernel.cluster, size_bytes
 
     def is_current(self) -> bool:
@@ -113,7 +111,6 @@ class TensorMatmul:
             with self._lock:
                 given = self._given
                 given.alpha, given.beta, given.bias, given.factor, given.c = alpha, beta, bias, factor, out
-                given.alpha_64, given.beta_64 = alpha, beta
                 if not self._workspace_bytes:
                     is_launched = self._launch(pointers)
                 else:
@@ -143,8 +140,7 @@ class TensorMatmul:
     def _encoded(self, pointers: tuple[int, ...]) -> tuple[Any, ...] | None:
         """The addresses of the parameters and the maps of these arrays; None if the driver refuses a map."""
         with wp.ScopedDevice(self.device):  # a new thread has no context
-            arguments = zip(self._views, pointers, self._kernel.boxes, self._kernel.swizzles)
-            maps = [TensorMap.of(*of_array) for of_array in arguments]
+            maps = [TensorMap.of(*arguments) for arguments in zip(self._views, pointers, self._kernel.boxes)]
         if any(tensor_map is None for tensor_map in maps):
             warn_of_loop(self.plan, f"the driver refuses a tensor map of its arrays on {self.device}")
             return None
@@ -179,7 +175,7 @@ def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | N
     hooks = installed()
     assert hooks is not None  # else the plan has no kernel
     code = cubin_of(hooks.engine, kernel, current(), function)
-    return NativeKernel(wp.get_device(alias), code, kernel.name, kernel.threads, kernel.shared_bytes, kernel.cluster)
+    return NativeKernel(wp.get_device(alias), code, kernel.name, THREADS, kernel.shared_bytes, kernel.cluster)
 
 
 def _arguments(call: MatmulCall, launch: Candidate) -> _Arguments:
@@ -198,10 +194,10 @@ class TensorMap(ctypes.Structure):
     _fields_ = (("words", ctypes.c_uint64 * 16),)
 
     @classmethod
-    def of(cls, view: View, pointer: int, box: tuple[int, int], swizzle: int) -> TensorMap | None:
+    def of(cls, view: View, pointer: int, box: tuple[int, int]) -> TensorMap | None:
         """The driver's map of a view whose rows are contiguous; None if the driver refuses it.
 
-        A copy has ``box`` elements: along a row, and rows. The vectors of rows of ``swizzle`` bytes are permuted.
+        A copy has ``box`` elements: along a row, and rows.
         """
         batch, lines, length = view.shape
         far, between, size = *view.strides[:2], DTYPE_BYTES[view.dtype]
@@ -221,7 +217,7 @@ class TensorMap(ctypes.Structure):
             (ctypes.c_uint32 * 3)(*box, 1),
             (ctypes.c_uint32 * 3)(1, 1, 1),
             0,  # no interleaving
-            _SWIZZLES[swizzle],
+            _SWIZZLES[box[0] * size],
             2,  # fetches of 128 bytes into the L2 cache
             0,  # zeros outside of the tensor
         )

@@ -11,7 +11,7 @@ from warp_tiles.compile.module import ModuleSource, module_flags
 from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.sources import DeviceSource, kernels_folder
 from warp_tiles.errors import LockedError
-from warp_tiles.gemm.tensor_kernel import TARGET, TensorKernel
+from warp_tiles.gemm.tensor_kernel import HEADER, TARGET, TensorKernel
 from warp_tiles.store import MODULE
 from warp_tiles.store.key import CacheKey
 
@@ -42,7 +42,7 @@ def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings, function:
     context = engine.build_context(resolved)
     folder = kernels_folder()
     toolchain = context.toolchain()
-    covered = {"headers": context.store.source_digest(DeviceSource(folder / kernel.header, folder, (folder,)))}
+    covered = {"headers": context.store.source_digest(DeviceSource(folder / HEADER, folder, (folder,)))}
     compile_flags: tuple[str, ...] = _FLAGS
     folders: tuple[str, ...] = (str(folder),)
     if function is None:

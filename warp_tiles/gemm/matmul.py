@@ -17,7 +17,6 @@ from warp_tiles.gemm.hardware import (
     resident_blocks,
     static_shared_bytes,
 )
-from warp_tiles.gemm.lane_kernel import LaneKernel
 from warp_tiles.gemm.main_loop import LoopAnswer, loop_question
 from warp_tiles.gemm.matmul_problem import (
     ALIGNED,
@@ -37,9 +36,15 @@ from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, Pipeline
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, dense_operand
 from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 from warp_tiles.gemm.tensor_kernel import (
+    MOST_SLICES,
+    MOST_SUMS,
+    REGISTER_TILES,
+    REGISTERS,
     ROW_BYTES,
     STEPS_OF_SLICE,
+    THREADS,
     TILE_PARTS,
+    TILES,
     Slices,
     TensorKernel,
     clusters,
@@ -50,7 +55,6 @@ from warp_tiles.gemm.tensor_kernel import (
 
 # ---- constants of architectures and types
 
-_LANE_KINDS = "float32", "float64"  # whose kernel has no wgmma
 _KERNEL_SIDE = 33  # rows and columns of C, at least, for the kernel with tensor copies: half a tile
 _GROUP_ROWS = 1024  # of C that consecutive blocks share
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
@@ -121,9 +125,9 @@ RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-# for the kernel with tensor copies (tune_matmul.py --fit), also beside a loop with more slices, with copies of
-# operands, and for float32 and float64 (docs/experiments.md)
-_PREFERENCE, _PREFERENCE_OVER_SLICES, _PREFERENCE_OF_COPIES, _LANE_PREFERENCE = 2.0, 1.5, 1.0, 1.1
+# for the kernel with tensor copies (tune_matmul.py --fit), also beside a loop with more slices, and with copies of
+# operands (docs/experiments.md)
+_PREFERENCE, _PREFERENCE_OVER_SLICES, _PREFERENCE_OF_COPIES = 2.0, 1.5, 1.0
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 
@@ -208,13 +212,10 @@ def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverri
     p = problem
     refuse(accepted(pipeline) is not None, "loop_asked")
     refuse(not has_wgmma(arch), "gpu_without_wgmma")
-    is_lane = p.kind in _LANE_KINDS
-    refuse(p.b != p.a or (is_lane and p.out != p.a), "kernel_dtypes", p.kind)
-    refuse(p.kind == "float64" and (p.bias is not None or p.has_function), "kernel_epilogue")
+    refuse(p.kind not in ("float16", "tf32") or p.b != p.a, "kernel_dtypes", p.kind)
     refuse(p.k == 0, "no_products")
     refuse(p.summed or p.split_operand is not None, "kernel_sums")
-    reads_by_copies = p.has_beta and not is_lane
-    refuse(p.c_alignment == STRIDED or (reads_by_copies and p.c_alignment < ALIGNED), "kernel_alignment")
+    refuse(p.c_alignment == STRIDED or (p.has_beta and p.c_alignment < ALIGNED), "kernel_alignment")
     refuse(copies_us(p, _kernel_copies(p)) == math.inf, "kernel_copies")
     refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
 
@@ -231,9 +232,7 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
         return min(launches, key=lambda launch: (*_distance(launch.config, measured), launch.time_us))
     best = min(launches, key=lambda launch: launch.time_us)
     factor = _PREFERENCE if loop.config.split_k <= best.config.split_k else _PREFERENCE_OVER_SLICES
-    if isinstance(best.kernel, LaneKernel):
-        factor = _LANE_PREFERENCE
-    elif problem.has_wgmma(gpu.arch) and _kernel_copies(problem):
+    if problem.has_wgmma(gpu.arch) and _kernel_copies(problem):
         factor = _PREFERENCE_OF_COPIES
     refuse(factor * loop.time_us < best.time_us, "loop_faster", factor)
     return best
@@ -301,23 +300,21 @@ def candidates(problem: MatmulProblem, gpu: Gpu) -> tuple[Candidate, ...]:
 def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
     """All launches of the kernel with tensor copies. The last tiles, if too few for all multiprocessors, get slices."""
     kernel = _kernel(problem, (0, 0))
-    for lines, cluster in product(kernel.tiles, _clusters(problem)):
+    for lines, cluster in product(REGISTER_TILES if kernel.in_registers else TILES, _clusters(problem)):
         tile = lines[::-1] if kernel.computes_transpose else lines
-        kernel = _kernel(problem, tile, False, cluster)
         is_useful = all(size > side - part for size, side, part in zip((problem.m, problem.n), tile, TILE_PARTS))
-        if not is_useful or (problem.has_function and not kernel.has_registers):
+        if not is_useful or (problem.has_function and math.prod(tile) > MOST_SUMS):
             continue
         yield (whole := launch_candidate(problem, tile, 1, gpu, cluster))
-        resident = resident_clusters(gpu.multiprocessors, kernel)
+        resident = resident_clusters(gpu.multiprocessors, math.prod(cluster))
         rest, steps = whole.slices.whole % resident, _ceil(problem.k, whole.config.tile_k)
-        if rest and kernel.has_registers:
-            most = min(kernel.most_slices, kernel.slice_waves * resident // rest, steps // STEPS_OF_SLICE)
-            for count in range(2, most + 1):
+        if rest and math.prod(tile) <= MOST_SUMS:
+            for count in range(2, min(MOST_SLICES, resident // rest, steps // STEPS_OF_SLICE) + 1):
                 yield launch_candidate(problem, tile, count, gpu, cluster)
 
 
 def _clusters(problem: MatmulProblem) -> Sequence[tuple[int, int]]:
-    return ((1, 1),) if problem.kind in _LANE_KINDS else clusters(*_row_bytes(problem))
+    return clusters(*_row_bytes(problem))
 
 
 def _row_bytes(problem: MatmulProblem) -> tuple[int, int]:
@@ -348,7 +345,7 @@ def launch_candidate(
     config = MatmulConfig(
         *tile,
         kernel.tile_k,
-        kernel.threads,
+        THREADS,
         slices,
         _group(p, rows),
         cluster_m=cluster[0],
@@ -358,15 +355,11 @@ def launch_candidate(
         copies_b="b" in copies,
     )
     tiles = p.batch * _ceil(p.m, rows) * _ceil(p.n, columns)
-    rest = tiles % resident_clusters(gpu.multiprocessors, kernel) if is_split else 0
+    rest = tiles % resident_clusters(gpu.multiprocessors, kernel.cluster) if is_split else 0
     work = Slices(tiles - rest, rest, slices)
-    if isinstance(kernel, LaneKernel):
-        time_us = kernel.launch_us(work, p.k, p.array_bytes, gpu.multiprocessors)
-    else:
-        time_us = launch_us(kernel, work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors)
+    time_us = launch_us(kernel, work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors)
     time_us += copies_us(p, copies)
-    memory = kernel.shared_bytes, kernel.registers, kernel.resident_blocks
-    return Candidate(config, time_us, *memory, kernel=kernel, slices=work)
+    return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)
 
 
 def _transposed(problem: MatmulProblem) -> Operand | None:
@@ -379,9 +372,9 @@ def _kernel(
 ) -> TensorKernel:
     p, copied = problem, _transposed(problem)
     along_m, along_n = p.a_transposed and copied != "a", not p.b_transposed and copied != "b"
-    return (LaneKernel if p.kind in _LANE_KINDS else TensorKernel)(
+    return TensorKernel(
         *(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, has_slices, *cluster),
-        has_map=p.c_alignment == ALIGNED and (p.kind not in _LANE_KINDS or (p.kind == "float32" and p.n % 4 == 0)),
+        has_map=p.c_alignment == ALIGNED,
     )
 
 
