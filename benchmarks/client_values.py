@@ -88,7 +88,8 @@ def clients() -> dict[str, str]:
         rates = "; ".join(steps(found[side]) for side in ("warp", "tiles"))
         return [title, f"{worlds:,}", rates, f"{row['compared']['steps_to_warp']['tiles']:.2f}"]
 
-    humanoid, inverse = (first_steps(at("client_speed/rows"))[STARTS[f"starts {name}"]] for name in ("humanoid", "ik"))
+    humanoid = cold_seconds(at("client_speed/wheel humanoid"))
+    inverse = first_steps(at("client_speed/rows"))[STARTS["starts ik"]]
     return {
         "clients": table(
             ["client", "modules; with functions", "LTO-IR builds by Warp: without, with warp_tiles",

@@ -13,6 +13,7 @@ from tests.array_products.cases import CPU, LAYOUTS, integers, on, square, trans
 from tests.nightly import some
 from warp_tiles.array_products.call import MatmulCall, View, aligned_view, contiguous, view_of
 from warp_tiles.array_products.checks import checked
+from warp_tiles.array_products.elementwise import padding_kernel
 from warp_tiles.array_products.prepared import padded_copy, prepare, transposed_copy
 from warp_tiles.gemm.matmul_problem import MatmulConfig
 
@@ -64,6 +65,20 @@ def test_a_copy_has_aligned_lines_and_the_same_elements(
     strides = copy.view.strides if len(shape) == 3 else copy.view.strides[1:]
     found = wp.array(ptr=memory.ptr, dtype=TYPES[dtype], shape=shape, strides=strides, device=CPU)
     assert np.array_equal(values_of(wp.clone(found)), values)
+
+
+def test_both_parts_of_a_split_operand_are_aligned_to_the_words_that_a_copy_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = []
+
+    def kernel(dtype: Any, word_bytes: int) -> Any:
+        words.append(word_bytes)
+        return padding_kernel(dtype, word_bytes)
+
+    monkeypatch.setattr("warp_tiles.array_products.prepared.padding_kernel", kernel)
+    padded_copy(View("bfloat16", (1, 1, 4099), (8198, 8198, 2)), 2, wp.get_device(CPU))
+    assert words == [2], "the second part begins 8,198 bytes after the first"
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns", "spread"])

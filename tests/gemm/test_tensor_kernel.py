@@ -61,6 +61,7 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     ({"c_alignment": 8, "has_beta": True}, 90, Rejected("kernel_alignment")),
     ({"a_alignment": 2, "m": 1 << 18}, 90, Rejected("kernel_copies")),
     ({"b_alignment": 0, "n": 1 << 18}, 90, Rejected("kernel_copies")),
+    ({"a_alignment": 2, "m": 14_900_000, "k": 65}, 90, Rejected("kernel_copies")),  # by lines of 128 bytes
     ({"m": 16}, 90, Rejected("kernel_side", (33,))),
 ], ids=str)  # fmt: skip
 def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, rejected: Rejected) -> None:
@@ -97,7 +98,7 @@ def test_a_copy_along_k_pays_for_large_products() -> None:
     problem = replace(TF32, a_transposed=True, b_transposed=False)
     assert choose_matmul(problem, H200).chosen.kernel
     small = choose_matmul(replace(problem, m=512, n=512, k=512), H200)
-    assert small.rejection == Rejected("loop_faster", (2.0,))
+    assert small.rejection == Rejected("loop_faster", ("2",))
     batch = replace(problem, m=1024, n=1024, k=1024, batch=16)
     shared, own = (launches_of(replace(batch, a_shared=is_shared))[0].time_us for is_shared in (True, False))
     assert own - shared > 15 * 2 * 4 * 1024**2 / 3.7e6, "and the memory of the others"
@@ -108,7 +109,7 @@ def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
     assert kernel_rejection(HALF, 90, AUTO) == Rejected("loop_asked")
     deep = replace(HALF, m=64, n=64, k=1 << 18)  # a loop has up to 64 slices of K
     plan = choose_matmul(deep, H200)
-    assert plan.rejection == Rejected("loop_faster", (1.5,))
+    assert plan.rejection == Rejected("loop_faster", ("1.5",))
     assert plan.config.split_k > 8
 
 
@@ -167,6 +168,12 @@ def test_a_record_of_the_kernel_does_not_serve_other_products(change: dict[str, 
     found = choose_matmul(problem, H200, records, pipeline=pipeline)
     assert replace(found.config, copies_a=False) == loop
     assert found.decided_by == ("setting" if pipeline is AUTO else "record")
+
+
+@pytest.mark.parametrize("change", [{"a_alignment": 2}, {"b_alignment": 8}, {"c_alignment": 4}], ids=str)
+def test_a_record_of_aligned_rows_does_not_decide_about_others(change: dict[str, Any]) -> None:
+    problem = replace(SKINNY, **change)
+    assert choose_matmul(problem, H200, {problem.bucket: MeasuredConfigs(KERNEL)}).decided_by == "heuristic"
 
 
 @pytest.mark.parametrize(("k", "has_kernel"), [(1024, True), (1 << 18, False)])

@@ -501,7 +501,7 @@ def test_a_start_list_does_not_compile_what_a_package_has(
             wp.get_module(name).execs.clear()
         with warp_tiles.enabled(start=tmp_path / "start.json"):
             assert program.load() == BOTH
-            listed = "not asked: its start list lacks it, and names functions, which the generation finds"
+            listed = "not asked: it comes from a wheel, and only the generation tells a start list its functions"
             assert program.start_keys() == {CLIENT: "found", f"{CLIENT}.tiles": listed}
             start = installed().program_start
             assert start is not None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
-_NO_KEY = "its code names a value that no key covers"
+_NO_KEY = "no key covers it: its code names a value of an unknown type, or a compiler, linker or header is missing"
 
 
 class ModuleLookups:
@@ -108,7 +108,8 @@ class ModuleLookups:
                 return start if resolved.keeps_modules else None, _NO_KEY if key is None else ""
             # what is compiled ahead, and what a start list has, names functions, which only the generation knows
             if ahead or (listener is not None and listener.listed_as(start.content_key) is None):
-                return None, "its start list lacks it, and names functions, which the generation finds"
+                origin = "it comes from a wheel" if start.package else "its start list lacks it"
+                return None, f"{origin}, and only the generation tells a start list its functions"
             return start, ""
         if (resolved := self.settings(module, options)) is None:
             return None, reason

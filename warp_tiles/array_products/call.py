@@ -175,8 +175,8 @@ class MatmulCall:
             self.summed,
             self.split_operand,
             self.has_beta,
-            _alignment(self.a, self.split_operand == "a"),
-            _alignment(self.b, self.split_operand == "b"),
+            operand_alignment(self.a, self.split_operand == "a"),
+            operand_alignment(self.b, self.split_operand == "b"),
             batch > 1 and self.a.strides[0] == 0,
             batch > 1 and self.b.strides[0] == 0,
             bias=None if self.bias is None else self.bias.dtype,
@@ -185,7 +185,7 @@ class MatmulCall:
         )
 
 
-def _alignment(view: View, is_split: bool) -> int:
+def operand_alignment(view: View, is_split: bool) -> int:
     """The alignment of an operand's lines, also of those of the second part."""
     return math.gcd(view.line_alignment, view.strides[0]) if is_split and view.line_alignment else view.line_alignment
 

@@ -96,7 +96,8 @@ def _devices(
 
 def _listed() -> Iterator[SolveProblem]:
     """Small matrices in batches around those from which a thread computes each, and larger ones with and without a
-    choice: 32 and 64 rows have one form, in which a block runs ``tile_cholesky`` and the triangular solves."""
+    choice: 32 and 64 rows have one form, in which a block runs ``tile_cholesky`` and the triangular solves; 512 rows,
+    and 192 of float64, have tiles alone."""
     dtypes: tuple[DType, ...] = ("float32", "float64")
     small = [(n, least // part) for n, least in ((4, 4_096), (8, 16_384), (16, 65_536)) for part in (16, 4, 1)]
     for n, batch in (*small, (32, 1024), (64, 1024), (128, 1), (128, 64), (192, 64), (512, 1)):

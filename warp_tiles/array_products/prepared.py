@@ -13,7 +13,7 @@ import warp as wp
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning, note_product
 from warp_tiles._warp.launch import pack_launch
-from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous
+from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous, operand_alignment
 from warp_tiles.array_products.elementwise import (
     TRANSPOSED_LENGTH,
     TRANSPOSED_LINES,
@@ -398,7 +398,7 @@ def padded_copy(view: View, parts: int, device: Any, alignment: int = ALIGNED) -
     count = parts * batch if source.strides[0] else 1
     arrays = [layout(replace(stored, shape=(count, *stored.shape[1:]))) for stored in (source, result)]
     dim = (count, lines, -(-source.shape[2] * DTYPE_BYTES[view.dtype] // ALIGNED))
-    word = view.line_alignment or DTYPE_BYTES[view.dtype]
+    word = operand_alignment(view, parts > 1) or DTYPE_BYTES[view.dtype]
     launch = packed(padding_kernel(view.dtype, min(word, _MOST_WORD)), [], arrays, dim, device)
     return PaddedCopy(padded, count * lines * result.strides[1], launch)
 

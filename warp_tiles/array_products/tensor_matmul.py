@@ -50,14 +50,15 @@ class _Arguments(ctypes.Structure):
 class TensorMatmul:
     """A product on a device that is repeated with other memory. Thread-safe. It keeps no array alive.
 
-    Arrays that begin at other multiples than of 16 bytes, and captures that Warp saves, get the loop of a Warp kernel.
+    Arrays that the kernel reads or writes by tensor maps and that do not begin at multiples of 16 bytes, and captures
+    that Warp saves, get the loop of a Warp kernel.
 
     Args:
         call: The canonical call.
         plan: Its plan, which has a kernel.
         is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
         loop: Prepares the loop, a :class:`.prepared.PreparedMatmul`. It is called once, if it is needed.
-        copies: Copies of operands along K, each with 0 for A or 1 for B; see :func:`.prepared.transposed_copies`.
+        copies: Copies of operands, each with 0 for A or 1 for B; see :func:`.prepared.kernel_copies`.
     """
 
     def __init__(

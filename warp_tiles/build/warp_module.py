@@ -200,9 +200,12 @@ class WarpModuleBuild:
                     else:
                         by_warp = self._compile(request, call)
                     if keeps and (not by_warp or call.source.name == self._program):
-                        output = cached or replace(wanted, binary=call.output.read_bytes())
+                        if lease.found is not None and cached is not None:
+                            payload = lease.found.payload
+                        else:
+                            payload = replace(wanted, binary=call.output.read_bytes()).pack()
                         # a module that is found without generation has no link inputs
-                        self._keep(output.pack(), key, lease, now_s() - started, binds=not call.inputs)
+                        self._keep(payload, key, lease, now_s() - started, binds=not call.inputs)
         if (program_start := self._engine.program_start) is not None and not (call.inputs or request.fatbins):
             start = StartModule.of(self.plan.name, self.plan.block_dim, request, self.meta, None)
             program_start.note(start, key.digest)

@@ -34,23 +34,35 @@ def unaligned_us(problem: MatmulProblem, operand: Operand, steps_us: float, vect
     return steps_us * {4: 0.15, 8: 0.3}[size]
 
 
-def copies_us(problem: MatmulProblem, operands: Collection[Operand]) -> float:
-    """Estimated time of copies of operands; infinity if a matrix is too large for one."""
-    if any(_copy_bytes(problem, operand) >= _MOST_COPY_BYTES for operand in operands):
-        return math.inf
-    total_bytes = 0
+def copies_us(
+    problem: MatmulProblem,
+    operands: Collection[Operand],
+    line_bytes: int = ALIGNED,
+    transposed: Operand | None = None,
+) -> float:
+    """Estimated time of copies of operands; infinity if a matrix is too large for one.
+
+    Args:
+        line_bytes: Lines of a copy begin at multiples of it. The gaps are neither read nor written.
+        transposed: The operand whose copy has its columns as lines, along K.
+    """
+    moved_bytes = memory_bytes = 0
     for operand in operands:
+        copy_bytes = _copy_bytes(problem, operand, line_bytes, operand == transposed)
+        if copy_bytes >= _MOST_COPY_BYTES:
+            return math.inf
         is_shared = problem.a_shared if operand == "a" else problem.b_shared
         matrices = 1 if is_shared else problem.batch * (1 + (problem.split_operand == operand))
-        total_bytes += matrices * _copy_bytes(problem, operand)
-    allocated_us = total_bytes / _ALLOCATED if total_bytes > KEPT_BYTES else 0.0
-    return len(operands) * _COPY_US + 2 * total_bytes / _COPIED + allocated_us
+        moved_bytes += matrices * _copy_bytes(problem, operand, ALIGNED, operand == transposed)
+        memory_bytes += matrices * copy_bytes
+    allocated_us = memory_bytes / _ALLOCATED if memory_bytes > KEPT_BYTES else 0.0
+    return len(operands) * _COPY_US + 2 * moved_bytes / _COPIED + allocated_us
 
 
-def _copy_bytes(problem: MatmulProblem, operand: Operand) -> int:
-    """The size of a copy of a matrix, without gaps."""
+def _copy_bytes(problem: MatmulProblem, operand: Operand, line_bytes: int, is_transposed: bool) -> int:
+    """The size of a copy of a matrix."""
     p, is_a = problem, operand == "a"
     lines, length = (p.m if is_a else p.n), p.k
-    if p.a_transposed if is_a else not p.b_transposed:
+    if not is_transposed and (p.a_transposed if is_a else not p.b_transposed):
         lines, length = length, lines
-    return lines * -(-length * DTYPE_BYTES[p.a if is_a else p.b] // ALIGNED) * ALIGNED
+    return lines * -(-length * DTYPE_BYTES[p.a if is_a else p.b] // line_bytes) * line_bytes

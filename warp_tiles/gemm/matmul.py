@@ -55,7 +55,7 @@ from warp_tiles.gemm.tensor_kernel import (
 
 # ---- constants of architectures and types
 
-_KERNEL_SIDE = 33  # rows and columns of C, at least, for the kernel with tensor copies: half a tile
+_KERNEL_SIDE = 33  # rows and columns of C, at least, for the kernel with tensor copies: over half a tile
 _GROUP_ROWS = 1024  # of C that consecutive blocks share
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 
@@ -146,7 +146,8 @@ def choose_matmul(
     """The plan of a product. Records decide first, then the least estimated time.
 
     Without a record that compares both, the best launch of the kernel with tensor copies is preferred to the best loop,
-    unless its estimate is ``_PREFERENCE`` times the loop's. Operands of loops are copied where that saves time.
+    unless its estimate is more than a factor times the loop's: ``_PREFERENCE``, or less beside a loop with more slices,
+    and where the kernel needs copies. Operands of loops are copied where that saves time.
 
     Args:
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
@@ -191,12 +192,15 @@ def _fitting(
 ) -> MatmulConfig | None:
     """A configuration that was measured for another product of the problem's bucket, if it fits this one.
 
-    Launches of the kernel were measured with rows that need no clusters.
+    Launches of the kernel were measured with rows of C that need no stores of single elements, and with rows of A and B
+    that need no clusters, nor other copies than theirs.
     """
     if measured is None or problem.summed:
         return None
     if measured.tensor_copies:
-        return None if rejection or len(_clusters(problem)) > 1 else measured
+        copied = [operand for operand, copies in (("a", measured.copies_a), ("b", measured.copies_b)) if copies]
+        is_other = copied != _kernel_copies(problem) or problem.c_alignment < ALIGNED or len(_clusters(problem)) > 1
+        return None if rejection or is_other else measured
     if problem.split_operand:
         measured = replace(measured, tile_k=measured.tile_k // 2)
     large = problem.kind == "float64" and (measured.tile_m, measured.tile_n) in _SHAPES["float64"][1]
@@ -216,7 +220,7 @@ def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverri
     refuse(p.k == 0, "no_products")
     refuse(p.summed or p.split_operand is not None, "kernel_sums")
     refuse(p.c_alignment == STRIDED or (p.has_beta and p.c_alignment < ALIGNED), "kernel_alignment")
-    refuse(copies_us(p, _kernel_copies(p)) == math.inf, "kernel_copies")
+    refuse(_kernel_copies_us(p) == math.inf, "kernel_copies")
     refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
 
 
@@ -234,7 +238,7 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
     factor = _PREFERENCE if loop.config.split_k <= best.config.split_k else _PREFERENCE_OVER_SLICES
     if problem.has_wgmma(gpu.arch) and _kernel_copies(problem):
         factor = _PREFERENCE_OF_COPIES
-    refuse(factor * loop.time_us < best.time_us, "loop_faster", factor)
+    refuse(factor * loop.time_us < best.time_us, "loop_faster", f"{factor:g}")
     return best
 
 
@@ -331,6 +335,10 @@ def _kernel_copies(problem: MatmulProblem) -> list[Operand]:
     return [operand for operand, alignment in operands if alignment < ALIGNED or operand == transposed]
 
 
+def _kernel_copies_us(problem: MatmulProblem) -> float:
+    return copies_us(problem, _kernel_copies(problem), ROW_BYTES, _transposed(problem))
+
+
 def launch_candidate(
     problem: MatmulProblem, tile: tuple[int, int], slices: int, gpu: Gpu, cluster: tuple[int, int] = (1, 1)
 ) -> Candidate:
@@ -358,7 +366,7 @@ def launch_candidate(
     rest = tiles % resident_clusters(gpu.multiprocessors, kernel.cluster) if is_split else 0
     work = Slices(tiles - rest, rest, slices)
     time_us = launch_us(kernel, work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors)
-    time_us += copies_us(p, copies)
+    time_us += _kernel_copies_us(p)
     return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)
 
 

@@ -238,7 +238,7 @@ REASONS = {
     "no_products": "there is nothing to multiply",
     "kernel_sums": "it adds neither the products of a batch nor operands in two parts",
     "kernel_alignment": "the rows of C have gaps, or C is read and they do not begin at multiples of 16 bytes",
-    "kernel_copies": "an operand whose rows do not begin at multiples of 16 bytes has 2 GB or more",
+    "kernel_copies": "an operand has to be copied, and the copy of one matrix has 2 GiB or more",
     "kernel_side": "it has no tiles for fewer than {} rows or columns",
     "not_enabled": "warp_tiles is not enabled",
 }

@@ -99,7 +99,8 @@ class KernelIndex:
 
     def targets(self, module: str) -> list[PackageTarget]:
         """What it has a module for; nothing for a module that it does not name."""
-        rows = self.modules.get(module, ())
+        rows = self.modules.get(module)
+        rows = rows if isinstance(rows, list) else []
         kinds = [int, int, bool]
         return [PackageTarget(*row) for row in rows if isinstance(row, list) and [*map(type, row)] == kinds]
 
