@@ -316,9 +316,7 @@ class _Planner:
         stores = (store for function in moving for store in computed_stores(function))
         reverse = (store for function in moving for store in reversed_stores(Context(self.trace, function)))
         chained = {operation for loop in loops if loop.chain for operation in loop.chain.operations}
-        reductions = (
-            reduction for function in moving for reduction in row_reductions(function, self.session.block_dim)
-        )
+        reductions = (row for function in moving for row in row_reductions(function, self.session.block_dim))
         return ModuleCode(
             hooks=tuple(hook for function in traces for hook in function.hooks()),
             calls=named,
