@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
-_NO_KEY = "no key covers it: its code names a value of an unknown type, or a compiler, linker or header is missing"
+_NO_KEY = "its code names a value of an unknown type, or a compiler, linker or header is missing"
 
 
 class ModuleLookups:
