@@ -288,6 +288,13 @@ def is_run(printed: Printed) -> bool:
     return is_whole and not reason(printed, PARSED)
 
 
+@pytest.mark.parametrize("page", PRINTED)
+def test_the_commands_of_a_page_are_parsed(page: str) -> None:
+    for printed in PRINTED[page]:
+        if printed.words[0] == "warp-tiles":
+            is_name(printed.words[1:])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PRINTED)
 def test_the_commands_of_a_page_run(page: str, machine: Machine, tmp_path: Path) -> None:
