@@ -40,7 +40,7 @@ class Contribution:
 
     @property
     def source(self) -> str:
-        """See :func:`warp_tiles.tuning.questions.source_of`."""
+        """See :func:`warp_tiles.tuning.tasks.source_of`."""
         return self.records[0].key.source
 
 

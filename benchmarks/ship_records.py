@@ -4,7 +4,7 @@
     python -m benchmarks.ship_records gpu.records --compare --minutes 5 --json compared.json
 
 The file is one of `warp-tiles tune contribute`. What ships are the questions of the list whose default lost by at
-least 2 %, with finished timings of answers that this version knows. They replace shipped records of the same
+least 2 %, with finished timings of configurations that this version knows. They replace shipped records of the same
 questions. A question of the file whose default did not lose removes its shipped record.
 
 `--compare` needs the GPU of the file. It measures the choice of the file beside that of the package, whose
@@ -31,13 +31,12 @@ from benchmarks.contributions import Contribution, read_contribution
 from benchmarks.runner import geometric_mean
 from benchmarks.speed.occupancy import limits_of
 from benchmarks.tune_matmul import shipped
-from warp_tiles.array_products.measured_solves import solve_place
-from warp_tiles.cli.contribution import SUBJECTS, contribute, contributed_places, listed_places, possible
+from warp_tiles.array_products.measured_solves import solve_task
+from warp_tiles.cli.contribution import SUBJECTS, contribute, contributed_tasks, listed_tasks, possible
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import current
 from warp_tiles.solver.dense import SolveProblem
-from warp_tiles.tuning.in_place import Tuner
-from warp_tiles.tuning.questions import Place
+from warp_tiles.tuning.in_kernels import Tuner
 from warp_tiles.tuning.record import (
     DEFAULTS,
     Config,
@@ -50,21 +49,22 @@ from warp_tiles.tuning.record import (
     shipped_records,
 )
 from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.tasks import TuningTask
 from warp_tiles.util.files import write_output
 
 LEAST_SPEED = 0.98  # of the package's choice
 
 
-def places(engine: Any, arch: int) -> dict[str, Place]:
+def tasks(engine: Any, arch: int) -> dict[str, TuningTask]:
     """The questions of the list on an architecture, by their digests. It needs no GPU."""
     gpu: Any = SimpleNamespace(is_cpu=False, get_cuda_compile_arch=lambda: arch)
-    found: dict[str, Place] = {}
+    found: dict[str, TuningTask] = {}
     for listed in possible(arch):
         if isinstance(listed, SolveProblem):
-            asked = [solve_place(listed, arch)]
+            asked = [solve_task(listed, arch)]
         else:
-            asked = contributed_places(engine, replace(listed.launch("cpu", 1), device=gpu), gpu)
-        found |= {placed.digest: placed for placed in asked}
+            asked = contributed_tasks(engine, replace(listed.launch("cpu", 1), device=gpu), gpu)
+        found |= {task.digest: task for task in asked}
     return found
 
 
@@ -77,23 +77,23 @@ def arch_of(contribution: Contribution) -> int:
     return contribution.environment.arch or 0
 
 
-def known(records: Iterable[Record], asked: Mapping[str, Place]) -> dict[str, Record]:
+def known(records: Iterable[Record], asked: Mapping[str, TuningTask]) -> dict[str, Record]:
     """The records of questions that this version asks and whose default and a rival have finished timings, by digest.
 
-    They keep finished timings of answers that this version knows.
+    They keep finished timings of configurations that this version knows.
     """
     found = {}
     for record in records:
         digest = record.key.question
         if digest in asked:
-            answers = {identity(config) for config in asked[digest].configs}
-            names = {one.identity for one in record.timings if one.identity in answers and not one.unfinished}
+            configurations = {identity(config) for config in asked[digest].configs}
+            names = {one.identity for one in record.timings if one.identity in configurations and not one.unfinished}
             if identity(DEFAULTS[record.key.subject]) in names and len(names) > 1:
                 found[digest] = record.among(names)
     return found
 
 
-def ship(contribution: Contribution, asked: Mapping[str, Place]) -> dict[Path, int]:
+def ship(contribution: Contribution, asked: Mapping[str, TuningTask]) -> dict[Path, int]:
     """Write the files of the package. Returns the number of records in each.
 
     Raises:
@@ -136,12 +136,12 @@ def _digest(record: Record) -> str:
 
 
 def choice(record: Record) -> Config:
-    """The answer that a shipped record gives; the default if it has none."""
+    """The configuration that a shipped record gives; the default if it has none."""
     winner = record.winner()
     return DEFAULTS[record.key.subject] if winner is None else winner.config
 
 
-def choices(contribution: Contribution, asked: Mapping[str, Place]) -> dict[str, tuple[Config, Config]]:
+def choices(contribution: Contribution, asked: Mapping[str, TuningTask]) -> dict[str, tuple[Config, Config]]:
     """The choices of the file and of the package, by the digests of the file's questions."""
     where, package = contribution.environment, dict[str, Config]()
     for subject in SUBJECTS:
@@ -154,17 +154,17 @@ def choices(contribution: Contribution, asked: Mapping[str, Place]) -> dict[str,
     return found
 
 
-def compared(tuner: Tuner, placed: Place, chosen: tuple[Config, Config], budget_s: float) -> dict[str, Any]:
+def compared(tuner: Tuner, task: TuningTask, chosen: tuple[Config, Config], budget_s: float) -> dict[str, Any]:
     """Both choices for a question, their times in microseconds, and the ratio, unless the time did not suffice.
 
     Equal choices have a ratio of 1 and are not measured.
     """
-    row: dict[str, Any] = {"question": placed.title, "file": chosen[0], "package": chosen[1]}
+    row: dict[str, Any] = {"question": task.title, "file": chosen[0], "package": chosen[1]}
     if identity(chosen[0]) == identity(chosen[1]):
         return {**row, "ratio": 1.0}
     if budget_s <= 0:
         return row
-    tuned = tuner.tune(replace(placed, configs=chosen), budget_s)
+    tuned = tuner.tune(replace(task, configs=chosen), budget_s)
     timings = {name: tuned.record.timing(config) for name, config in zip(("file", "package"), chosen)}
     row |= {f"{name}_us": one.median_us for name, one in timings.items() if one is not None and one.samples}
     if {"file_us", "package_us"} <= row.keys():
@@ -184,16 +184,16 @@ def compare(contribution: Contribution, engine: Any, gpu: Any, minutes: float) -
             f"the file is of {where.device}, and this GPU is {gpu.name}", "compare it on the GPU of the file"
         )
     end, rows = time.monotonic() + 60.0 * minutes, {}
-    wanted = choices(contribution, places(engine, arch_of(contribution)))
+    wanted = choices(contribution, tasks(engine, arch_of(contribution)))
     entries = possible(gpu.arch)
     with tempfile.TemporaryDirectory() as folder:
         tuner = replace(Tuner.of(engine, current(), [gpu]), store=RecordStore(Path(folder)))
         for number, listed in enumerate(entries):
-            for placed in listed_places(engine, listed, [gpu]):
-                digest, left_s = placed.digest, end - time.monotonic()
+            for task in listed_tasks(engine, listed, [gpu]):
+                digest, left_s = task.digest, end - time.monotonic()
                 if digest in wanted and digest not in rows:
-                    rows[digest] = compared(tuner, placed, wanted[digest], left_s / (len(entries) - number))
-                    print(f"{placed.title}: {rows[digest].get('ratio', 'not measured')}", flush=True)
+                    rows[digest] = compared(tuner, task, wanted[digest], left_s / (len(entries) - number))
+                    print(f"{task.title}: {rows[digest].get('ratio', 'not measured')}", flush=True)
     return list(rows.values())
 
 
@@ -228,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
     engine = require_hooks("ship_records").engine
     if not options.compare:
         contribution = read_contribution(options.file)
-        for path, count in ship(contribution, places(engine, arch_of(contribution))).items():
+        for path, count in ship(contribution, tasks(engine, arch_of(contribution))).items():
             print(f"{path}: {count} records")
         return 0
     gpu = wp.get_device("cuda:0")

@@ -9,7 +9,7 @@ from benchmarks.result_values import table
 from benchmarks.speed.cells import BYTES, DTYPES, Cell, Types
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.hardware import multiprocessor
-from warp_tiles.gemm.main_loop import loop_question
+from warp_tiles.gemm.main_loop import loop_problem
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.rejected import Rejected
@@ -32,8 +32,8 @@ def pipeline_text(cell: Cell, arch: int) -> str:
     found = products(a, b, c, precision="tf32" if cell.tf32 else "default", target=Target(arch, cell.threads))
     tiles = a_bytes + b_bytes + c_bytes  # all of them are idle in the loop
     memory = LoopMemory(a_bytes + b_bytes, tiles, tiles)
-    question = loop_question([(found.variants[Role.FORWARD], ("a", "b"))], ("wgmma", "mma"), memory, arrays=(0,))
-    answer = question.answer_alone()
+    problem = loop_problem([(found.problems[Role.FORWARD], ("a", "b"))], ("wgmma", "mma"), memory, arrays=(0,))
+    answer = problem.answer_alone()
     if isinstance(answer, Rejected):
         return "double buffers"
     loop = answer.loop

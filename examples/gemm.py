@@ -35,9 +35,9 @@ def gemm(A: wp.array2d[wp.float16], B: wp.array2d[wp.float16], C: wp.array2d[wp.
 def show_plan(arch: int) -> None:
     plan = warp_tiles.plan(sys.modules[__name__], arch=arch, block_dim=THREADS)
     print(f"plan for sm_{arch}, {THREADS} threads:")
-    for planned in plan.variants:
+    for planned in plan.functions:
         state = f"build with {planned.provider}" if planned.needed else "skip"
-        print(f"  {planned.role.value:10} {planned.variant.describe()}: {state}, {planned.reason}")
+        print(f"  {planned.role.value:10} {planned.problem.describe()}: {state}, {planned.reason}")
 
 
 def main() -> None:

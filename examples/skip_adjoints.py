@@ -49,7 +49,7 @@ def compare_builds(size: int, dtype: str, arch: int) -> None:
         "kernel option off": kernel.source(False),
     }
     print(f"{dtype} {size}x{size}x{size}, sm_{arch}, cold")
-    print(f"{'':20}{'':12}{'variants':>9}{'seconds':>9}{'process MB':>12}{'LTO-IR kB':>11}{'cubin kB':>10}")
+    print(f"{'':20}{'':12}{'functions':>9}{'seconds':>9}{'process MB':>12}{'LTO-IR kB':>11}{'cubin kB':>10}")
     with tempfile.TemporaryDirectory() as scratch:
         for number, (name, text) in enumerate(cases.items()):
             for tiles in (False, True):

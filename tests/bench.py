@@ -22,40 +22,40 @@ from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.plan.planner import resolve
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.problem import Problem
 from warp_tiles.store.cache import Cache
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0")
 REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported alignment"'
 
 
-def variant_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmProblem:
-    return deep_variant(size, size, dtype, threads, dtype)  # type: ignore[arg-type]
+def problem_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmProblem:
+    return deep_problem(size, size, dtype, threads, dtype)  # type: ignore[arg-type]
 
 
-def deep_variant(size: int, k: int, dtype: DType, threads: int, result: DType = "float32") -> GemmProblem:
+def deep_problem(size: int, k: int, dtype: DType, threads: int, result: DType = "float32") -> GemmProblem:
     a, b = Tile(dtype, (size, k), (k, 1), "row_major", True), Tile(dtype, (k, size), (size, 1), "row_major", True)
     c = Tile(result, (size, size), (size, 1), "row_major", True)
-    found = products(a, b, c, precision="default", target=Target(90, threads))
-    return found.variants[Role.FORWARD]
+    product = products(a, b, c, precision="default", target=Target(90, threads))
+    return product.problems[Role.FORWARD]
 
 
-def plan_of(*variants: Variant) -> ModulePlan:
-    """A module that needs some variants, under the settings of the process."""
+def plan_of(*problems: Problem) -> ModulePlan:
+    """A module that needs some problems, under the settings of the process."""
     session = Session("module", 90, 32)
-    for variant in variants:
-        session.add("tile_matmul", "k", {Role.FORWARD: variant})
+    for problem in problems:
+        session.add("tile_matmul", "k", {Role.FORWARD: problem})
     return resolve(session, (), ["k"], [])
 
 
-ALIGNED = variant_of(8)
+ALIGNED = problem_of(8)
 UNALIGNED = ALIGNED.without_alignment()
 
 
 def annotated(engine: Engine, plan: ModulePlan) -> ModulePlan:
-    """A plan of variants alone, with the choice of each that is needed."""
+    """A plan of problems alone, with the choice of each that is needed."""
     choose = engine.chooser(plan.settings, plan.linker_reason)
-    return replace(plan, variants=tuple(choose(v) if v.needed and v.variant else v for v in plan.variants))
+    return replace(plan, functions=tuple(choose(v) if v.needed and v.problem else v for v in plan.functions))
 
 
 class FakeDigests:
@@ -126,14 +126,14 @@ class FakePool:
         pass
 
 
-def own(variant: Variant) -> str:
+def own(problem: Problem) -> str:
     """Name of the compile request of the provider own."""
-    return f"{variant.symbol}_own"
+    return f"{problem.symbol}_own"
 
 
-def cublasdx(variant: GemmProblem) -> str:
+def cublasdx(problem: GemmProblem) -> str:
     """Name of the compile request of the provider cublasdx."""
-    return f"{variant.symbol}_cublasdx"
+    return f"{problem.symbol}_cublasdx"
 
 
 class Bench:
@@ -154,24 +154,24 @@ class Bench:
         for name in names:
             self.pool.refuse[name] = BuildError(f"{name} could not be compiled", log=REFUSED)
 
-    def build(self, variant: Variant) -> Artifact:
-        """Build one variant."""
-        return self.engine.start([variant])[variant].result(20)
+    def build(self, problem: Problem) -> Artifact:
+        """Build one problem."""
+        return self.engine.start([problem])[problem].result(20)
 
-    def build_with_warnings(self, variant: Variant) -> tuple[Artifact, list[str]]:
-        """Build one variant. Returns the artifact and the warnings."""
+    def build_with_warnings(self, problem: Problem) -> tuple[Artifact, list[str]]:
+        """Build one problem. Returns the artifact and the warnings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            artifact = self.build(variant)
+            artifact = self.build(problem)
         assert all(issubclass(warning.category, RuntimeWarning) for warning in caught)
         return artifact, [str(warning.message) for warning in caught]
 
 
-def libmathdx(variant: GemmProblem) -> tuple[str, bytes]:
+def libmathdx(problem: GemmProblem) -> tuple[str, bytes]:
     """A fake of Warp's libmathdx."""
-    return f"dot_{variant.m}", b"libmathdx LTO-IR"
+    return f"dot_{problem.m}", b"libmathdx LTO-IR"
 
 
-def failing_libmathdx(variant: GemmProblem) -> tuple[str, bytes]:
+def failing_libmathdx(problem: GemmProblem) -> tuple[str, bytes]:
     """A fake libmathdx that fails."""
-    raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log="libmathdx error: no")
+    raise BuildError(f"Warp's libmathdx could not build {problem.describe()}", log="libmathdx error: no")

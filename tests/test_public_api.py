@@ -140,7 +140,7 @@ def test_enabling_loads_no_modules_for_building_or_drawing(tmp_path: Path) -> No
 
 def test_modules_that_launch_nothing_can_be_imported_without_warp_and_cuda(tmp_path: Path) -> None:
     modules = ["_warp", "array_products", "cli.contribution", "launch.recorded", "__main__"]
-    modules += [f"tuning.{name}" for name in ("corpus", "factory", "in_place", "kernel", "launches")]
+    modules += [f"tuning.{name}" for name in ("corpus", "factory", "in_kernels", "kernel", "launches")]
     launching = [f"warp_tiles.{name}" for name in modules]
     code = (
         "import sys, pkgutil, importlib; sys.dont_write_bytecode = True; before = set(sys.modules); import warp_tiles\n"

@@ -32,7 +32,7 @@ from warp_tiles.errors import (
     SettingError,
     ToolchainError,
     TuningError,
-    UnsupportedVariant,
+    UnsupportedProblem,
     UnsupportedWarpError,
     WarpTilesError,
     WorkerError,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from warp_tiles.array_products.solves import cholesky, solve
     from warp_tiles.gemm.problem import GemmProblem, Operand, Role
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
-    from warp_tiles.plan.planning import ModulePlan, PlannedLoop, PlannedVariant
+    from warp_tiles.plan.planning import ModulePlan, PlannedFunction, PlannedLoop
     from warp_tiles.tuning.kernel import TunedKernel, autotune
     from warp_tiles.tuning.measure import Effort
     from warp_tiles.tuning.space import Random, Space
@@ -55,7 +55,7 @@ _LAZY = {
     "array_products.solves": ("cholesky", "solve"),
     "gemm.problem": ("GemmProblem", "Operand", "Role"),
     "launch.recorded": ("RecordedLaunch", "RecordingTarget", "record"),
-    "plan.planning": ("ModulePlan", "PlannedLoop", "PlannedVariant"),
+    "plan.planning": ("ModulePlan", "PlannedLoop", "PlannedFunction"),
     "tuning.kernel": ("TunedKernel", "autotune"),
     "tuning.measure": ("Effort",),
     "tuning.space": ("Random", "Space"),
@@ -75,8 +75,8 @@ __all__ = [
     "Operand",
     "OutputError",
     "PlanError",
+    "PlannedFunction",
     "PlannedLoop",
-    "PlannedVariant",
     "Random",
     "RecordError",
     "RecordedLaunch",
@@ -92,7 +92,7 @@ __all__ = [
     "ToolchainError",
     "TunedKernel",
     "TuningError",
-    "UnsupportedVariant",
+    "UnsupportedProblem",
     "UnsupportedWarpError",
     "WarpTilesError",
     "WorkerError",

@@ -7,8 +7,8 @@
     │   └── WorkerError     a compiler process or a foreign executor failed; trying again may help
     │       └── RefusedWorkerError  a worker has another compiler, other headers or other sources
     ├── PlanError           a kernel cannot be planned
-    ├── BuildError          a variant could not be compiled
-    │   └── UnsupportedVariant  a provider cannot serve a variant; the message names the field and its value
+    ├── BuildError          a function could not be compiled
+    │   └── UnsupportedProblem  a provider cannot serve a function; the message names the field and its value
     ├── MatmulError         an argument of matmul, cholesky or solve does not fit, or a captured graph has no memory
     ├── RecordingError      a launch cannot be recorded, or an argument does not fit the recording
     ├── LinkError           a module could not be compiled or linked
@@ -80,11 +80,11 @@ class PlanError(WarpTilesError, RuntimeError):
 
 
 class BuildError(WarpTilesError, RuntimeError):
-    """A variant could not be compiled."""
+    """A function could not be compiled."""
 
 
-class UnsupportedVariant(BuildError):  # noqa: N818  a name like StopIteration, without "Error"
-    """A provider cannot serve a variant; the message names the field and its value."""
+class UnsupportedProblem(BuildError):  # noqa: N818  a name like StopIteration, without "Error"
+    """A provider cannot serve a function; the message names the field and its value."""
 
 
 class MatmulError(WarpTilesError, ValueError):

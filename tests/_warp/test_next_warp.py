@@ -79,7 +79,7 @@ def test_a_newer_warp_is_served_if_the_probe_is_as_expected(newer: list[str]) ->
 def test_storage_of_tiles_that_is_frozen(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = property(lambda tile: tile._storage, lambda tile, new: vars(tile).setdefault("_storage", new))
     monkeypatch.setattr(find("types.tile"), "storage", frozen, raising=False)
-    assert enable_and_plan().variants == ()
+    assert enable_and_plan().functions == ()
     assert "products and solvers are left to Warp 1.20.0" in left_to_warp(newer)
     assert "('float32', (16, 16), 'register'" in left_to_warp(newer)
 
@@ -90,7 +90,7 @@ def test_storage_of_tiles_that_refuses_changes(newer: list[str], monkeypatch: py
         raise AttributeError("storage is frozen")
 
     monkeypatch.setattr("warp_tiles._warp.sites.put_in_shared_memory", refuse)
-    assert enable_and_plan().variants == ()
+    assert enable_and_plan().functions == ()
     assert "storage is frozen" in left_to_warp(newer)
 
 
@@ -104,14 +104,14 @@ def test_tiles_with_padded_rows(newer: list[str], monkeypatch: pytest.MonkeyPatc
             self.strides = [self.strides[0] + 8, 1]
 
     monkeypatch.setattr(find("types.tile"), "__init__", padded)
-    assert enable_and_plan().variants == ()
+    assert enable_and_plan().functions == ()
     assert "leading_dimension=24" in left_to_warp(newer)
 
 
 @needs_mathdx
 def test_adjoints_that_are_written_elsewhere(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hooks, "_codegen_func_reverse", lambda self, original, *args, **named: original(*args, **named))
-    assert enable_and_plan().variants == ()
+    assert enable_and_plan().functions == ()
     assert "('with an adjoint', False)" in left_to_warp(newer)
 
 
@@ -237,7 +237,7 @@ def transpose_update(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("name", ["tile_matmul_transpose_update", "tile_matmul_left_transpose_update"])
 def test_an_unknown_builtin_is_named_in_the_plan(transpose_update: None, text: str, name: str) -> None:
     plan = enable_and_plan(text.replace("tile_matmul_transpose_update", name))
-    (left,) = (item for item in plan.variants if item.provider == "warp")
+    (left,) = (item for item in plan.functions if item.provider == "warp")
     assert (left.call, left.needed) == (name, True)
     assert LEFT in left.reason
     assert LEFT in str(plan)
@@ -265,7 +265,7 @@ def test_a_function_of_the_user_is_no_builtin() -> None:
     tile = "wp.tile(dtype=wp.float32, shape=(16, 16))"
     helper = f"@wp.func\ndef tile_matmul_transpose_update(a: {tile}, b: {tile}):\n    return wp.tile_matmul(a, b)\n\n"
     plan = enable_and_plan(helper + named)
-    assert {item.call for item in plan.variants} == {"tile_matmul"}
+    assert {item.call for item in plan.functions} == {"tile_matmul"}
     warp_tiles.disable()
 
 

@@ -1,4 +1,4 @@
-"""The call of Warp's own builder: libmathdx gets the whole variant."""
+"""The call of Warp's own builder: libmathdx gets the whole problem."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,13 +12,13 @@ from warp_tiles._warp.sites import WARP_LAYOUTS, libmathdx_build
 from warp_tiles.errors import BuildError
 from warp_tiles.gemm.problem import GemmProblem
 
-VARIANT = GemmProblem(
+PROBLEM = GemmProblem(
     16, 24, 32,
     operand("float16", True, 40, 16), operand("float16", False, 33, 2), operand("float32", True, 28, 16),
     "default", 64, 90,
 )  # fmt: skip
 SINGLE = replace(
-    VARIANT,
+    PROBLEM,
     a=operand("float32", True, 32, 16),
     b=operand("float32", True, 24, 4),
     c=operand("float32", False, 16, 16),
@@ -44,7 +44,7 @@ def recorder(calls: list[Call]) -> Callable[..., tuple[str, bytes]]:
 
 def test_sizes_types_layouts_and_leading_dimensions() -> None:
     calls: list[Call] = []
-    assert libmathdx_build(recorder(calls), VARIANT) == ("dot", b"LTO-IR")
+    assert libmathdx_build(recorder(calls), PROBLEM) == ("dot", b"LTO-IR")
     (call,) = calls
     assert (call["m"], call["n"], call["k"]) == (16, 24, 32)
     assert (call["adtype"], call["bdtype"], call["cdtype"]) == (wp.float16, wp.float16, wp.float32)
@@ -55,7 +55,7 @@ def test_sizes_types_layouts_and_leading_dimensions() -> None:
 
 def test_alignments_above_that_of_an_element_and_tf32_are_passed_on() -> None:
     calls: list[Call] = []
-    libmathdx_build(recorder(calls), VARIANT)
+    libmathdx_build(recorder(calls), PROBLEM)
     libmathdx_build(recorder(calls), SINGLE)
     assert [call["precision"] for call in calls] == ["default", "tf32"]
     assert [call["aligned_bases"] for call in calls] == [(True, False, True), (True, False, True)]
@@ -65,7 +65,7 @@ def test_a_warp_without_tf32_refuses_it() -> None:
     def build_lto_dot(*arguments: Any, lda: int, ldb: int, ldc: int) -> tuple[str, bytes]:
         return f"dot_{lda}_{ldb}_{ldc}", b"LTO-IR"
 
-    assert libmathdx_build(build_lto_dot, VARIANT)[0] == "dot_40_33_28"
+    assert libmathdx_build(build_lto_dot, PROBLEM)[0] == "dot_40_33_28"
     with pytest.raises(BuildError, match="cannot build"):
         libmathdx_build(build_lto_dot, SINGLE)
 
@@ -75,5 +75,5 @@ def test_an_error_of_libmathdx_has_its_text_as_the_log() -> None:
         raise RuntimeError("no such configuration")
 
     with pytest.raises(BuildError, match="libmathdx could not build 16x24x32") as caught:
-        libmathdx_build(build_lto_dot, VARIANT)
+        libmathdx_build(build_lto_dot, PROBLEM)
     assert caught.value.log == "no such configuration"

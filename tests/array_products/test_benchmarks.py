@@ -12,7 +12,7 @@ import warp as wp
 
 import warp_tiles
 from benchmarks import tune_matmul
-from tests.tuning.place_fakes import Machine
+from tests.tuning.task_fakes import Machine
 from warp_tiles.array_products.prepared import key_of, winners
 from warp_tiles.gemm.matmul import choose_matmul
 from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs

@@ -90,8 +90,8 @@ def test_every_tile(dtype: Any, arch: int) -> None:
     ("dtype", "tf32"), [("float32", False), pytest.param("float32", True, marks=needs_tf32), ("float64", False)]
 )
 def test_loops_of_other_types_load_ahead(dtype: Any, tf32: bool, b_transposed: bool) -> None:
-    question = MatmulProblem(4096, 4096, 4096, a=dtype, b=dtype, out=dtype, tf32=tf32, b_transposed=b_transposed)
-    for config in tiles(question):
+    problem = MatmulProblem(4096, 4096, 4096, a=dtype, b=dtype, out=dtype, tf32=tf32, b_transposed=b_transposed)
+    for config in tiles(problem):
         epilogue = Epilogue(dtype, sums=dtype)
         loop = loop_of(TileKernel(dtype, dtype, config.tile, False, b_transposed, tf32, epilogue), config.threads)
         small = tf32 and (config.tile_m, config.tile_n) == (32, 32)  # 128 threads share too few of its sums
@@ -101,12 +101,12 @@ def test_loops_of_other_types_load_ahead(dtype: Any, tf32: bool, b_transposed: b
 def test_kernels_without_adjoints_and_without_unused_functions() -> None:
     key = TileKernel("float16", "float16", LARGE.tile, False, False, False, Epilogue("float16"))
     plan = warp_tiles.plan(tile_kernel(key).module, arch=90, block_dim=256)
-    assert [(variant.role.value, variant.provider) for variant in plan.variants if variant.needed] == [
+    assert [(planned.role.value, planned.provider) for planned in plan.functions if planned.needed] == [
         ("forward", "stages")
     ]
     assert plan.needed == ()
     reduced = warp_tiles.plan(reduce_kernel(Epilogue("float16")).module, arch=90, block_dim=256)
-    assert reduced.variants == ()
+    assert reduced.functions == ()
 
 
 CONFIG = MatmulConfig(64, 64, 64, 128)

@@ -1,4 +1,4 @@
-"""The chain of providers: their order, refused variants, what follows a failed build, and the messages."""
+"""The chain of providers: their order, refused functions, what follows a failed build, and the messages."""
 
 import threading
 import warnings
@@ -20,50 +20,50 @@ from tests.bench import (
     libmathdx,
     own,
     plan_of,
-    variant_of,
+    problem_of,
 )
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Chain
 from warp_tiles.codegen.session import Session
-from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedProblem, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.plan.planner import resolve
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedFunction
 from warp_tiles.providers.cublasdx import LIBMATHDX
 from warp_tiles.providers.own import IN_SOURCE, OwnProvider, SolverProvider
 from warp_tiles.settings import PROVIDER_ORDER, Settings, current
-from warp_tiles.solver.variant import SolverVariant, Variant
+from warp_tiles.solver.problem import Problem, SolverProblem
 
 ODD = replace(ALIGNED, threads=48)
 FEW = replace(ALIGNED, threads=16)
 OLD = replace(ALIGNED, arch=70)
 B = replace(ALIGNED.c, dtype="bfloat16")
 NARROW = replace(ALIGNED, c=B)
-FACTOR = SolverVariant("cholesky", 8, 8, (Operand("float32", "row_major", 8, 16),) * 2, False, 32, 90)
+FACTOR = SolverProblem("cholesky", 8, 8, (Operand("float32", "row_major", 8, 16),) * 2, False, 32, 90)
 AUTO = Settings()
 
 
-def in_role(variant: GemmProblem, role: Role = Role.FORWARD) -> ModulePlan:
-    """A module that needs one variant in a role."""
-    session = Session("module", variant.arch, variant.threads)
-    site = session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, role: variant})
+def in_role(problem: GemmProblem, role: Role = Role.FORWARD) -> ModulePlan:
+    """A module that needs one function in a role."""
+    session = Session("module", problem.arch, problem.threads)
+    site = session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, role: problem})
     return resolve(session, () if role is Role.FORWARD else {site.index}, ["k"], [])
 
 
-def planned(bench: Bench, variant: GemmProblem, role: Role = Role.FORWARD) -> PlannedVariant:
-    """The variant in its plan."""
-    found = annotated(bench.engine, in_role(variant, role))
-    return next(item for item in found.needed if item.variant == variant and item.role is role)
+def planned(bench: Bench, problem: GemmProblem, role: Role = Role.FORWARD) -> PlannedFunction:
+    """The function in its plan."""
+    found = annotated(bench.engine, in_role(problem, role))
+    return next(item for item in found.needed if item.problem == problem and item.role is role)
 
 
 # ---- the order
 
 
-def names_of(chain: Chain, variant: Variant) -> list[str]:
-    """The providers that are tried for a variant, with a mark for functions in the module's source."""
-    return [provider.name + " in source" * provider.in_source for provider in chain.order(variant)]
+def names_of(chain: Chain, problem: Problem) -> list[str]:
+    """The providers that are tried for a function, with a mark for functions in the module's source."""
+    return [provider.name + " in source" * provider.in_source for provider in chain.order(problem)]
 
 
 def test_providers_are_tried_in_order(bench: Bench) -> None:
@@ -72,8 +72,8 @@ def test_providers_are_tried_in_order(bench: Bench) -> None:
     chain = bench.engine.chain(AUTO)
     assert names_of(chain, ALIGNED) == ["own", "own in source", "cublasdx", "libmathdx", "scalar"]
     assert names_of(chain, FACTOR) == ["own", "own in source", "scalar"]
-    for variant, provider in ((ALIGNED, OwnProvider), (FACTOR, SolverProvider)):
-        assert isinstance(chain.order(variant)[0], provider)
+    for problem, provider in ((ALIGNED, OwnProvider), (FACTOR, SolverProvider)):
+        assert isinstance(chain.order(problem)[0], provider)
 
 
 @pytest.mark.parametrize("name", PROVIDER_ORDER)
@@ -85,7 +85,7 @@ def test_a_named_provider_is_the_only_one(bench: Bench, name: str) -> None:
     assert chain.forced
 
 
-# ---- unsupported variants are normal
+# ---- unsupported functions are normal
 
 
 def test_an_odd_block_goes_to_cublasdx_without_a_warning(bench: Bench) -> None:
@@ -97,20 +97,20 @@ def test_an_odd_block_goes_to_cublasdx_without_a_warning(bench: Bench) -> None:
     assert bench.pool.requests == [cublasdx(ODD)]
 
 
-@pytest.mark.parametrize(("variant", "field"), [(FEW, "threads=16"), (OLD, "arch=70")])
-def test_a_variant_for_the_scalar_path_causes_no_warning(bench: Bench, variant: GemmProblem, field: str) -> None:
+@pytest.mark.parametrize(("problem", "field"), [(FEW, "threads=16"), (OLD, "arch=70")])
+def test_a_problem_for_the_scalar_path_causes_no_warning(bench: Bench, problem: GemmProblem, field: str) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    found = planned(bench, variant)
+    found = planned(bench, problem)
     assert (found.provider, found.symbol, found.key) == ("scalar", "", "")
     for name in ("own", "cublasdx", "libmathdx"):
         assert f"{name} cannot serve {field}" in found.reason
-    artifact, warned = bench.build_with_warnings(variant)
+    artifact, warned = bench.build_with_warnings(problem)
     assert (artifact.provider, artifact.payload, warned) == ("scalar", b"", [])
     assert bench.pool.requests == []
 
 
 def test_the_plan_has_the_function_with_the_weaker_promises_of_cublasdx(bench: Bench) -> None:
-    half = variant_of(16, "float16", threads=48)
+    half = problem_of(16, "float16", threads=48)
     found = planned(bench, half)
     assert half.alignments == (16, 16, 16)
     assert found.symbol == replace(half, c=replace(half.c, alignment=8)).symbol
@@ -118,11 +118,11 @@ def test_the_plan_has_the_function_with_the_weaker_promises_of_cublasdx(bench: B
     assert bench.build(half).key == found.key
 
 
-# ---- a named provider that cannot serve the variant
+# ---- a named provider that cannot serve the function
 
 
 @pytest.mark.parametrize(
-    ("name", "variant", "field"),
+    ("name", "problem", "field"),
     [
         ("own", ODD, "threads=48"), ("own", FEW, "threads=16"), ("own", OLD, "arch=70"),
         ("cublasdx", FEW, "threads=16"), ("cublasdx", OLD, "arch=70"), ("libmathdx", FEW, "threads=16"),
@@ -130,15 +130,15 @@ def test_the_plan_has_the_function_with_the_weaker_promises_of_cublasdx(bench: B
     ],
 )  # fmt: skip
 def test_the_error_of_a_named_provider_names_the_unsupported_field(
-    bench: Bench, name: str, variant: GemmProblem, field: str
+    bench: Bench, name: str, problem: GemmProblem, field: str
 ) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    calls: dict[str, Any] = {"planned": lambda: planned(bench, variant), "built": lambda: bench.build(variant)}
+    calls: dict[str, Any] = {"planned": lambda: planned(bench, problem), "built": lambda: bench.build(problem)}
     for call in calls.values():
-        with settings.override(provider=name), pytest.raises(UnsupportedVariant) as caught:
+        with settings.override(provider=name), pytest.raises(UnsupportedProblem) as caught:
             call()
         assert f"{name} cannot serve {field}" in caught.value.message
-        assert variant.describe() in caught.value.message
+        assert problem.describe() in caught.value.message
         assert 'call override(provider="auto")' in caught.value.remedy
     assert bench.pool.requests == []
 
@@ -215,7 +215,7 @@ def test_a_bfloat16_result_is_built_by_own(bench: Bench, role: Role) -> None:
 def test_no_other_provider_accumulates_in_bfloat16(bench: Bench, name: str, role: Role, words: str) -> None:
     bench.engine.use_libmathdx(libmathdx)
     found = replace(in_role(NARROW, role), settings=Settings(provider=name))
-    alone = replace(found, variants=tuple(v for v in found.variants if v.variant == NARROW and v.role is role))
+    alone = replace(found, functions=tuple(v for v in found.functions if v.problem == NARROW and v.role is role))
     with pytest.raises(TypeError, match=words) as caught:
         annotated(bench.engine, alone)
     assert str(caught.value).startswith("In 'k': tile_matmul() does not support")
@@ -228,11 +228,11 @@ def test_an_unsupported_bfloat16_gradient_does_not_take_the_scalar_path_silently
     bench: Bench, change: dict[str, int], field: str
 ) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    variant = replace(NARROW, **change)  # type: ignore[arg-type]
+    problem = replace(NARROW, **change)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=f"'a' or 'b' tiles.*own cannot serve {field}.*scalar cannot serve c_dtype"):
-        planned(bench, variant, Role.ADJOINT_A)
-    with pytest.raises(UnsupportedVariant, match=f"own cannot serve {field}"):
-        bench.build(variant)
+        planned(bench, problem, Role.ADJOINT_A)
+    with pytest.raises(UnsupportedProblem, match=f"own cannot serve {field}"):
+        bench.build(problem)
 
 
 def test_a_bfloat16_gradient_that_fails_to_compile_raises_with_the_log(bench: Bench) -> None:
@@ -261,7 +261,7 @@ def test_each_failed_build_has_a_fallback_and_a_warning(
     bench.engine.use_libmathdx(libmathdx if failures < 4 else failing_libmathdx)
     bench.refuse(*SOURCES[:failures])
     artifact, warned = bench.build_with_warnings(ALIGNED)
-    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, symbol, provider)
+    assert (artifact.problem, artifact.symbol, artifact.provider) == (ALIGNED, symbol, provider)
     assert (artifact.tile_config, bool(artifact.payload)) == (None, provider != "scalar")
     assert bool(artifact.key) == (provider == "cublasdx")
     assert len(artifact.warnings) == len(warned) == failures
@@ -279,7 +279,7 @@ def test_each_failed_build_has_a_fallback_and_a_warning(
     assert failures < 4 or "libmathdx error: no" in warned[3]
 
 
-def test_a_variant_without_weaker_promises_is_tried_once(bench: Bench) -> None:
+def test_a_problem_without_weaker_promises_is_tried_once(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     bench.refuse(own(UNALIGNED), cublasdx(UNALIGNED))
     artifact, warned = bench.build_with_warnings(UNALIGNED)
@@ -294,7 +294,7 @@ def test_an_equal_warning_is_issued_once(bench: Bench) -> None:
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert warned == []
     assert len(artifact.warnings) == 1  # the record still has it
-    other = variant_of(16)
+    other = problem_of(16)
     bench.refuse(own(other))
     assert len(bench.build_with_warnings(other)[1]) == 1
 
@@ -307,7 +307,7 @@ def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(benc
         found = planned(bench, ALIGNED)
         artifact, warned = bench.build_with_warnings(ALIGNED)
         factor, later = bench.build_with_warnings(FACTOR)
-        assert bench.build_with_warnings(variant_of(16))[1] == []
+        assert bench.build_with_warnings(problem_of(16))[1] == []
     assert (found.provider, found.in_source, found.symbol, found.key) == ("own", True, ALIGNED.symbol, "")
     assert "; in the module's source (NVRTC was not found" in found.reason
     assert (artifact.provider, artifact.in_source, artifact.symbol) == ("own", True, ALIGNED.symbol)
@@ -447,12 +447,12 @@ def test_other_forced_providers_compile_nothing(bench: Bench) -> None:
 
 # ---- the policy locked: the error names all missing functions, nothing is built, cached functions are used
 
-OTHERS = [variant_of(12), variant_of(16)]
+OTHERS = [problem_of(12), problem_of(16)]
 
 
-def missing(bench: Bench, *variants: Variant) -> LockedError:
+def missing(bench: Bench, *problems: Problem) -> LockedError:
     with settings.override(policy="locked"), pytest.raises(LockedError) as caught:
-        bench.engine.start_cached(plan_of(*variants))
+        bench.engine.start_cached(plan_of(*problems))
     return caught.value
 
 
@@ -461,9 +461,9 @@ def test_the_error_names_all_missing_functions_and_their_keys(bench: Bench) -> N
     requests = list(bench.pool.requests)
     error = missing(bench, ALIGNED, *OTHERS)
     plan = annotated(bench.engine, plan_of(ALIGNED, *OTHERS))
-    for variant in (ALIGNED, OTHERS[1]):
-        assert variant.describe() in error.message
-        assert next(v.key for v in plan.needed if v.variant == variant) in error.message
+    for problem in (ALIGNED, OTHERS[1]):
+        assert problem.describe() in error.message
+        assert next(v.key for v in plan.needed if v.problem == problem) in error.message
     assert OTHERS[0].describe() not in error.message
     assert "2 device functions" in error.message
     assert "the setting policy (override()) is 'locked'" in error.message
@@ -471,7 +471,7 @@ def test_the_error_names_all_missing_functions_and_their_keys(bench: Bench) -> N
 
 
 def test_the_weaker_recipe_of_the_same_provider_is_accepted(bench: Bench) -> None:
-    half = variant_of(16, "float16", threads=48)
+    half = problem_of(16, "float16", threads=48)
     with settings.override(provider="cublasdx"):
         first = bench.engine.chain(settings.current()).providers[0].recipes(half)[0]
         bench.refuse(f"{first.symbol}_cublasdx")
@@ -491,7 +491,7 @@ def test_a_function_of_another_provider_is_not_accepted(bench: Bench) -> None:
 
 
 def test_builds_of_libmathdx_are_not_cached(bench: Bench) -> None:
-    bench.engine.use_libmathdx(lambda variant: pytest.fail("it would build"))
+    bench.engine.use_libmathdx(lambda problem: pytest.fail("it would build"))
     with settings.override(provider="libmathdx"):
         assert "its builds are not cached" in missing(bench, ALIGNED).message
         with settings.override(policy="locked"), pytest.raises(LockedError, match="its builds are not cached"):
@@ -499,14 +499,14 @@ def test_builds_of_libmathdx_are_not_cached(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "provider"), [(ALIGNED, "own"), (FACTOR, "own"), (ODD, "cublasdx")], ids=["product", "solver", "odd"]
+    ("problem", "provider"), [(ALIGNED, "own"), (FACTOR, "own"), (ODD, "cublasdx")], ids=["product", "solver", "odd"]
 )
-def test_a_cached_function_of_the_planned_provider_is_used(bench: Bench, variant: Variant, provider: str) -> None:
-    assert f"the {provider} function {variant.describe()} is not" in missing(bench, variant).message
-    built = bench.build(variant)
+def test_a_cached_function_of_the_planned_provider_is_used(bench: Bench, problem: Problem, provider: str) -> None:
+    assert f"the {provider} function {problem.describe()} is not" in missing(bench, problem).message
+    built = bench.build(problem)
     with settings.override(policy="locked"):
-        bench.engine.start_cached(plan_of(variant, FEW))
-        found = bench.build(variant)
+        bench.engine.start_cached(plan_of(problem, FEW))
+        found = bench.build(problem)
         assert bench.build(FEW).provider == "scalar", "it needs nothing"
     assert (found.payload, found.key, found.hit) == (built.payload, built.key, True)
 

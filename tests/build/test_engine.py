@@ -1,4 +1,4 @@
-"""From variants to artifacts: one build each, hits, resources created at their first use."""
+"""From functions to artifacts: one build each, hits, resources created at their first use."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, annotated, cublasdx, own, plan_of, variant_of
+from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, annotated, cublasdx, own, plan_of, problem_of
 from tests.waiting import in_threads, until
 from warp_tiles import settings
 from warp_tiles.build import engine
@@ -28,7 +28,7 @@ from warp_tiles.settings import Settings, current
 
 def test_the_second_build_is_a_hit_and_the_manifest_describes_it(bench: Bench) -> None:
     built = bench.build(ALIGNED)
-    assert (built.variant, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "own", False)
+    assert (built.problem, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "own", False)
     assert built.payload == f"LTO-IR of {own(ALIGNED)}".encode()
     assert built.tile_config == choose(ALIGNED)
     hit = bench.build(ALIGNED)
@@ -37,7 +37,7 @@ def test_the_second_build_is_a_hit_and_the_manifest_describes_it(bench: Bench) -
     assert (hit.tile_config, hit.warnings) == (built.tile_config, ())
     assert bench.pool.requests == [own(ALIGNED)]
     info = bench.cache.manifest(built.key).info  # type: ignore[union-attr]
-    assert (info["symbol"], info["variant"]) == (ALIGNED.symbol, ALIGNED.to_json())
+    assert (info["symbol"], info["problem"]) == (ALIGNED.symbol, ALIGNED.to_json())
     assert (info["build_seconds"], info["compiler"], info["provider"]) == (0.5, "NVRTC 12.9", "own")
     assert info["tile_config"] == choose(ALIGNED).to_json()
     with settings.override(provider="cublasdx"):
@@ -45,14 +45,14 @@ def test_the_second_build_is_a_hit_and_the_manifest_describes_it(bench: Bench) -
     assert (other["provider"], other["mathdx"]) == ("cublasdx", "25.6.0")
 
 
-def test_equal_variants_of_many_threads_are_built_once(bench: Bench) -> None:
+def test_equal_problems_of_many_threads_are_built_once(bench: Bench) -> None:
     bench.pool.gate = threading.Event()
     first, second = bench.engine.start([ALIGNED]), bench.engine.start([ALIGNED])
-    others = [variant_of(size) for size in (12, 16)]
+    others = [problem_of(size) for size in (12, 16)]
     opener = threading.Timer(0.05, bench.pool.gate.set)
     opener.start()
     found = in_threads(8, lambda: bench.engine.start([ALIGNED, *others, replace(ALIGNED)]))
-    assert {future.result(20).variant for futures in found for future in futures.values()} == {ALIGNED, *others}
+    assert {future.result(20).problem for futures in found for future in futures.values()} == {ALIGNED, *others}
     assert sorted(bench.pool.requests) == sorted(own(v) for v in (ALIGNED, *others))
     built, shared = first[ALIGNED].result(20), second[ALIGNED].result(20)
     assert (built.hit, shared.hit) == (False, True), "the second module built nothing"
@@ -131,9 +131,11 @@ def test_records_do_not_count_in_a_deterministic_module() -> None:
     tuned: Any = SimpleNamespace(snapshot=lambda *_: "records", tune_launch=lambda *_: pytest.fail("a search"))
     engine = Engine(tuned=tuned)
     deterministic = settings.current({"deterministic": 1})
-    assert engine.answers(settings.current()) == "records"
-    assert engine.answers(deterministic) is None
-    assert engine.answers(settings.current({"deterministic": 1, "warp_tiles_answers": "{}"})) == "records", "a search"
+    assert engine.measurements(settings.current()) == "records"
+    assert engine.measurements(deterministic) is None
+    assert engine.measurements(settings.current({"deterministic": 1, "warp_tiles_forced": "{}"})) == "records", (
+        "a search"
+    )
     engine.tune_launch(deterministic)
 
 
@@ -194,7 +196,7 @@ def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path:
 
 @pytest.mark.parametrize("provider", ["own", pytest.param("cublasdx", marks=pytest.mark.slow)])
 def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path) -> None:
-    tiny = variant_of(4)
+    tiny = problem_of(4)
     with settings.override(cache_dir=tmp_path, provider=provider, jobs=1, progress="off"):
         for expected_hit in (False, True):
             engine = Engine()
@@ -235,7 +237,7 @@ def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> 
     assert (forward.provider, forward.cached, len(forward.key)) == ("own", False, 64)
     assert (forward.symbol, forward.tile_config) == (ALIGNED.symbol, choose(ALIGNED))
     assert bench.pool.requests == [], "planning builds nothing"
-    skipped = next(item for item in before.variants if not item.needed)
+    skipped = next(item for item in before.functions if not item.needed)
     assert (skipped.provider, skipped.key, skipped.symbol, skipped.tile_config) == ("", "", "", None)
     built = bench.build(ALIGNED)
     after = annotated(bench.engine, plan_of(ALIGNED)).needed[0]
@@ -247,7 +249,7 @@ def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
     session = Session("module", None, 1)
     session.add("tile_matmul", "k", {}, scalar_reason=Rejected("cpu"))
     found = annotated(bench.engine, resolve(session, (), ["k"], []))
-    assert [item.provider for item in found.variants if item.needed] == ["scalar"]
+    assert [item.provider for item in found.functions if item.needed] == ["scalar"]
 
 
 # ---- the text that is added to a module's hash: each input of the machine code changes it

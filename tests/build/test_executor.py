@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import variant_of
+from tests.bench import problem_of
 from warp_tiles import errors, settings
 from warp_tiles.api import enable, is_enabled
 from warp_tiles.build import executor as module
@@ -22,11 +22,11 @@ from warp_tiles.build.executor import (
     DEVICE_SOURCES,
     LINKER,
     WARP_HEADERS,
-    Answer,
     ExecutorPool,
     Fact,
     Installation,
     Job,
+    Reply,
     differences,
     run_job,
 )
@@ -49,15 +49,15 @@ LTO_IR = b"\xedCN\x7f"
 class Fake(Executor):
     """Answers with a function of the job, in this thread."""
 
-    def __init__(self, answer: Callable[[Job], Any]) -> None:
-        self.answer = answer
+    def __init__(self, reply: Callable[[Job], Any]) -> None:
+        self.reply = reply
         self.jobs: list[Job] = []
 
     def submit(self, function: Any, /, job: Job) -> Future[Any]:  # type: ignore[override]
         self.jobs.append(job)
         future: Future[Any] = Future()
         try:
-            future.set_result(self.answer(job))
+            future.set_result(self.reply(job))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -73,16 +73,16 @@ def installation(store: ToolchainStore) -> Installation:
     return Installation(store)
 
 
-def request_of(provider: NvrtcProvider[Any], variant: GemmProblem) -> CompileRequest:
-    return provider.request(provider.recipes(variant)[0])
+def request_of(provider: NvrtcProvider[Any], problem: GemmProblem) -> CompileRequest:
+    return provider.request(provider.recipes(problem)[0])
 
 
-def compiled_with(facts: Any = None, **fields: Any) -> Callable[[Job], Answer]:
-    def answer(job: Job) -> Answer:
+def compiled_with(facts: Any = None, **fields: Any) -> Callable[[Job], Reply]:
+    def reply(job: Job) -> Reply:
         found = job.expected if facts is None else facts(job.expected)
-        return Answer("tcp://worker:1", found, **{"compiled": Compiled(b"ir", 0.1, "NVRTC 12.9"), **fields})
+        return Reply("tcp://worker:1", found, **{"compiled": Compiled(b"ir", 0.1, "NVRTC 12.9"), **fields})
 
-    return answer
+    return reply
 
 
 def of_another_installation(expected: Any) -> Any:
@@ -95,13 +95,13 @@ def of_another_installation(expected: Any) -> Any:
 def test_requests_travel_without_paths_of_this_machine_and_get_them_back(
     store: ToolchainStore, installation: Installation
 ) -> None:
-    variant = variant_of(16, "float16", threads=64)
+    problem = problem_of(16, "float16", threads=64)
     native = warp_headers_folder()
     assert native is not None
     module = replace(GOOD, include_dirs=(os.fspath(native),))
     expected = [
-        (request_of(OwnProvider(store), variant), (CODE, COMPILER, DEVICE_SOURCES)),
-        (request_of(CublasdxProvider(store), variant), (CODE, COMPILER, DEVICE_SOURCES, CUDA_HEADERS)),
+        (request_of(OwnProvider(store), problem), (CODE, COMPILER, DEVICE_SOURCES)),
+        (request_of(CublasdxProvider(store), problem), (CODE, COMPILER, DEVICE_SOURCES, CUDA_HEADERS)),
         (module, (CODE, COMPILER, WARP_HEADERS)),
     ]
     for request, needed in expected:
@@ -209,7 +209,7 @@ def test_a_refused_answer_is_not_asked_for_again(installation: Installation, tmp
     executor = Fake(compiled_with(of_another_installation))
     engine = Engine(warp_toolkit=(13, 4), executor=executor)
     with settings.override(cache_dir=tmp_path):
-        (future,) = engine.start([variant_of(16, threads=64)]).values()
+        (future,) = engine.start([problem_of(16, threads=64)]).values()
         with pytest.raises(RefusedWorkerError):
             future.result(60)
     assert len(executor.jobs) == 1
@@ -229,7 +229,7 @@ def test_a_refused_answer_is_not_asked_for_again(installation: Installation, tmp
     ],
 )
 def test_errors_of_the_executor_have_a_remedy(installation: Installation, error: Exception, remedy: str) -> None:
-    def fail(job: Job) -> Answer:
+    def fail(job: Job) -> Reply:
         raise error
 
     with pytest.raises(WorkerError, match=str(error)[:20]) as caught:
@@ -289,7 +289,7 @@ def worker(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("worker")
 def test_a_worker_compiles_like_this_process(installation: Installation, store: ToolchainStore) -> None:
-    request = request_of(OwnProvider(store), variant_of(16, "float16", threads=64))
+    request = request_of(OwnProvider(store), problem_of(16, "float16", threads=64))
     with ThreadPoolExecutor(2) as executor, CompilerPool(1) as local:
         pool = ExecutorPool(executor, installation)
         sent, here = pool.submit(request).result(60), local.submit(request).result(60)
@@ -304,10 +304,10 @@ def test_a_worker_compiles_like_this_process(installation: Installation, store: 
 @pytest.mark.usefixtures("worker")
 def test_a_worker_does_not_compile_what_another_installation_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module._Workshop, "run", lambda *_: pytest.fail("it compiled"))
-    answer = run_job(Job(GOOD, ((COMPILER, Fact("0" * 64, "1.0")),)))
-    assert answer.compiled is None
-    assert dict(answer.found)[COMPILER].version.count(".") == 1
-    assert str(os.getpid()) in answer.worker
+    reply = run_job(Job(GOOD, ((COMPILER, Fact("0" * 64, "1.0")),)))
+    assert reply.compiled is None
+    assert dict(reply.found)[COMPILER].version.count(".") == 1
+    assert str(os.getpid()) in reply.worker
 
 
 @pytest.mark.usefixtures("worker")

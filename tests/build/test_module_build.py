@@ -23,7 +23,7 @@ from warp_tiles.compile.module import BuildCall, ModuleSource
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planner import plan_module
-from warp_tiles.plan.planning import PlannedVariant
+from warp_tiles.plan.planning import PlannedFunction
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), Path("/lib/libnvJitLink.so"), (12, 9), (), "25.6.0")
 
@@ -37,10 +37,10 @@ def done(value: Any) -> Future[Any]:
     return future
 
 
-def artifact(variant: GemmProblem, provider: str = "cublasdx", symbol: str | None = None) -> Artifact:
-    name = variant.symbol if symbol is None else symbol
+def artifact(problem: GemmProblem, provider: str = "cublasdx", symbol: str | None = None) -> Artifact:
+    name = problem.symbol if symbol is None else symbol
     payload = b"" if provider == "scalar" else f"LTO-IR of {name}".encode()
-    return Artifact(variant, name if payload else "", payload, provider, "", False, 0.1)
+    return Artifact(problem, name if payload else "", payload, provider, "", False, 0.1)
 
 
 @dataclass
@@ -65,10 +65,10 @@ class FakePool:
         return [request for request in self.requests if isinstance(request, LinkRequest)]
 
 
-def planned(variant: PlannedVariant) -> PlannedVariant:
+def planned(problem: PlannedFunction) -> PlannedFunction:
     """What is planned by default: cuBLASDx, whose functions have the names of :func:`artifact`."""
-    assert variant.variant is not None
-    return with_function(replace(variant, provider="cublasdx", symbol=variant.variant.symbol))
+    assert problem.problem is not None
+    return with_function(replace(problem, provider="cublasdx", symbol=problem.problem.symbol))
 
 
 class Case:
@@ -91,9 +91,9 @@ class Case:
         self.warp_built: list[list[bytes]] = []
         self.warp_fails = 0  # times
 
-    def _start(self, variants: Any, *_: object) -> dict[GemmProblem, Future[Artifact]]:
-        self.started += list(variants)
-        return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
+    def _start(self, problems: Any, *_: object) -> dict[GemmProblem, Future[Artifact]]:
+        self.started += list(problems)
+        return {problem: done(self.results.get(problem, artifact(problem))) for problem in self.started}
 
     def build(
         self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any
@@ -173,7 +173,7 @@ def test_warps_options_and_a_limit_of_registers_reach_the_compiler(
 def test_inputs_are_sorted_by_symbol_and_unique(tmp_path: Path) -> None:
     case = Case(tmp_path, both_ways=True)
     case.session.add("tile_matmul", "k", SMALL)
-    # two variants with one weaker function
+    # two functions with one weaker function
     case.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], symbol="shared_function")}
     case.results[SMALL[Role.FORWARD]] = artifact(SMALL[Role.FORWARD], symbol="shared_function")
     case.build()

@@ -51,7 +51,7 @@ def test_a_record_has_the_plan_the_builds_and_their_totals() -> None:
         assert (data["cubin_bytes"], data["output"], data["seconds"]) == (26_000, "module.sm90.cubin", 2.3457)
         assert (data["linker"], data["linker_reason"]) == ("warp_tiles", "")
         assert (data["name"], data["kernels"], data["arch"], data["block_dim"]) == ("module", ["k"], 90, 128)
-        assert all(set(variant) >= PLAN_FIELDS for variant in data["variants"])
+        assert all(set(planned) >= PLAN_FIELDS for planned in data["functions"])
         assert [build["symbol"] for build in data["builds"]] == ["f", "a", ""]
     text = record(BUILT, HIT).summary()
     for part in ("module sm_90", "1 function built", "1 from cache", "2 skipped", "26 kB", "by warp_tiles", "2.3 s"):
@@ -62,7 +62,7 @@ def test_a_record_has_the_plan_the_builds_and_their_totals() -> None:
 def test_a_build_is_printed_without_its_bytes() -> None:
     assert BUILT.to_json() == {
         "symbol": "f",
-        "variant": BIG[Role.FORWARD].to_json(),
+        "problem": BIG[Role.FORWARD].to_json(),
         "provider": "cublasdx",
         "tile_config": None,
         "tile": "",
@@ -93,7 +93,7 @@ def test_a_module_is_reported_once_and_one_that_was_not_built_by_its_newest_plan
     first, second = recorder.to_json()["modules"]
     assert (first, recorder.records) == (built.to_json(), (built,))
     assert (second["name"], second["builds"], second["arch"]) == ("other", [], None)
-    assert (second["kernels"], second["variants"]) == (["k", "other"], planned.to_json()["variants"])
+    assert (second["kernels"], second["functions"]) == (["k", "other"], planned.to_json()["functions"])
 
 
 # ---- the times of a module's build, and of its functions

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import warp_tiles
-from tests.bench import variant_of
+from tests.bench import problem_of
 from tests.cluster.conftest import start_worker
 from tests.integration.helpers import compile_module, gemm, load
 from tests.waiting import until
@@ -73,9 +73,9 @@ def test_a_module_is_the_same_as_without_a_cluster(workers: Any, tmp_path: Path)
 def test_both_workers_compile(workers: Any, tmp_path: Path) -> None:
     engine = Engine(warp_toolkit=(13, 4), executor=workers.get_executor())
     with settings.override(cache_dir=tmp_path):
-        variants = [variant_of(size, "float16", threads=64) for size in (16, 24, 32, 40, 48, 56)]
-        built = {variant: future.result(60) for variant, future in engine.start(variants).items()}
-        again = {variant: future.result(60) for variant, future in engine.start(variants).items()}
+        problems = [problem_of(size, "float16", threads=64) for size in (16, 24, 32, 40, 48, 56)]
+        built = {problem: future.result(60) for problem, future in engine.start(problems).items()}
+        again = {problem: future.result(60) for problem, future in engine.start(problems).items()}
     engine.close()
     assert not any(artifact.hit for artifact in built.values())
     assert all(artifact.hit for artifact in again.values()), "they are in the cache of this process"
@@ -152,7 +152,7 @@ def test_the_engine_asks_once_more_after_such_an_error(
     engine = Engine(warp_toolkit=(13, 4), executor=workers.get_executor())
     monkeypatch.setattr(OwnProvider, "text", lambda self, recipe: f"{_FUNCTIONS}\n// {recipe.symbol}")
     with settings.override(cache_dir=tmp_path, provider="own"), allowed_failures(workers, 0):
-        (future,) = engine.start([variant_of(16, threads=64)]).values()
+        (future,) = engine.start([problem_of(16, threads=64)]).values()
         os.kill(until(lambda: compiling_worker(workers)), signal.SIGKILL)
         assert future.result(60).payload
     engine.close()
@@ -214,7 +214,7 @@ def test_a_worker_with_other_sources_is_refused_and_nothing_is_stored(
 ) -> None:
     engine = Engine(warp_toolkit=(13, 4), executor=workers.get_executor(workers=[foreign]))
     with settings.override(cache_dir=tmp_path, provider="own"):
-        (future,) = engine.start([variant_of(16, "float16", threads=64)]).values()
+        (future,) = engine.start([problem_of(16, "float16", threads=64)]).values()
         with pytest.raises(RefusedWorkerError) as caught:
             future.result(60)
         assert engine.build_context(settings.current()).cache.entries() == ()

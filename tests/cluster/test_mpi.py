@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import variant_of
+from tests.bench import problem_of
 from tests.integration.helpers import REPOSITORY
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
@@ -56,7 +56,7 @@ def digests(folder: str, executor: Any = None) -> dict[str, str]:
     engine = Engine(warp_toolkit=(13, 4), executor=executor)
     try:
         with settings.override(cache_dir=Path(folder)):
-            built = engine.start([variant_of(size, "float16", threads=64) for size in SIZES])
+            built = engine.start([problem_of(size, "float16", threads=64) for size in SIZES])
             found = [future.result(120) for future in built.values()]
     finally:
         engine.close()
@@ -83,7 +83,7 @@ def test_the_ranks_of_a_job_build_the_same_functions(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    answer = json.loads(done.stdout.splitlines()[-1])
-    assert answer["workers"] == RANKS - 1
-    assert answer["there"] == answer["here"]
-    assert len(answer["here"]) == len(SIZES) <= answer["sent"]
+    reply = json.loads(done.stdout.splitlines()[-1])
+    assert reply["workers"] == RANKS - 1
+    assert reply["there"] == reply["here"]
+    assert len(reply["here"]) == len(SIZES) <= reply["sent"]

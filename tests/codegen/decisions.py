@@ -15,8 +15,8 @@ from warp_tiles.gemm.rejected import Rejected
 A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
 C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
 FEW_ACCUMULATORS = Rejected("few_accumulators_for_buffers", ("4 accumulators", 8))
-VARIANT = fp32(16, 16, 8, 64, "rr")
-TARGET = LoopTarget(dict.fromkeys(range(3), VARIANT))
+PROBLEM = fp32(16, 16, 8, 64, "rr")
+TARGET = LoopTarget(dict.fromkeys(range(3), PROBLEM))
 
 
 def decide_loops(

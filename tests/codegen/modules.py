@@ -13,9 +13,9 @@ from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planner import GeneratedModule, plan_module
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedFunction
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.problem import Problem
 
 _SM90 = Target(90, 128)
 NO_ACCUMULATORS = Rejected("rounded_products", ("float16",))
@@ -29,7 +29,7 @@ def forms(m: int, n: int, k: int, dtype: str = "float32") -> dict[Role, GemmProb
 
     out = "float32" if dtype == "bfloat16" else dtype
     found = products(packed(m, k, dtype), packed(k, n, dtype), packed(m, n, out), precision="default", target=_SM90)
-    return found.variants
+    return found.problems
 
 
 BIG, SMALL = forms(8, 12, 4), forms(4, 4, 16)
@@ -38,8 +38,8 @@ BIG, SMALL = forms(8, 12, 4), forms(4, 4, 16)
 def session(*sites: tuple[str, dict[Role, GemmProblem]]) -> Session:
     """A module for compute capability 9.0. Each site is given with the function that contains it."""
     result = Session("module", 90, 128, settings=Settings())
-    for function, variants in sites:
-        result.add("tile_matmul", function, variants)
+    for function, problems in sites:
+        result.add("tile_matmul", function, problems)
     return result
 
 
@@ -75,9 +75,9 @@ def generated(
     return GeneratedModule(session, source(*lines), ModuleTrace() if trace is None else trace, frozenset(called))
 
 
-def functions(*variants: Variant) -> dict[Variant, DeviceFunction]:
-    """A device function for each variant, named after its symbol."""
-    return {variant: DeviceFunction(variant.symbol, NO_ACCUMULATORS) for variant in variants}
+def functions(*problems: Problem) -> dict[Problem, DeviceFunction]:
+    """A device function for each problem, named after its symbol."""
+    return {problem: DeviceFunction(problem.symbol, NO_ACCUMULATORS) for problem in problems}
 
 
 def with_settings(module: GeneratedModule, **settings: Any) -> GeneratedModule:
@@ -88,8 +88,8 @@ def with_settings(module: GeneratedModule, **settings: Any) -> GeneratedModule:
 def planned(module: GeneratedModule, built: Mapping[Any, DeviceFunction]) -> ModulePlan:
     """The plan of a module whose sites can call these functions; others take the scalar path."""
 
-    def choose(each: PlannedVariant) -> PlannedVariant:
-        function = built.get(each.variant)
+    def choose(each: PlannedFunction) -> PlannedFunction:
+        function = built.get(each.problem)
         provider = each.provider or ("scalar" if function is None else "own")
         return replace(each, provider=provider, device_function=function)
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.codegen.test_stages import TARGET, A, B, C, body, decided
-from tests.gemm.test_main_loop import fp64, variant_of
+from tests.gemm.test_main_loop import fp64, problem_of
 from warp_tiles.codegen.module_code import AccumulatorStore, LoopDecision
 from warp_tiles.codegen.operations import Scalar, Tile
 from warp_tiles.codegen.stages import LoopTarget
@@ -99,23 +99,23 @@ def test_an_addition_after_each_product() -> None:
     assert outcome(decided(*nodes, tiles=(s, C, A, B))) == Rejected("added_to_another_tile")
 
 
-def of_variant(variant: GemmProblem, stored: Tile | None = None) -> AccumulatorStore | Rejected:
+def of_problem(problem: GemmProblem, stored: Tile | None = None) -> AccumulatorStore | Rejected:
     """The decision about a loop of a product, whose C or a tile computed from it is stored."""
-    dtype = variant.a.dtype
-    a, b = t.tile("a", variant.m, variant.k, dtype), t.tile("b", variant.k, variant.n, dtype)
-    c = t.tile("c", variant.m, variant.n, variant.c.dtype)
+    dtype = problem.a.dtype
+    a, b = t.tile("a", problem.m, problem.k, dtype), t.tile("b", problem.k, problem.n, dtype)
+    c = t.tile("c", problem.m, problem.n, problem.c.dtype)
     left, right, views = a, b, []
-    if variant.a.arrangement == "col_major":
-        a = t.tile("a", variant.k, variant.m, dtype)
-        left = t.tile("left", variant.m, variant.k, dtype, memory=a.memory, dense=False)
+    if problem.a.arrangement == "col_major":
+        a = t.tile("a", problem.k, problem.m, dtype)
+        left = t.tile("left", problem.m, problem.k, dtype, memory=a.memory, dense=False)
         views.append(t.alias(left, a))
-    if variant.b.arrangement == "col_major":
-        b = t.tile("b", variant.n, variant.k, dtype)
-        right = t.tile("right", variant.k, variant.n, dtype, memory=b.memory, dense=False)
+    if problem.b.arrangement == "col_major":
+        b = t.tile("b", problem.n, problem.k, dtype)
+        right = t.tile("right", problem.k, problem.n, dtype, memory=b.memory, dense=False)
         views.append(t.alias(right, b))
     end = [t.store(c)] if stored is None else [t.compute("tile_astype", c, result=stored), t.store(stored)]
     nodes = t.zeros(c, hook=t.number()), t.loop(t.load(a), t.load(b), *views, t.product(left, right, c)), *end
-    found = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, ("wgmma", "mma")))
+    found = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: problem}, ("wgmma", "mma")))
     assert found.ring is not None, found.reasons
     return outcome(found)
 
@@ -126,7 +126,7 @@ def of(
     """The same for operands of a type, each contiguous along its rows ("r") or columns ("c")."""
     result: DType = "float64" if dtype == "float64" else "float32"
     k = 16 if DTYPE_BYTES[dtype] > 2 and precision == "default" else 32
-    return of_variant(variant_of(128, 64, k, 128, 90, dtype, result, layout, precision), stored)
+    return of_problem(problem_of(128, 64, k, 128, 90, dtype, result, layout, precision), stored)
 
 
 def test_columns_of_a_leave_a_thread_no_neighbours() -> None:
@@ -149,7 +149,7 @@ def test_narrow_results_of_products_through_registers() -> None:
 
 
 def test_narrow_results_of_the_transpose_of_c() -> None:
-    variant = variant_of(32, 64, 32, 128)
+    problem = problem_of(32, 64, 32, 128)
     rounded = t.register("rounded", rows=32, cols=64, dtype="float16")
-    assert isinstance(of_variant(variant), AccumulatorStore)
-    assert of_variant(variant, rounded) == TOO_FEW
+    assert isinstance(of_problem(problem), AccumulatorStore)
+    assert of_problem(problem, rounded) == TOO_FEW

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from tests.gemm.test_main_loop import variant_of
+from tests.gemm.test_main_loop import problem_of
 from warp_tiles.codegen.emit_loops import emit_reverse
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.macros import Macros
@@ -19,7 +19,7 @@ from warp_tiles.gemm.rejected import Rejected, code_of
 
 M, N, K = 64, 64, 64
 A, B, C, D = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16"), t.tile("c", M, N), t.tile("d", M, N)
-TARGET = LoopTarget({0: variant_of(M, N, K, 128)}, ("wgmma", "mma"))
+TARGET = LoopTarget({0: problem_of(M, N, K, 128)}, ("wgmma", "mma"))
 ARRAYS = {name: Array(f"var_{name}", True, f"adj_{name}") for name in "AB"}
 
 
@@ -132,9 +132,9 @@ def test_an_adjoint_before_the_loop_reads_c() -> None:
 
 def test_settings() -> None:
     nodes, asked = (t.zeros(C), loop(*body())), Rejected("setting", ("main_loop", "'mma'"))
-    assert decided(*nodes, target=LoopTarget(TARGET.variants, rejection=asked)).reverse == asked
+    assert decided(*nodes, target=LoopTarget(TARGET.problems, rejection=asked)).reverse == asked
     assert rejection(*nodes, target=replace(TARGET, ahead=False)) == "async_copies_off"
-    mma = LoopTarget(TARGET.variants, ("mma",), asked, PipelineOverrides("mma"))
+    mma = LoopTarget(TARGET.problems, ("mma",), asked, PipelineOverrides("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from tests.gemm.test_main_loop import variant_of
+from tests.gemm.test_main_loop import problem_of
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.module_code import LoopDecision, Ring
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
@@ -18,8 +18,8 @@ from warp_tiles.plan.planning import PlannedLoop
 M, N, K = 64, 64, 32
 A, B = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16")
 C, D = t.tile("c", M, N), t.tile("d", M, N)
-VARIANT = variant_of(M, N, K, 128)
-TARGET = LoopTarget({0: VARIANT, 1: VARIANT}, ("wgmma", "mma"))
+PROBLEM = problem_of(M, N, K, 128)
+TARGET = LoopTarget({0: PROBLEM, 1: PROBLEM}, ("wgmma", "mma"))
 STAGE = 2 * K * (M + N)
 
 
@@ -50,10 +50,10 @@ def rejection(decision: LoopDecision) -> str:
 
 
 def test_each_slot_begins_with_a_swizzling_pattern() -> None:
-    variant = variant_of(64, 48, 16, 128)
+    problem = problem_of(64, 48, 16, 128)
     a, b, c = t.tile("a", 64, 16, "float16"), t.tile("b", 16, 48, "float16"), t.tile("c", 64, 48)
     nodes = t.zeros(c), t.loop(t.load(b), t.load(a), t.product(a, b, c))
-    ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, TARGET.families)).ring
+    ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: problem}, TARGET.families)).ring
     assert ring is not None
     assert {name: buffer.offset_bytes for name, buffer in ring.buffers.items()} == {"b": 0, "a": 2 * STAGE_ALIGNMENT}
     assert ring.loop.stage_bytes == 4 * STAGE_ALIGNMENT
@@ -81,14 +81,14 @@ def test_the_new_tile_of_a_sum_is_idle() -> None:
 
 def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> None:
     """wgmma multiplies tiles with 64 rows or 64 columns."""
-    variants = {0: variant_of(64, 32, K, 128), 1: variant_of(32, 32, K, 128)}
+    problems = {0: problem_of(64, 32, K, 128), 1: problem_of(32, 32, K, 128)}
     b, c = t.tile("b", K, 32, "float16"), t.tile("c", M, 32)
     other, d = t.tile("other", 32, K, "float16"), t.tile("d", 32, 32)
     loads = t.load(A), t.load(b), t.load(other)
     nodes = t.zeros(c), t.zeros(d), t.loop(*loads, t.product(A, b, c, 0), t.product(other, b, d, 1))
 
     def decision(*families: InstructionFamily) -> LoopDecision:
-        return decided(*nodes, tiles=(c, d, A, b, other), target=LoopTarget(variants, families))
+        return decided(*nodes, tiles=(c, d, A, b, other), target=LoopTarget(problems, families))
 
     found = decision("wgmma", "mma")
     assert found.ring is not None

@@ -1,4 +1,4 @@
-"""A GEMM variant and its tile configuration as a launch, and the check of its result."""
+"""A GEMM problem and its tile configuration as a launch, and the check of its result."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Case:
     """One call of ``wt::block_gemm``, or of its parts in a loop.
 
     Attributes:
-        variant, config: The GEMM and its tile configuration.
+        problem, config: The GEMM and its tile configuration.
         alpha, beta: Scalars.
         seed: Seed of the random A, B and C.
         loop: The number of products that a loop adds to C with ``block_gemm_add`` and ``block_gemm_finish``. 0 means
             no loop.
     """
 
-    variant: GemmProblem
+    problem: GemmProblem
     config: TileConfig
     alpha: float = 1.0
     beta: float = 0.0
@@ -52,35 +52,35 @@ class Case:
     def describe(self) -> str:
         """A text with everything that is needed to reproduce the case."""
         scalars = f"alpha {self.alpha}, beta {self.beta}, seed {self.seed}, loop {self.loop}"
-        return f"{self.variant.symbol}, {self.config}, {scalars}"
+        return f"{self.problem.symbol}, {self.config}, {scalars}"
 
 
-def tiles(variant: GemmProblem) -> tuple[Tile, Tile, Tile]:
+def tiles(problem: GemmProblem) -> tuple[Tile, Tile, Tile]:
     """A, B and C in shared memory."""
-    m, n, k = variant.m, variant.n, variant.k
-    return (Tile.of(m, k, variant.a), Tile.of(k, n, variant.b), Tile.of(m, n, variant.c))
+    m, n, k = problem.m, problem.n, problem.k
+    return (Tile.of(m, k, problem.a), Tile.of(k, n, problem.b), Tile.of(m, n, problem.c))
 
 
 def launch(case: Case) -> Launch:
     """The case with random values. If beta is zero, C is NaN and must not be read."""
-    variant = case.variant
+    problem = case.problem
     random = np.random.default_rng(case.seed)
-    a, b, c = (rounded(random.uniform(-1, 1, (tile.rows, tile.columns)), tile.dtype) for tile in tiles(variant))
-    structs = f"struct Variant {{\n{problem_struct(variant)}\n{config_struct(case.config)}\n}};"
+    a, b, c = (rounded(random.uniform(-1, 1, (tile.rows, tile.columns)), tile.dtype) for tile in tiles(problem))
+    structs = f"struct Problem {{\n{problem_struct(problem)}\n{config_struct(case.config)}\n}};"
     if case.loop:
         function = Function(case.describe(), "loop", f"{structs}\n{_LOOP.format(count=case.loop)}")
     else:
-        function = Function(case.describe(), "wt::block_gemm<Variant>", structs)
+        function = Function(case.describe(), "wt::block_gemm<Problem>", structs)
     values = (a, b, c if case.beta else None)
-    return Launch(function, tiles(variant), variant.threads, variant.arch, values, case.alpha, case.beta)
+    return Launch(function, tiles(problem), problem.threads, problem.arch, values, case.alpha, case.beta)
 
 
 _LOOP = """
 void loop(void*, void* a, void* b, void*, void* c)
 {{
-    wt::BlockGemm<Variant>::Accumulators accumulators = {{}};
-    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Variant>(accumulators, a, b, i % 2 == 0);
-    wt::block_gemm_finish<Variant>(accumulators, c, {count} % 2 == 0);
+    wt::BlockGemm<Problem>::Accumulators accumulators = {{}};
+    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Problem>(accumulators, a, b, i % 2 == 0);
+    wt::block_gemm_finish<Problem>(accumulators, c, {count} % 2 == 0);
 }}
 """
 
@@ -94,21 +94,21 @@ def bound(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
     one. Split-K rounds C once more for each warp. Tensor cores truncate fp32 operands to tf32. If the other operand is
     narrower and the precision is not tf32, they use two parts of tf32.
     """
-    variant = case.variant
-    dtypes = (variant.a.dtype, variant.b.dtype, variant.c.dtype)
+    problem = case.problem
+    dtypes = (problem.a.dtype, problem.b.dtype, problem.c.dtype)
     double = "float64" in dtypes
     u = ROUNDOFF["float64" if double else "float32"]
     truncation = 0.0
     if case.config.instruction != "fma" and not double:
-        relative = TF32_ERROR if variant.precision == "tf32" else TWO_PARTS_ERROR
+        relative = TF32_ERROR if problem.precision == "tf32" else TWO_PARTS_ERROR
         truncation = dtypes[:2].count("float32") * relative
     products = abs(case.alpha) * (np.abs(a) @ np.abs(b))
     added = np.zeros_like(products) if c is None else abs(case.beta) * np.abs(c)
-    roundings = variant.k * max(1, case.loop) + 4
+    roundings = problem.k * max(1, case.loop) + 4
     # 1 % for terms of second order
     error = 1.01 * (products * (roundings * u + truncation) + added * (2 + case.config.warps_k) * u)
     exact = exact_result(case, a, b, c)
-    return np.asarray(error + ROUNDOFF[variant.c.dtype] * (np.abs(exact) + error) + UNDERFLOW[variant.c.dtype])
+    return np.asarray(error + ROUNDOFF[problem.c.dtype] * (np.abs(exact) + error) + UNDERFLOW[problem.c.dtype])
 
 
 def exact_result(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:

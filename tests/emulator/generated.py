@@ -64,7 +64,7 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
         wp.compile_aot_module(module, arch=arch, module_dir=folder)
     ((source,), (meta,), (plan,)) = folder.glob("*.cu"), folder.glob("*.meta"), plans
     linked = [planned for planned in plan.needed if planned.provider == "own" and not planned.in_source]
-    functions = {planned.symbol: unit_of(planned.variant, planned.tile_config) for planned in linked if planned.variant}
+    functions = {planned.symbol: unit_of(planned.problem, planned.tile_config) for planned in linked if planned.problem}
     sizes = {name.removesuffix("_smem_bytes"): int(size) for name, size in json.loads(meta.read_text()).items()}
     return Generated(source.read_text(), tuple(functions.values()), sizes, arch, threads)
 

@@ -19,8 +19,8 @@ from tests.nightly import some
 from tests.solver_kernels import BODIES, DIFFERENTIABLE, REFERENCES, gradients, inputs, kernels_text
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand
 from warp_tiles.providers.own import SolverProvider, header_of, solver_translation_unit
-from warp_tiles.solver.variant import Function as SolverFunction
-from warp_tiles.solver.variant import SolverConfig, SolverVariant, choose
+from warp_tiles.solver.problem import Function as SolverFunction
+from warp_tiles.solver.problem import SolverConfig, SolverProblem, choose
 
 # C++ of a call with (alpha, a, b, beta, c), by function and whether it is in place
 _CALLS = {
@@ -36,52 +36,52 @@ class Case:
     """One call of a solver function.
 
     Attributes:
-        variant, config: The function and how it is computed.
+        problem, config: The function and how it is computed.
         seed: Seed of the random matrices.
     """
 
-    variant: SolverVariant
+    problem: SolverProblem
     config: SolverConfig
     seed: int = 1
 
     def describe(self) -> str:
         """A text with everything that is needed to reproduce the case."""
-        return f"{self.variant.symbol}, {self.config}, seed {self.seed}"
+        return f"{self.problem.symbol}, {self.config}, seed {self.seed}"
 
 
-def includes(variant: SolverVariant) -> list[str]:
+def includes(problem: SolverProblem) -> list[str]:
     """Headers that the function needs."""
-    return [header_of(variant)]
+    return [header_of(problem)]
 
 
 def launch(case: Case) -> Launch:
     """The case with random values. The triangle that must not be read holds NaN."""
-    variant = case.variant
-    n, columns = variant.n, variant.columns
+    problem = case.problem
+    n, columns = problem.n, problem.columns
     random = np.random.default_rng(case.seed)
     lower = np.tril(random.uniform(-1, 1, (n, n)) / max(1, n) ** 0.5) + np.diag(random.uniform(1, 2, n))
     nothing = np.triu(np.full((n, n), np.nan), 1)
-    kind = "cholesky" if variant.function == "cholesky" else "solve"
-    first, last = variant.operands[0], variant.operands[-1]
+    kind = "cholesky" if problem.function == "cholesky" else "solve"
+    first, last = problem.operands[0], problem.operands[-1]
     if kind == "cholesky":
         triangle = np.tril(lower @ lower.T) + nothing
         tiles = (Tile.of(n, n, first), Tile.of(n, n, first), Tile.of(n, n, last))
         values = [triangle, triangle]
     else:
         triangle = lower + nothing
-        if variant.function == "upper_solve":
+        if problem.function == "upper_solve":
             triangle = lower.T + nothing.T
         rhs = random.uniform(-1, 1, (n, columns))
-        tiles = (Tile.of(n, n, first), Tile.of(n, columns, variant.operands[1]), Tile.of(n, columns, last))
+        tiles = (Tile.of(n, n, first), Tile.of(n, columns, problem.operands[1]), Tile.of(n, columns, last))
         values = [triangle, rhs]
-    a, b = (rounded(value, variant.dtype) for value in values)
-    unit = solver_translation_unit(variant, case.config).replace('extern "C" __device__ ', "")
+    a, b = (rounded(value, problem.dtype) for value in values)
+    unit = solver_translation_unit(problem, case.config).replace('extern "C" __device__ ', "")
     body = unit.split("\n", 1)[1]  # without the include, which precedes the namespace
-    call = _CALLS[kind, variant.in_place].format(symbol=variant.symbol)
+    call = _CALLS[kind, problem.in_place].format(symbol=problem.symbol)
     declarations = f"{body}\nvoid call(void*, void* a, void* b, void*, void* c) {{ {call}; }}"
-    initial = (a if kind == "cholesky" else b) if variant.in_place else None
+    initial = (a if kind == "cholesky" else b) if problem.in_place else None
     return Launch(
-        Function(case.describe(), "call", declarations), tiles, variant.threads, variant.arch, (a, b, initial)
+        Function(case.describe(), "call", declarations), tiles, problem.threads, problem.arch, (a, b, initial)
     )
 
 
@@ -98,15 +98,15 @@ def error_of(case: Case, launched: Launch, answer: Answer) -> str:
     tile = launched.tiles[2]
     if tile.gaps(answer.c_bytes) != tile.gaps(tile.pack(np.full((tile.rows, tile.columns), np.nan))):
         return f"{case.describe()}: the gaps of the result changed"
-    variant, c = case.variant, answer.c
-    unit = (variant.n + 8) * ROUNDOFF[variant.dtype] * 1.01
-    if variant.function == "cholesky":
+    problem, c = case.problem, answer.c
+    unit = (problem.n + 8) * ROUNDOFF[problem.dtype] * 1.01
+    if problem.function == "cholesky":
         rest, allowed = c @ c.T - (np.tril(a) + np.tril(a, -1).T), unit * (np.abs(c) @ np.abs(c.T))
         if np.any(np.triu(c, 1)):
             return f"{case.describe()}: there are numbers above the diagonal"
     else:
-        triangle = np.triu(a) if variant.function == "upper_solve" else np.tril(a)
-        factors = [triangle, triangle.T] if variant.function == "cholesky_solve" else [triangle]
+        triangle = np.triu(a) if problem.function == "upper_solve" else np.tril(a)
+        factors = [triangle, triangle.T] if problem.function == "cholesky_solve" else [triangle]
         rest, allowed = c, np.abs(c)
         for factor in reversed(factors):
             rest, allowed = factor @ rest, np.abs(factor) @ allowed
@@ -122,9 +122,9 @@ def error_of(case: Case, launched: Launch, answer: Answer) -> str:
     )
 
 
-def usual(variant: SolverVariant, seed: int = 1) -> Case:
+def usual(problem: SolverProblem, seed: int = 1) -> Case:
     """A case with the configuration that is chosen."""
-    return Case(variant, choose(variant), seed)
+    return Case(problem, choose(problem), seed)
 
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
@@ -158,10 +158,10 @@ def draw_case(seed: int) -> Case:
         rhs = draw_operand(draw, dtype, n, columns)
         operands = (triangle, rhs, rhs if in_place else draw_operand(draw, dtype, n, columns))
     threads = 32 * draw.choice([1, 1, 2, 3, 4, 8, 16, 32])
-    variant = SolverVariant(function, n, columns, operands, in_place, threads, draw.choice([75, 80, 90, 120]))
-    case = usual(variant, seed)
+    problem = SolverProblem(function, n, columns, operands, in_place, threads, draw.choice([75, 80, 90, 120]))
+    case = usual(problem, seed)
     if function != "cholesky" and draw.random() < 0.3:
-        return Case(variant, SolverConfig(min(32, case.config.lanes * draw.choice([2, 4]))), seed)
+        return Case(problem, SolverConfig(min(32, case.config.lanes * draw.choice([2, 4]))), seed)
     return case
 
 
@@ -175,7 +175,7 @@ def test_drawn_functions(emulator: Emulator, first: int) -> None:
 
 def test_a_wrong_element_is_noticed(emulator: Emulator) -> None:
     """The check of results can fail: here one element of a correct answer is changed."""
-    right = draw_case(next(seed for seed in range(99) if draw_case(seed).variant.function == "lower_solve"))
+    right = draw_case(next(seed for seed in range(99) if draw_case(seed).problem.function == "lower_solve"))
     launched = launch(right)
     (answer,) = emulator.run([launched], [SolverProvider.header])
     assert error_of(right, launched, answer) == ""

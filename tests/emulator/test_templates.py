@@ -1,4 +1,4 @@
-"""The templates in ``kernels/`` on random variants: the emulator checks every access, float64 checks every element."""
+"""The templates in ``kernels/`` on random problems: the emulator checks every access, float64 checks every element."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def operands(draw: st.DrawFn, rows: int, columns: int, dtype: DType) -> Operand:
 
 
 @st.composite
-def variants(draw: st.DrawFn) -> GemmProblem:
+def problems(draw: st.DrawFn) -> GemmProblem:
     """Products of all dtypes. Dtypes that tensor cores multiply are more frequent."""
     a, b = draw(st.one_of(st.tuples(dtypes, dtypes), dtypes.map(lambda dtype: (dtype, dtype))))
     c = draw(st.one_of(dtypes, st.sampled_from([a, b, "float32", "float16"])))
@@ -62,9 +62,9 @@ def variants(draw: st.DrawFn) -> GemmProblem:
 
 
 @st.composite
-def changes(draw: st.DrawFn, variant: GemmProblem) -> TileConfig:
+def changes(draw: st.DrawFn, problem: GemmProblem) -> TileConfig:
     """A random configuration, which the check may refuse."""
-    instruction = draw(st.sampled_from(instructions(variant)))
+    instruction = draw(st.sampled_from(instructions(problem)))
     if instruction == "fma":
         lanes_k = draw(st.sampled_from([1, 1, 2, 4, 8]))
         lanes_n = draw(st.sampled_from([x for x in (1, 2, 4, 8, 16, 32) if lanes_k * x <= 32]))
@@ -91,22 +91,22 @@ def changes(draw: st.DrawFn, variant: GemmProblem) -> TileConfig:
 
 
 @st.composite
-def deep_variants(draw: st.DrawFn) -> GemmProblem:
+def deep_problems(draw: st.DrawFn) -> GemmProblem:
     """Products that have fewer warp tiles of C than the block has warps."""
-    variant = draw(variants())
+    problem = draw(problems())
     m, n = draw(st.integers(1, 40)), draw(st.integers(1, 40))
     k = draw(st.one_of(sizes, st.sampled_from([64, 96, 128, 192, 256])))
-    a, b, c = variant.a.dtype, variant.b.dtype, draw(st.sampled_from(["float32", "float64"]))
+    a, b, c = problem.a.dtype, problem.b.dtype, draw(st.sampled_from(["float32", "float64"]))
     operands_abc = draw(operands(m, k, a)), draw(operands(k, n, b)), draw(operands(m, n, c))
     threads = 32 * draw(st.sampled_from([2, 4, 6, 8, 16, 32]))
-    return GemmProblem(m, n, k, *operands_abc, variant.precision, threads, variant.arch)
+    return GemmProblem(m, n, k, *operands_abc, problem.precision, threads, problem.arch)
 
 
 @st.composite
-def split_k_configs(draw: st.DrawFn, variant: GemmProblem) -> TileConfig | None:
+def split_k_configs(draw: st.DrawFn, problem: GemmProblem) -> TileConfig | None:
     """A split-K configuration, or None if none fits."""
     flip, warps_k = draw(st.booleans()), draw(st.sampled_from([2, 2, 4, 8]))
-    view = transposed(variant) if flip else variant
+    view = transposed(problem) if flip else problem
     instruction = draw(st.sampled_from([*instructions(view)[:1], *instructions(view)]))
     candidates = fma_candidates(view) if instruction == "fma" else mma_candidates(view, instruction)
     found = [
@@ -114,7 +114,7 @@ def split_k_configs(draw: st.DrawFn, variant: GemmProblem) -> TileConfig | None:
         for config in candidates
         for vector in (config.k_vector, 4, 2)
         if fits(
-            variant,
+            problem,
             split := replace(config, warps_k=warps_k, k_vector=vector, c_first=False, transposed=flip),
         )
     ]
@@ -125,26 +125,26 @@ def split_k_configs(draw: st.DrawFn, variant: GemmProblem) -> TileConfig | None:
 chosen = functools.cache(choose)
 
 
-def final_config(variant: GemmProblem, change: TileConfig | None) -> TileConfig:
+def final_config(problem: GemmProblem, change: TileConfig | None) -> TileConfig:
     """The chooser's configuration, or ``change`` with refused fields reset one by one until the check accepts it."""
-    usual = chosen(variant)
-    assert fits(variant, usual)
+    usual = chosen(problem)
+    assert fits(problem, usual)
     if change is None:
         return usual
     simple: dict[str, Any] = {"c_first": False, "swizzle_c": 1, "swizzle_b": 1, "swizzle_a": 1, "k_vector": 4}
     simple |= {"tile_n": max(8, change.lanes_n), "tile_m": max(16, change.lanes_m)}
     for name, value in simple.items():
-        if fits(variant, change):
+        if fits(problem, change):
             return change
         change = replace(change, **{name: value})
-    return change if fits(variant, change) else usual
+    return change if fits(problem, change) else usual
 
 
 @dataclass(frozen=True)
 class Drawn:
     """A product without its final configuration."""
 
-    variant: GemmProblem
+    problem: GemmProblem
     change: TileConfig | None
     alpha: float
     beta: float
@@ -153,24 +153,24 @@ class Drawn:
 
     def case(self) -> Case:
         """The case with its configuration. It is a loop only if registers hold the accumulators."""
-        config = final_config(self.variant, self.change)
-        accumulators = register_accumulators(self.variant, self.variant.symbol, config)
+        config = final_config(self.problem, self.change)
+        accumulators = register_accumulators(self.problem, self.problem.symbol, config)
         if self.loop and not isinstance(accumulators, str):
-            return Case(self.variant, config, self.loop, 1.0, self.seed, self.loop)
-        return Case(self.variant, config, self.alpha, self.beta, self.seed)
+            return Case(self.problem, config, self.loop, 1.0, self.seed, self.loop)
+        return Case(self.problem, config, self.alpha, self.beta, self.seed)
 
 
 @st.composite
 def products(draw: st.DrawFn) -> Drawn:
     """A product with scalars that every dtype represents. Three of four have a changed configuration."""
     if draw(st.integers(0, 3)) == 0:
-        variant = draw(deep_variants())
-        change = draw(split_k_configs(variant))
+        problem = draw(deep_problems())
+        change = draw(split_k_configs(problem))
     else:
-        variant = draw(variants())
-        change = draw(changes(variant)) if draw(st.integers(0, 3)) else None
+        problem = draw(problems())
+        change = draw(changes(problem)) if draw(st.integers(0, 3)) else None
     alpha, beta = draw(st.sampled_from([1.0, -2.0, 0.5])), draw(st.sampled_from([0.0, 1.0, 0.5]))
-    return Drawn(variant, change, alpha, beta, draw(st.integers(0, 2**16)), draw(st.sampled_from([0, 0, 0, 1, 2, 3])))
+    return Drawn(problem, change, alpha, beta, draw(st.integers(0, 2**16)), draw(st.sampled_from([0, 0, 0, 1, 2, 3])))
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def cases(drawn: list[Drawn]) -> tuple[list[Case], list[str]]:
         try:
             found[one.case()] = None
         except Exception as error:
-            failures.append(f"{one.variant.symbol}: {error!r}")
+            failures.append(f"{one.problem.symbol}: {error!r}")
     return list(found), failures
 
 
@@ -225,10 +225,10 @@ def test_the_products_cover_all_configuration_fields(cases: tuple[list[Case], li
     found = cases[0]
     assert len(found) >= PRODUCTS * 10 // 11  # 2,000 of the 2,200 of a nightly run
     assert {case.config.instruction for case in found} == {"mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"}
-    assert {case.variant.arch for case in found} == {75, 80, 86, 90, 120}
+    assert {case.problem.arch for case in found} == {75, 80, 86, 90, 120}
     for name in ("swizzle_a", "swizzle_b", "swizzle_c"):
         assert {getattr(case.config, name) for case in found} == {1, 2, 4}
-    changed = sum(case.config != chosen(case.variant) for case in found)
+    changed = sum(case.config != chosen(case.problem) for case in found)
     assert {case.loop for case in found} == {0, 1, 2, 3}
     assert {case.config.c_first for case in found} == {True, False}
     assert {case.config.warps_k for case in found} == {1, 2, 4, 8}
@@ -245,9 +245,9 @@ def test_every_product_is_correct(emulator: Emulator, cases: tuple[list[Case], l
 
 def test_two_runs_are_bitwise_equal(emulator: Emulator) -> None:
     dense = operand("float16", True, 40, 16)
-    variant = GemmProblem(40, 40, 40, dense, dense, dense, "default", 128, 90)
-    fp32 = replace(variant, a=operand("float32", True, 40, 16), b=operand("float32", False, 40, 4))
-    batch = [Case(each, choose(each), 0.5, 0.5) for each in (variant, fp32)]
+    problem = GemmProblem(40, 40, 40, dense, dense, dense, "default", 128, 90)
+    fp32 = replace(problem, a=operand("float32", True, 40, 16), b=operand("float32", False, 40, 4))
+    batch = [Case(each, choose(each), 0.5, 0.5) for each in (problem, fp32)]
     launches = [launch(case) for case in batch]
     first, second = emulator.run(launches, INCLUDES), emulator.run(launches, INCLUDES)
     assert [x.error for x in first] == ["", ""]
@@ -267,7 +267,7 @@ def test_two_runs_are_bitwise_equal(emulator: Emulator) -> None:
 def test_slices_of_k_scale_c_once(emulator: Emulator, config: TileConfig) -> None:
     a, b, c = operand("float16", True, 256, 16), operand("float16", True, 16, 16), operand("float32", True, 16, 16)
     case = Case(GemmProblem(16, 16, 256, a, b, c, "default", 128, 90), config, -2.0, 0.5)
-    assert fits(case.variant, config)
+    assert fits(case.problem, config)
     launched = launch(case)
     (answer,) = emulator.run([launched], INCLUDES)
     assert error_of(case, launched, answer) == ""

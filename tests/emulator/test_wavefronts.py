@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench import deep_variant
+from tests.bench import deep_problem
 from tests.emulator.emulator import ROLES, Answer, Emulator
 from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from warp_tiles.gemm.choose import candidates, choose, fma_reads, wavefront_ratio
@@ -45,8 +45,8 @@ def fixed_cases() -> list[Case]:
             operand(outer, c_rows, n if c_rows else m, ALIGNMENT),
         )
         assert all(o.leading_dimension * DTYPE_BYTES[o.dtype] % ALIGNMENT == 0 for o in operands)
-        variant = GemmProblem(m, n, k, *operands, precision, THREADS, arch)
-        cases.append(Case(variant, choose(variant), 1.0, 1.0))
+        problem = GemmProblem(m, n, k, *operands, precision, THREADS, arch)
+        cases.append(Case(problem, choose(problem), 1.0, 1.0))
     return cases
 
 
@@ -84,7 +84,7 @@ def describe(case: Case, answer: Answer) -> str:
 def test_every_tile_of_64_has_a_configuration_with_few_conflicts(emulator: Emulator) -> None:
     best_cases = []
     for case in fixed_cases():
-        view = transposed(case.variant) if case.config.transposed else case.variant
+        view = transposed(case.problem) if case.config.transposed else case.problem
         if case.config.instruction == "fma" or view.m < 64:
             continue
         fitting = [config for config in candidates(view) if fits(view, config)]
@@ -92,17 +92,17 @@ def test_every_tile_of_64_has_a_configuration_with_few_conflicts(emulator: Emula
         best_cases.append(replace(case, config=replace(best, transposed=case.config.transposed)))
     above = [describe(c, a) for c, a in zip(best_cases, run(emulator, best_cases)) if ratio(a) > LARGEST_RATIO]
     assert best_cases
-    assert not above, f"{len(above)} of {len(best_cases)} variants:\n" + "\n".join(sorted(above, reverse=True)[:20])
+    assert not above, f"{len(above)} of {len(best_cases)} problems:\n" + "\n".join(sorted(above, reverse=True)[:20])
 
 
 def test_common_products_have_few_conflicts(counted: list[tuple[Case, Answer]]) -> None:
     common = [
         (case, answer)
         for case, answer in counted
-        if case.variant.a.dtype in ("float16", "bfloat16")
-        and case.variant.c.dtype == "float32"
-        and case.variant.m >= 32
-        and [o.arrangement for o in (case.variant.a, case.variant.b, case.variant.c)] == ["row_major"] * 3
+        if case.problem.a.dtype in ("float16", "bfloat16")
+        and case.problem.c.dtype == "float32"
+        and case.problem.m >= 32
+        and [o.arrangement for o in (case.problem.a, case.problem.b, case.problem.c)] == ["row_major"] * 3
     ]
     above = [describe(case, answer) for case, answer in common if ratio(answer) > LARGEST_RATIO]
     assert len(common) == 6
@@ -113,7 +113,7 @@ def test_the_cost_model_and_the_emulator_count_equal_wavefronts(counted: list[tu
     for case, answer in counted:
         if case.config.instruction == "fma":
             continue
-        view = transposed(case.variant) if case.config.transposed else case.variant
+        view = transposed(case.problem) if case.config.transposed else case.problem
         assert wavefront_ratio(view, case.config) == pytest.approx(ratio(answer), rel=0.02), describe(case, answer)
 
 
@@ -125,13 +125,13 @@ def test_products_without_tensor_cores_keep_their_wavefronts(counted: list[tuple
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_the_cost_model_counts_each_slice_of_split_k(emulator: Emulator, dtype: DType) -> None:
-    variant = deep_variant(16, 512, dtype, 256, "float64" if dtype == "float64" else "float32")
-    base = replace(choose(variant), tile_m=16, tile_n=16, c_first=False)
-    cases = [Case(variant, replace(base, warps_k=warps_k), 1.0, 1.0) for warps_k in (1, 2, 4, 8)]
+    problem = deep_problem(16, 512, dtype, 256, "float64" if dtype == "float64" else "float32")
+    base = replace(choose(problem), tile_m=16, tile_n=16, c_first=False)
+    cases = [Case(problem, replace(base, warps_k=warps_k), 1.0, 1.0) for warps_k in (1, 2, 4, 8)]
     answers = run(emulator, cases)
     for case, answer in zip(cases, answers):
-        assert fits(variant, case.config)
-        assert wavefront_ratio(variant, case.config) == pytest.approx(ratio(answer), rel=0.02), describe(case, answer)
+        assert fits(problem, case.config)
+        assert wavefront_ratio(problem, case.config) == pytest.approx(ratio(answer), rel=0.02), describe(case, answer)
     reads, writes = ([answer.counts[role].instructions for answer in answers] for role in ("A reads", "C writes"))
     assert reads == [reads[0]] * 4
     assert writes == [warps_k * writes[0] for warps_k in (1, 2, 4, 8)]
@@ -143,14 +143,14 @@ def test_the_cost_model_counts_reads_of_lanes_that_share_a_sum(
     emulator: Emulator, dtype: DType, vector: int, b_row_major: bool
 ) -> None:
     operands = (operand(dtype, row_major, 32, 16) for row_major in (True, b_row_major, True))
-    variant = GemmProblem(1, 32, 32, *operands, "default", 32, 90)
+    problem = GemmProblem(1, 32, 32, *operands, "default", 32, 90)
     cases = []
     for lanes_n, lanes_k in ((32, 1), (16, 2), (8, 4), (4, 8)):
         config = TileConfig("fma", 1, 32, 1, lanes_n, lanes_k, k_vector=vector, k_unroll=2)
-        assert fits(variant, config)
-        cases.append(Case(variant, config))
+        assert fits(problem, config)
+        cases.append(Case(problem, config))
     for case, answer in zip(cases, run(emulator, cases)):
-        expected = [reads.wavefronts for reads in fma_reads(variant, case.config)]
+        expected = [reads.wavefronts for reads in fma_reads(problem, case.config)]
         assert [answer.counts[role].wavefronts for role in ("A reads", "B reads")] == expected, case.config.describe()
 
 

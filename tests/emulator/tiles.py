@@ -34,7 +34,7 @@ class Tile:
 
     @classmethod
     def of(cls, rows: int, columns: int, operand: Operand) -> Tile:
-        """The tile of an operand of a variant."""
+        """The tile of an operand of a problem."""
         return cls(rows, columns, operand.dtype, operand.arrangement, operand.leading_dimension, operand.alignment)
 
     @classmethod

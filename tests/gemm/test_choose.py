@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench import deep_variant, variant_of
+from tests.bench import deep_problem, problem_of
 from tests.emulator.gemm import operand
 from warp_tiles.gemm.choose import candidates, choose, cost
 from warp_tiles.gemm.matmul import loop_candidate
@@ -18,7 +18,7 @@ from warp_tiles.gemm.tile_config import TileConfig, registers
 
 def warp_tiles_and_warps(size: int, dtype: str, threads: int) -> tuple[int, int]:
     """The number of warp tiles of C, and the number of warps."""
-    config = choose(variant_of(size, dtype, threads))
+    config = choose(problem_of(size, dtype, threads))
     return -(-size // config.tile_m) * -(-size // config.tile_n), threads // 32
 
 
@@ -57,11 +57,11 @@ def test_four_warps_without_tensor_cores(
 
 @pytest.mark.parametrize("threads", [32, 64, 128])
 def test_fp64_tiles_may_be_24_wide(threads: int) -> None:
-    assert choose(variant_of(24, "float64", threads)).tile_n == 24
+    assert choose(problem_of(24, "float64", threads)).tile_n == 24
 
 
 def test_16_bit_tiles_are_powers_of_two() -> None:
-    config = choose(variant_of(24, "float16", 64))
+    config = choose(problem_of(24, "float16", 64))
     assert 24 not in (config.tile_m, config.tile_n)
 
 
@@ -71,30 +71,30 @@ def test_16_bit_tiles_are_powers_of_two() -> None:
 @pytest.mark.parametrize(("dtype", "result"), [("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64")])
 @pytest.mark.parametrize("threads", [64, 128, 256])
 def test_a_long_k_is_split(dtype: DType, result: DType, threads: int) -> None:
-    config = choose(deep_variant(16, 512, dtype, threads, result))
+    config = choose(deep_problem(16, 512, dtype, threads, result))
     assert (config.tile_m, config.tile_n) == (16, 16)
     assert config.warps_k > 1
 
 
 def test_k_is_not_split_if_c_would_round_the_sums() -> None:
-    assert choose(deep_variant(16, 512, "float16", 128, "float16")).warps_k == 1
+    assert choose(deep_problem(16, 512, "float16", 128, "float16")).warps_k == 1
 
 
 def test_k_is_not_split_in_large_blocks() -> None:
-    assert choose(deep_variant(16, 512, "float16", 512)).warps_k == 1
+    assert choose(deep_problem(16, 512, "float16", 512)).warps_k == 1
 
 
 def test_a_short_k_is_not_split() -> None:
-    assert choose(deep_variant(16, 32, "float64", 128, "float64")).warps_k == 1
+    assert choose(deep_problem(16, 32, "float64", 128, "float64")).warps_k == 1
 
 
 def test_lanes_share_sums_without_tensor_cores() -> None:
-    config = choose(deep_variant(8, 512, "float32", 128))
+    config = choose(deep_problem(8, 512, "float32", 128))
     assert (config.lanes_k > 1, config.warps_k) == (True, 1)
 
 
 def test_k_is_not_split_if_each_warp_has_a_tile() -> None:
-    assert choose(variant_of(64, "float16", 128)).warps_k == 1
+    assert choose(problem_of(64, "float16", 128)).warps_k == 1
 
 
 # ---- Products that are sensitive to limits and weights
@@ -125,8 +125,8 @@ def test_lanes_hold_three_times_a_power_of_two_only_if_it_divides_c() -> None:
 
 
 def test_tensor_cores_are_left_if_no_warp_tile_fits_the_registers() -> None:
-    variant = product(8, 8, 64, HALF, 1024, 75)
-    assert choose(variant).instruction == "fma"
+    problem = product(8, 8, 64, HALF, 1024, 75)
+    assert choose(problem).instruction == "fma"
 
 
 def test_registers_beyond_those_of_a_thread_take_no_other_block_away() -> None:

@@ -1,4 +1,4 @@
-"""The variants of a call, from its tiles: every form, checked in flat memory, and the alignments of operands."""
+"""The problems of a call, from its tiles: every form, checked in flat memory, and the alignments of operands."""
 
 import math
 from collections.abc import Callable
@@ -94,12 +94,12 @@ def write(memory: Matrix, arrangement: str, ld: int, values: Matrix) -> None:
     memory[i * ld + j if arrangement == "row_major" else j * ld + i] = values
 
 
-def gemm(variant: GemmProblem, a: Matrix, b: Matrix, c: Matrix) -> None:
+def gemm(problem: GemmProblem, a: Matrix, b: Matrix, c: Matrix) -> None:
     """The device function's computation: C += A B on flat memory, by arrangement and leading dimension."""
-    left = read(a, variant.a.arrangement, variant.a.leading_dimension, variant.m, variant.k)
-    right = read(b, variant.b.arrangement, variant.b.leading_dimension, variant.k, variant.n)
-    old = read(c, variant.c.arrangement, variant.c.leading_dimension, variant.m, variant.n)
-    write(c, variant.c.arrangement, variant.c.leading_dimension, old + left @ right)
+    left = read(a, problem.a.arrangement, problem.a.leading_dimension, problem.m, problem.k)
+    right = read(b, problem.b.arrangement, problem.b.leading_dimension, problem.k, problem.n)
+    old = read(c, problem.c.arrangement, problem.c.leading_dimension, problem.m, problem.n)
+    write(c, problem.c.arrangement, problem.c.leading_dimension, old + left @ right)
 
 
 def strided(memory: Matrix, of: Tile) -> Matrix:
@@ -110,7 +110,7 @@ def strided(memory: Matrix, of: Tile) -> Matrix:
 @given(operand_tiles(), st.integers(0, 2**32 - 1))
 def test_every_product_computes_its_formula_on_flat_memory(tiles: tuple[Tile, Tile, Tile], seed: int) -> None:
     a, b, c = tiles
-    found = product(a, b, c).variants
+    found = product(a, b, c).problems
     random = np.random.default_rng(seed)
     # a gradient has the layout of its tile
     memory = [random.integers(-9, 9, 100) for _ in range(6)]
@@ -130,7 +130,7 @@ def test_every_product_computes_its_formula_on_flat_memory(tiles: tuple[Tile, Ti
 @given(operand_tiles())
 def test_products_keep_dtypes_threads_and_architecture(tiles: tuple[Tile, Tile, Tile]) -> None:
     a, b, c = (each.dtype for each in tiles)
-    found = product(*tiles, target=Target(120, 96)).variants
+    found = product(*tiles, target=Target(120, 96)).problems
     kinds = {role: (v.a.dtype, v.b.dtype, v.c.dtype) for role, v in found.items()}
     assert kinds == {Role.FORWARD: (a, b, c), Role.ADJOINT_A: (c, b, a), Role.ADJOINT_B: (a, c, b)}
     assert {(v.threads, v.arch, v.precision) for v in found.values()} == {(96, 120, "default")}
@@ -146,7 +146,7 @@ def test_the_reason_names_the_operand(name: str) -> None:
     found = product(*tiles.values())
     assert found.scalar_reason == Rejected("no_leading_dimension", (f"'{name}'", (4, 4), (1, 0)))
     assert found.is_unsupported
-    assert found.variants == {}
+    assert found.problems == {}
 
 
 def test_only_the_first_bad_operand_is_warned_about_as_in_warp() -> None:
@@ -159,7 +159,7 @@ def test_a_reason_given_by_the_target_is_kept() -> None:
     found = product(tile(4, 4, strides=(0, 1)), tile(4, 4), tile(4, 4), target=Target(90, 64, reason))
     assert found.scalar_reason == reason
     assert not found.is_unsupported
-    assert found.variants == {}
+    assert found.problems == {}
     assert found.warnings == ()  # the strides do not matter then
 
 
@@ -220,7 +220,7 @@ def test_shapes_that_do_not_match_are_refused_with_the_shapes(
 
 
 def test_cublasdx_gets_a_promise_only_for_rows_of_a_multiple_of_16_bytes() -> None:
-    found = product(tile(8, 6), tile(6, 8), tile(8, 8)).variants[Role.FORWARD]
+    found = product(tile(8, 6), tile(6, 8), tile(8, 8)).problems[Role.FORWARD]
     assert found.alignments == (8, 16, 16)
     assert promised(found).alignments == (4, 16, 16)
 
@@ -240,15 +240,15 @@ def test_the_promise_to_cublasdx_follows_warps_rule(
     warps_rule: Callable[..., tuple[int, int, int]], tiles: tuple[Tile, Tile, Tile], bases: tuple[bool, bool, bool]
 ) -> None:
     a, b, c = (replace(each, aligned_base=base) for each, base in zip(tiles, bases))
-    variant = product(a, b, c).variants[Role.FORWARD]
-    leading_dimensions = (0, 0, 0) if variant.is_dense else variant.leading_dimensions
-    by_warp = warps_rule(variant.dense_leading_dimensions, leading_dimensions, variant.element_alignments, bases)
-    expected = list(variant.element_alignments) if by_warp == (0, 0, 0) else list(by_warp)
-    assert list(promised(variant).alignments) == expected
+    problem = product(a, b, c).problems[Role.FORWARD]
+    leading_dimensions = (0, 0, 0) if problem.is_dense else problem.leading_dimensions
+    by_warp = warps_rule(problem.dense_leading_dimensions, leading_dimensions, problem.element_alignments, bases)
+    expected = list(problem.element_alignments) if by_warp == (0, 0, 0) else list(by_warp)
+    assert list(promised(problem).alignments) == expected
 
 
 def test_each_product_has_the_alignments_of_its_own_operands() -> None:
-    found = product(tile(8, 8, aligned=False), tile(8, 8), tile(8, 8)).variants
+    found = product(tile(8, 8, aligned=False), tile(8, 8), tile(8, 8)).problems
     assert {role: v.alignments for role, v in found.items()} == {
         Role.FORWARD: (4, 16, 16),
         Role.ADJOINT_A: (16, 16, 4),
@@ -269,7 +269,7 @@ def test_an_alignment_holds_for_every_row_and_column(dtype: DType, ld: int, layo
 
 
 def left_to_warp(found: Products, *, held: bool = False, differentiated: bool = False) -> bool:
-    return faster_scalar_path(found.variants[Role.FORWARD], held=held, differentiated=differentiated) is not None
+    return faster_scalar_path(found.problems[Role.FORWARD], held=held, differentiated=differentiated) is not None
 
 
 def test_a_short_sum_is_left_to_warp_unless_a_loop_holds_it() -> None:

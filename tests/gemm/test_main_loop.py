@@ -8,7 +8,7 @@ import pytest
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.main_loop import (
     LoopAnswer,
-    LoopQuestion,
+    LoopProblem,
     reason_for_double_buffers,
     reason_for_no_buffers,
     transpositions,
@@ -30,7 +30,7 @@ ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
 SMALL = LoopMemory(8192, 24576, 24576, True)
 
 
-def variant_of(
+def problem_of(
     m: int,
     n: int,
     k: int,
@@ -50,26 +50,26 @@ def variant_of(
 
     c = Tile(result, (m, n), (n, 1), "row_major", True)
     a, b = operand(m, k, layout[0]), operand(k, n, layout[1])
-    return products(a, b, c, precision=precision, target=Target(arch, threads)).variants[Role.FORWARD]
+    return products(a, b, c, precision=precision, target=Target(arch, threads)).problems[Role.FORWARD]
 
 
-OF_TWO_TYPES = replace(variant_of(64, 64, 64, 128), b=variant_of(64, 64, 64, 128, dtype="bfloat16").b)
+OF_TWO_TYPES = replace(problem_of(64, 64, 64, 128), b=problem_of(64, 64, 64, 128, dtype="bfloat16").b)
 
 
 def tf32(m: int, n: int, k: int, threads: int, layout: str, arch: int = 90) -> GemmProblem:
-    return variant_of(m, n, k, threads, arch, "float32", layout=layout, precision="tf32")
+    return problem_of(m, n, k, threads, arch, "float32", layout=layout, precision="tf32")
 
 
 def fp32(m: int, n: int, k: int, threads: int, layout: str) -> GemmProblem:
-    return variant_of(m, n, k, threads, dtype="float32", layout=layout)
+    return problem_of(m, n, k, threads, dtype="float32", layout=layout)
 
 
 def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmProblem:
-    return variant_of(m, n, k, threads, arch, "float64", "float64")
+    return problem_of(m, n, k, threads, arch, "float64", "float64")
 
 
 def pipeline_of(
-    variant: GemmProblem,
+    problem: GemmProblem,
     memory: LoopMemory,
     families: tuple[InstructionFamily, ...] = ALL,
     choice: PipelineOverrides = AUTO,
@@ -77,8 +77,8 @@ def pipeline_of(
     **fields: Any,
 ) -> PipelineConfig | Rejected:
     """The pipeline of a loop of products with accumulators of their own, or why it has none."""
-    question = LoopQuestion(((variant,) * products,), tuple(range(products)), families, memory, **fields)
-    found = question.answer(choice)
+    loop = LoopProblem(((problem,) * products,), tuple(range(products)), families, memory, **fields)
+    found = loop.answer(choice)
     return found.loop if isinstance(found, LoopAnswer) else found
 
 
@@ -88,34 +88,34 @@ def loop_of(
     """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
     stage = 2 * k * (m + n)
     tiles = stage + 4 * m * n
-    found = pipeline_of(variant_of(m, n, k, threads, arch), LoopMemory(stage, tiles, tiles, at_end), choice=choice)
+    found = pipeline_of(problem_of(m, n, k, threads, arch), LoopMemory(stage, tiles, tiles, at_end), choice=choice)
     assert isinstance(found, PipelineConfig)
     return found
 
 
 @pytest.mark.parametrize(
-    ("variant", "expected"),
+    ("problem", "expected"),
     [
-        (variant_of(128, 256, 64, 256), MmaPlan("wgmma", 2, 1, 128)),
-        (variant_of(64, 128, 64, 256), MmaPlan("wgmma", 1, 2, 32)),
-        (variant_of(256, 128, 64, 256), MmaPlan("wgmma", 2, 1, 128)),
-        (variant_of(64, 64, 64, 256), MmaPlan("wgmma", 2, 1, 16, swapped=True)),  # panels of B have 64 columns
-        (variant_of(64, 64, 64, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 16)),  # and those of A 64 rows
-        (variant_of(64, 64, 64, 64), MmaPlan("mma_m16n8k16", 1, 2, 64)),  # half a warpgroup
-        (variant_of(32, 64, 32, 128), MmaPlan("wgmma", 1, 1, 16, swapped=True)),
-        (variant_of(16, 64, 128, 128, layout="cc"), MmaPlan("wgmma", 1, 1, 8, swapped=True)),
-        (variant_of(80, 128, 32, 128, dtype="bfloat16"), MmaPlan("wgmma", 1, 1, 80, swapped=True)),
-        (variant_of(48, 128, 32, 256), MmaPlan("wgmma", 1, 2, 24, swapped=True)),  # each group has 64 columns
-        (variant_of(32, 128, 64, 256), MmaPlan("wgmma", 1, 2, 16, swapped=True)),
-        (variant_of(32, 64, 32, 256), MmaPlan("wgmma", 2, 1, 8, swapped=True)),  # and here 16 rows
-        (variant_of(32, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 8)),  # panels of A have 32 rows
-        (variant_of(96, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 24)),  # and here as well
-        (variant_of(192, 64, 32, 256), MmaPlan("wgmma", 2, 1, 48, swapped=True)),
-        (variant_of(32, 96, 32, 128), MmaPlan("mma_m16n8k16", 2, 2, 24)),  # 96 columns
-        (variant_of(32, 64, 32, 128, 80), MmaPlan("mma_m16n8k16", 1, 4, 16)),
-        (variant_of(32, 64, 32, 64), MmaPlan("mma_m16n8k16", 1, 2, 32)),
-        (variant_of(128, 128, 64, 128, 80), MmaPlan("mma_m16n8k16", 2, 2, 128)),
-        (variant_of(128, 128, 64, 128, 100, "bfloat16"), MmaPlan("mma_m16n8k16", 2, 2, 128)),
+        (problem_of(128, 256, 64, 256), MmaPlan("wgmma", 2, 1, 128)),
+        (problem_of(64, 128, 64, 256), MmaPlan("wgmma", 1, 2, 32)),
+        (problem_of(256, 128, 64, 256), MmaPlan("wgmma", 2, 1, 128)),
+        (problem_of(64, 64, 64, 256), MmaPlan("wgmma", 2, 1, 16, swapped=True)),  # panels of B have 64 columns
+        (problem_of(64, 64, 64, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 16)),  # and those of A 64 rows
+        (problem_of(64, 64, 64, 64), MmaPlan("mma_m16n8k16", 1, 2, 64)),  # half a warpgroup
+        (problem_of(32, 64, 32, 128), MmaPlan("wgmma", 1, 1, 16, swapped=True)),
+        (problem_of(16, 64, 128, 128, layout="cc"), MmaPlan("wgmma", 1, 1, 8, swapped=True)),
+        (problem_of(80, 128, 32, 128, dtype="bfloat16"), MmaPlan("wgmma", 1, 1, 80, swapped=True)),
+        (problem_of(48, 128, 32, 256), MmaPlan("wgmma", 1, 2, 24, swapped=True)),  # each group has 64 columns
+        (problem_of(32, 128, 64, 256), MmaPlan("wgmma", 1, 2, 16, swapped=True)),
+        (problem_of(32, 64, 32, 256), MmaPlan("wgmma", 2, 1, 8, swapped=True)),  # and here 16 rows
+        (problem_of(32, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 8)),  # panels of A have 32 rows
+        (problem_of(96, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 24)),  # and here as well
+        (problem_of(192, 64, 32, 256), MmaPlan("wgmma", 2, 1, 48, swapped=True)),
+        (problem_of(32, 96, 32, 128), MmaPlan("mma_m16n8k16", 2, 2, 24)),  # 96 columns
+        (problem_of(32, 64, 32, 128, 80), MmaPlan("mma_m16n8k16", 1, 4, 16)),
+        (problem_of(32, 64, 32, 64), MmaPlan("mma_m16n8k16", 1, 2, 32)),
+        (problem_of(128, 128, 64, 128, 80), MmaPlan("mma_m16n8k16", 2, 2, 128)),
+        (problem_of(128, 128, 64, 128, 100, "bfloat16"), MmaPlan("mma_m16n8k16", 2, 2, 128)),
         (tf32(64, 64, 32, 128, "rc"), MmaPlan("wgmma", 1, 1, 32)),
         (tf32(48, 64, 32, 128, "rc"), MmaPlan("wgmma", 1, 1, 24, swapped=True)),
         (tf32(32, 64, 32, 128, "cc"), MmaPlan("mma_m16n8k8", 1, 4, 16)),  # A would be the instruction's B
@@ -135,28 +135,28 @@ def loop_of(
         (fp32(128, 128, 64, 128, "cr"), MmaPlan("fma", 2, 2, 128, lanes_m=4, operands=48)),
     ],
 )
-def test_instruction_and_grid(variant: GemmProblem, expected: MmaPlan) -> None:
-    assert staged_product(variant, ALL) == expected
+def test_instruction_and_grid(problem: GemmProblem, expected: MmaPlan) -> None:
+    assert staged_product(problem, ALL) == expected
 
 
 @pytest.mark.parametrize(
-    ("variant", "code", "values"),
+    ("problem", "code", "values"),
     [
         (fp32(32, 32, 32, 128, "cr"), "no_grid", (128, "32x32x32")),
         (fp64(128, 128, 16, 128), "many_accumulators", ("128x128x16", 256, 199)),
-        (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "unsuitable_c", ("float32",)),
-        (variant_of(64, 64, 64, 128, result="float16"), "unsuitable_c", ("float32",)),
-        (variant_of(64, 72, 64, 128), "unsuitable_size", ("64x72x64", 16)),
-        (variant_of(64, 64, 64, 128, arch=75), "no_async_copies", (75,)),
-        (variant_of(64, 64, 64, 128, arch=70), "no_async_copies", (70,)),
-        (variant_of(128, 256, 64, 128), "many_accumulators", ("128x256x64", 256, 199)),
-        (variant_of(16, 16, 16, 128), "no_tensor_core_grid", (128, "16x16x16")),
-        (variant_of(128, 208, 64, 128), "many_accumulators", ("128x208x64", 208, 199)),
+        (problem_of(64, 64, 16, 64, dtype="float32", result="float64"), "unsuitable_c", ("float32",)),
+        (problem_of(64, 64, 64, 128, result="float16"), "unsuitable_c", ("float32",)),
+        (problem_of(64, 72, 64, 128), "unsuitable_size", ("64x72x64", 16)),
+        (problem_of(64, 64, 64, 128, arch=75), "no_async_copies", (75,)),
+        (problem_of(64, 64, 64, 128, arch=70), "no_async_copies", (70,)),
+        (problem_of(128, 256, 64, 128), "many_accumulators", ("128x256x64", 256, 199)),
+        (problem_of(16, 16, 16, 128), "no_tensor_core_grid", (128, "16x16x16")),
+        (problem_of(128, 208, 64, 128), "many_accumulators", ("128x208x64", 208, 199)),
         (OF_TWO_TYPES, "two_dtypes", ()),
     ],
 )
-def test_reasons(variant: GemmProblem, code: str, values: tuple[object, ...]) -> None:
-    assert staged_product(variant, ALL) == Rejected(code, values)
+def test_reasons(problem: GemmProblem, code: str, values: tuple[object, ...]) -> None:
+    assert staged_product(problem, ALL) == Rejected(code, values)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_reasons(variant: GemmProblem, code: str, values: tuple[object, ...]) ->
 def test_tiles_along_k_are_transposed(layouts: tuple[str, ...], side: int, transposed: str) -> None:
     found = transpositions([(fp32(side, side, 32, 128, layout), ("a", "b")) for layout in layouts])
     assert found == tuple(dict.fromkeys((frozenset(transposed), frozenset())))
-    assert transpositions([(variant_of(128, 128, 32, 128, layout=layout), ("a", "b")) for layout in layouts]) == (
+    assert transpositions([(problem_of(128, 128, 32, 128, layout=layout), ("a", "b")) for layout in layouts]) == (
         frozenset(),
     )
 
@@ -182,22 +182,22 @@ def test_tiles_along_k_are_transposed(layouts: tuple[str, ...], side: int, trans
 def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
     def reason(threads: int, layout: str = "rr", precision: Precision = "default") -> Rejected | None:
         return reason_for_double_buffers(
-            variant_of(64, 64, 32, threads, dtype="float32", layout=layout, precision=precision)
+            problem_of(64, 64, 32, threads, dtype="float32", layout=layout, precision=precision)
         )
 
     assert reason(256) == Rejected("few_accumulators", ("16 accumulators", 32))
     assert reason(128) is reason(256, "rc") is reason(256, "rr", "tf32") is None
-    assert reason_for_double_buffers(variant_of(64, 64, 32, 256)) is None
+    assert reason_for_double_buffers(problem_of(64, 64, 32, 256)) is None
 
 
 def test_a_loop_beside_solvers_leaves_more_blocks_resident() -> None:
     """The panel loop of a blocked factorization in blocks of 32: float64 has few resident blocks with stages."""
 
     def found(dtype: DType, beside_solvers: bool) -> PipelineConfig | Rejected:
-        variant = variant_of(32, 32, 32, 128, dtype=dtype, result=dtype, layout="rc")
+        problem = problem_of(32, 32, 32, 128, dtype=dtype, result=dtype, layout="rc")
         tile = 32 * 32 * (8 if dtype == "float64" else 4)
         memory = LoopMemory(2 * tile, 5 * tile, 3 * tile, at_end=False, beside_solvers=beside_solvers)
-        return pipeline_of(variant, memory)
+        return pipeline_of(problem, memory)
 
     alone = found("float64", False)
     assert isinstance(alone, PipelineConfig)
@@ -208,15 +208,15 @@ def test_a_loop_beside_solvers_leaves_more_blocks_resident() -> None:
 
 @pytest.mark.parametrize(("threads", "accumulators"), [(128, "2 accumulators"), (512, "less than one accumulator")])
 def test_a_loop_beside_solvers_with_few_accumulators_has_no_stages(threads: int, accumulators: str) -> None:
-    variant = fp32(16, 16, 16, threads, "rc")
+    problem = fp32(16, 16, 16, threads, "rc")
     rejected = Rejected("few_accumulators_beside_solver", (accumulators, 4))
-    assert reason_for_double_buffers(variant, beside_solvers=True) == rejected
-    assert reason_for_double_buffers(variant) is None
+    assert reason_for_double_buffers(problem, beside_solvers=True) == rejected
+    assert reason_for_double_buffers(problem) is None
     assert reason_for_double_buffers(fp32(32, 32, 32, 128, "rc"), True) is None
 
 
 @pytest.mark.parametrize(
-    ("variant", "memory", "extra", "rejected"),
+    ("problem", "memory", "extra", "rejected"),
     [
         (fp32(64, 64, 32, 256, "rr"), LoopMemory(0, 32768, 0), 16384, None),  # 4 blocks of 8 warps in place of 6
         (
@@ -247,13 +247,13 @@ def test_a_loop_beside_solvers_with_few_accumulators_has_no_stages(threads: int,
     ],
 )  # fmt: skip
 def test_double_buffers_in_extra_memory(
-    variant: GemmProblem, memory: LoopMemory, extra: int, rejected: Rejected | None
+    problem: GemmProblem, memory: LoopMemory, extra: int, rejected: Rejected | None
 ) -> None:
-    assert reason_for_no_buffers([variant], memory, extra) == rejected
+    assert reason_for_no_buffers([problem], memory, extra) == rejected
 
 
 def test_wgmma_only_if_it_may_be_used() -> None:
-    found = staged_product(variant_of(128, 128, 64, 128), ("mma",))
+    found = staged_product(problem_of(128, 128, 64, 128), ("mma",))
     assert found == MmaPlan("mma_m16n8k16", 2, 2, 128)
 
 
@@ -277,10 +277,10 @@ def test_stages_and_products_in_flight(n: int, k: int, threads: int, stages: int
 )
 def test_the_register_limit_of_the_module(registers: int, products: int, stages: int, blocks: int) -> None:
     """64 accumulators and 32 registers of operands exceed those of two blocks of 256 threads."""
-    variant = fp32(128, 128, 32, 256, "cr")
+    problem = fp32(128, 128, 32, 256, "cr")
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
     memory = LoopMemory(4 * 32 * (128 + 128), tiles, tiles, True)
-    found = pipeline_of(variant, memory, products=products, registers=registers)
+    found = pipeline_of(problem, memory, products=products, registers=registers)
     assert isinstance(found, PipelineConfig)
     assert (found.stages, found.blocks) == (stages, blocks)
 
@@ -299,12 +299,12 @@ def test_the_register_limit_of_the_module(registers: int, products: int, stages:
 )
 def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: int, found: int | Rejected) -> None:
     """Where double buffers are as good, few blocks that wait for their loads are not."""
-    variant = fp32(m, n, k, threads, "cr")
+    problem = fp32(m, n, k, threads, "cr")
     tiles = 4 * (k * (m + n) + m * n)
 
     def stages(may_double_buffer: bool) -> int | Rejected:
         memory = LoopMemory(4 * k * (m + n), tiles, tiles, True)
-        loop = pipeline_of(variant, memory, may_double_buffer=may_double_buffer)
+        loop = pipeline_of(problem, memory, may_double_buffer=may_double_buffer)
         return loop.stages if isinstance(loop, PipelineConfig) else loop
 
     assert stages(True) == found
@@ -312,21 +312,21 @@ def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: 
 
 
 @pytest.mark.parametrize(
-    ("variant", "k_bytes", "c_bytes", "expected"),
+    ("problem", "k_bytes", "c_bytes", "expected"),
     [
-        (variant_of(64, 64, 64, 128, 80), 16384, 16384, (3, 3)),  # not 4 stages of 2 blocks, nor 2 of 4
-        (variant_of(64, 64, 64, 128, 89), 16384, 16384, (4, 1)),  # a third stage leaves one block, which needs a fourth
-        (variant_of(64, 64, 32, 128, 89), 8192, 16384, (3, 3)),
-        (variant_of(128, 128, 16, 128, 80), 8192, 65536, (4, 2)),
-        (variant_of(64, 64, 32, 64, 80, "float32", layout="cr"), 16384, 16384, (2, 4)),  # fma needs 8 warps first
+        (problem_of(64, 64, 64, 128, 80), 16384, 16384, (3, 3)),  # not 4 stages of 2 blocks, nor 2 of 4
+        (problem_of(64, 64, 64, 128, 89), 16384, 16384, (4, 1)),  # a third stage leaves one block, which needs a fourth
+        (problem_of(64, 64, 32, 128, 89), 8192, 16384, (3, 3)),
+        (problem_of(128, 128, 16, 128, 80), 8192, 65536, (4, 2)),
+        (problem_of(64, 64, 32, 64, 80, "float32", layout="cr"), 16384, 16384, (2, 4)),  # fma needs 8 warps first
     ],
 )
 def test_loads_in_flight_come_before_blocks_and_these_before_stages(
-    variant: GemmProblem, k_bytes: int, c_bytes: int, expected: tuple[int, int]
+    problem: GemmProblem, k_bytes: int, c_bytes: int, expected: tuple[int, int]
 ) -> None:
     """Each was the fastest on an H200 within the limits of the architecture (benchmarks/results/other_gpus.json)."""
     memory = LoopMemory(k_bytes, k_bytes + c_bytes, k_bytes + c_bytes, True)
-    found = pipeline_of(variant, memory)
+    found = pipeline_of(problem, memory)
     assert isinstance(found, PipelineConfig)
     assert (found.stages, found.blocks) == expected
 
@@ -334,7 +334,7 @@ def test_loads_in_flight_come_before_blocks_and_these_before_stages(
 def test_sums_of_all_products_decide_about_resident_blocks() -> None:
     tiles = 2 * 32 * (64 + 64) + 4 * 64 * 64
     found = [
-        pipeline_of(variant_of(64, 64, 32, 128, 80), LoopMemory(8192, tiles, tiles, True), products=products)
+        pipeline_of(problem_of(64, 64, 32, 128, 80), LoopMemory(8192, tiles, tiles, True), products=products)
         for products in (1, 4)
     ]
     one, four = (loop.blocks for loop in found if isinstance(loop, PipelineConfig))
@@ -401,12 +401,12 @@ def test_a_bad_choice_is_named(text: str, message: str) -> None:
 def test_a_grid_can_be_chosen(
     m: int, n: int, accumulators: int, swapped: bool, warps_m: int, grid: tuple[int, int]
 ) -> None:
-    found = staged_product(variant_of(m, n, 64, 256), ALL, PipelineOverrides(warps_m=warps_m))
+    found = staged_product(problem_of(m, n, 64, 256), ALL, PipelineOverrides(warps_m=warps_m))
     assert found == MmaPlan("wgmma", *grid, accumulators, swapped=swapped)
 
 
 def test_a_grid_that_does_not_fit_is_a_reason() -> None:
-    found = staged_product(variant_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=3))
+    found = staged_product(problem_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=3))
     assert found == Rejected("warps_m", (3, "128x256x64", "2, 1"))
 
 
@@ -414,7 +414,7 @@ def test_a_grid_that_does_not_fit_is_a_reason() -> None:
 @pytest.mark.parametrize("in_flight", [0, 1])
 def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
     choice = PipelineOverrides(stages=stages, in_flight=in_flight)
-    found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, choice=choice)
+    found = pipeline_of(problem_of(64, 64, 32, 128), SMALL, choice=choice)
     if stages == 2 and in_flight:
         assert found == Rejected("none_in_flight", ("wgmma", 2))
     else:
@@ -442,27 +442,27 @@ def test_a_block_with_large_tiles_stays_alone() -> None:
 
 
 def test_double_buffers_that_are_asked_for_are_a_reason() -> None:
-    found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, choice=PipelineOverrides("double_buffered"))
+    found = pipeline_of(problem_of(64, 64, 32, 128), SMALL, choice=PipelineOverrides("double_buffered"))
     assert found == Rejected("double_buffers_asked")
 
 
 def test_products_by_different_instructions_have_no_stages() -> None:
-    products = variant_of(64, 64, 32, 128), fp32(64, 64, 32, 128, "rr")
-    question = LoopQuestion((products,), (0, 1), ("wgmma",), SMALL)
-    assert question.answer() == Rejected("several_instructions")
+    products = problem_of(64, 64, 32, 128), fp32(64, 64, 32, 128, "rr")
+    loop = LoopProblem((products,), (0, 1), ("wgmma",), SMALL)
+    assert loop.answer() == Rejected("several_instructions")
 
 
 def test_mma_has_no_products_in_flight() -> None:
-    found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, ("mma",), choice=PipelineOverrides(in_flight=1))
+    found = pipeline_of(problem_of(64, 64, 32, 128), SMALL, ("mma",), choice=PipelineOverrides(in_flight=1))
     assert found == Rejected("none_in_flight", ("mma_m16n8k16", 2))
 
 
 def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
     memory = LoopMemory(49152, 180224, 180224, True)
-    found = pipeline_of(variant_of(128, 256, 64, 256), memory, choice=PipelineOverrides(stages=8))
+    found = pipeline_of(problem_of(128, 256, 64, 256), memory, choice=PipelineOverrides(stages=8))
     assert found == Rejected("stages_do_not_fit", (8, 49152, 394240, 230400))
 
 
 def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
-    found = pipeline_of(variant_of(128, 256, 64, 256, 86), LoopMemory(49152, 49152, 49152, True, 9999))
+    found = pipeline_of(problem_of(128, 256, 64, 256, 86), LoopMemory(49152, 49152, 49152, True, 9999))
     assert found == Rejected("stages_do_not_fit", (2, 49152, 109327, 99328))

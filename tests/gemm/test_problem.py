@@ -1,4 +1,4 @@
-"""Element types, variants and their symbols, which correspond one to one."""
+"""Element types, problems and their symbols, which correspond one to one."""
 
 import re
 from dataclasses import replace
@@ -19,7 +19,7 @@ operands = st.builds(
     alignment=st.sampled_from([2, 4, 8, 16]),
 )
 sizes = st.integers(1, 300)
-variants = st.builds(
+problems = st.builds(
     GemmProblem,
     m=sizes,
     n=sizes,
@@ -64,7 +64,7 @@ CHANGED: dict[str, GemmProblem] = {
 
 def test_the_symbol_is_a_short_c_identifier_that_has_every_field() -> None:
     assert BASE.symbol == "wt_gemm_24_20_16_f16_bf16_f32_rcr_ld16_16_20_al16_8_4_t128_sm90"
-    symbols = {variant.symbol for variant in (BASE, *CHANGED.values())}
+    symbols = {problem.symbol for problem in (BASE, *CHANGED.values())}
     assert len(symbols) == 1 + len(CHANGED)
     assert all(re.fullmatch(r"[a-z]\w{1,254}", symbol, re.ASCII) for symbol in symbols)
     shown = BASE.to_json()
@@ -90,7 +90,7 @@ def test_dense_leading_dimensions_follow_the_arrangement() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_a_variant_with_a_padded_operand_is_not_dense(name: str) -> None:
+def test_a_problem_with_a_padded_operand_is_not_dense(name: str) -> None:
     assert BASE.is_dense
     operand = getattr(BASE, name)
     assert not replace(BASE, **{name: replace(operand, leading_dimension=operand.leading_dimension + 1)}).is_dense
@@ -104,13 +104,13 @@ def test_transposing_changes_only_the_arrangement_and_is_its_own_inverse(operand
     assert flipped.transposed() == operand
 
 
-@given(variants)
-def test_without_alignment_changes_only_the_alignments(variant: GemmProblem) -> None:
-    weaker = variant.without_alignment()
+@given(problems)
+def test_without_alignment_changes_only_the_alignments(problem: GemmProblem) -> None:
+    weaker = problem.without_alignment()
     assert weaker.alignments == weaker.element_alignments
     assert weaker.element_alignments == tuple(DTYPE_BYTES[operand.dtype] for operand in (weaker.a, weaker.b, weaker.c))
-    with_alignments = {**weaker.to_json(), "alignments": list(variant.alignments)}
-    assert with_alignments == variant.to_json()
+    with_alignments = {**weaker.to_json(), "alignments": list(problem.alignments)}
+    assert with_alignments == problem.to_json()
     assert weaker.without_alignment() == weaker
 
 

@@ -37,7 +37,7 @@ from warp_tiles.gemm.hardware import (
 )
 from warp_tiles.gemm.problem import GemmProblem, dense_operand
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, fits, registers
-from warp_tiles.solver.variant import SolverVariant, register_limit
+from warp_tiles.solver.problem import SolverProblem, register_limit
 from warp_tiles.tuning.space import Limits
 
 ROWS = json.loads(TABLE.read_text("utf-8"))["rows"]
@@ -109,7 +109,7 @@ def test_tiles_and_solvers_follow_from_the_entry() -> None:
     assert registers(problem, fewer) <= 128 < 2 * registers(problem, whole)
     fewer = replace(config, tile_m=32)
     assert [accumulators_per_thread(replace(problem, arch=arch), fewer) for arch in (90, HALF)] == [64, 0]
-    solver = SolverVariant("cholesky", 128, 128, (matrix, matrix), False, 256, 90)
+    solver = SolverProblem("cholesky", 128, 128, (matrix, matrix), False, 256, 90)
     assert (register_limit(solver), register_limit(replace(solver, arch=HALF))) == (255, 128)
 
 

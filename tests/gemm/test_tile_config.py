@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench import deep_variant
+from tests.bench import deep_problem
 from tests.emulator.gemm import operand
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import GemmProblem
@@ -60,16 +60,16 @@ def test_the_description_is_short() -> None:
 ROWS, COLUMNS = operand("float16", True, 64, 16), operand("float16", False, 64, 16)
 HALF = GemmProblem(64, 64, 64, ROWS, ROWS, ROWS, "default", 128, 90)
 FLOAT = replace(HALF, a=operand("float32", True, 64, 16), b=operand("float32", True, 64, 16))
-DEEP, SHORT = deep_variant(16, 96, "float16", 128), deep_variant(16, 96, "float16", 128, "float16")
+DEEP, SHORT = deep_problem(16, 96, "float16", 128), deep_problem(16, 96, "float16", 128, "float16")
 
 
-@pytest.mark.parametrize("variant", [HALF, FLOAT, replace(HALF, c=COLUMNS), replace(HALF, a=COLUMNS, b=COLUMNS)])
-def test_the_chosen_configuration_fits(variant: GemmProblem) -> None:
-    assert fits(variant, choose(variant))
+@pytest.mark.parametrize("problem", [HALF, FLOAT, replace(HALF, c=COLUMNS), replace(HALF, a=COLUMNS, b=COLUMNS)])
+def test_the_chosen_configuration_fits(problem: GemmProblem) -> None:
+    assert fits(problem, choose(problem))
 
 
 @pytest.mark.parametrize(
-    ("variant", "changes"),
+    ("problem", "changes"),
     [
         (HALF, {"instruction": "mma_m8n8k4"}),
         (HALF, {"tile_m": 0}),
@@ -92,8 +92,8 @@ def test_the_chosen_configuration_fits(variant: GemmProblem) -> None:
     ],
     ids=str,
 )
-def test_other_configurations_do_not_fit(variant: GemmProblem, changes: dict[str, Any]) -> None:
-    assert not fits(variant, replace(choose(variant), **changes))
+def test_other_configurations_do_not_fit(problem: GemmProblem, changes: dict[str, Any]) -> None:
+    assert not fits(problem, replace(choose(problem), **changes))
 
 
 def test_the_swizzle_must_divide_the_reads_of_a_lane() -> None:

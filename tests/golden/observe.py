@@ -107,11 +107,11 @@ def decisions(plan: warp_tiles.ModulePlan) -> Iterator[str]:
         values = ((name, "+".join(value) if isinstance(value, tuple) else value) for name, value in values)
         whole = " whole" if loop.kernel in plan.whole_products else ""
         yield f"loop {number}: {loop.state}{whole} {' '.join(f'{name}={value}' for name, value in values if value)}"
-    for variant in plan.to_json()["variants"]:
-        config = {name: value for name, value in (variant["tile_config"] or {}).items() if value not in (1, False)}
-        symbol, provider = variant["symbol"].rpartition("_sm")[0], variant["provider"] if variant["needed"] else "-"
+    for planned in plan.to_json()["functions"]:
+        config = {name: value for name, value in (planned["tile_config"] or {}).items() if value not in (1, False)}
+        symbol, provider = planned["symbol"].rpartition("_sm")[0], planned["provider"] if planned["needed"] else "-"
         tile = " ".join(f"{name}={value}" for name, value in config.items())
-        yield f"{variant['role']} {symbol} {provider} {variant.get('choice', '')} {tile}".rstrip()
+        yield f"{planned['role']} {symbol} {provider} {planned.get('choice', '')} {tile}".rstrip()
 
 
 # ---- cubins

@@ -9,7 +9,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.bench import deep_variant
+from tests.bench import deep_problem
 from tests.emulator.staged import bits, wide
 from tests.gpu.device import DeviceKernels
 from tests.integration.helpers import ARRAYS, load
@@ -112,7 +112,7 @@ def test_tiles_of_structs_and_promises_of_the_kernel(gpu: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_warps_share_the_sums_of_a_loop(gpu: str, dtype: Any, threads: int) -> None:
     out: Any = "float64" if dtype == "float64" else "float32"
-    assert choose(deep_variant(16, 256, dtype, threads, out)).warps_k > 1
+    assert choose(deep_problem(16, 256, dtype, threads, out)).warps_k > 1
     a, b, start = draw(1, 16, 768, dtype=dtype), draw(2, 768, 16, dtype=dtype), draw(3, 16, 16, dtype=out)
     kernels = DeviceKernels(DEEP.format(dtype=dtype, out=out), gpu, threads)
     assert_sum(kernels.run("deep", (1,), [a, b, start])["C"], a, b, start)

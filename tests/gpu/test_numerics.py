@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import warp_tiles
-from tests.bench import deep_variant
+from tests.bench import deep_problem
 from tests.products import (
     ROUNDOFF,
     TF32_TRUNCATION,
@@ -109,7 +109,7 @@ def test_tf32(gpu: str, a_transposed: bool, b_transposed: bool, size: int) -> No
 @pytest.mark.parametrize("threads", [64, 128, 256])
 @pytest.mark.parametrize("beta", [0.0, 0.25])
 def test_warps_share_a_long_sum(gpu: str, dtype: str, result: str, threads: int, beta: float) -> None:
-    assert choose(deep_variant(16, 256, dtype, threads, result)).warps_k > 1  # type: ignore[arg-type]
+    assert choose(deep_problem(16, 256, dtype, threads, result)).warps_k > 1  # type: ignore[arg-type]
     check(Case(16, 16, 256, dtype, dtype, result, threads=threads, accumulate=True, alpha=-0.5, beta=beta), gpu)
 
 

@@ -210,7 +210,7 @@ def test_modules_without_functions_and_a_cpu_need_no_toolchain(
         # 16 threads are too few for every function
         assert compiled(gemm(), tmp_path / "few", block_dim=16).exists()
         found = warp_tiles.plan(load(gemm()), arch=None)
-        assert {variant.provider for variant in found.needed} <= {"scalar"}
+        assert {planned.provider for planned in found.needed} <= {"scalar"}
         a, c = wp.full((16, 16), 2.0, dtype=wp.float32, device="cpu"), wp.zeros((16, 16), device="cpu")
         wp.launch_tiled(module.gemm, dim=[1], inputs=[a, a], outputs=[c], block_dim=64, device="cpu")
     assert float(c.numpy()[3, 5]) == 64.0

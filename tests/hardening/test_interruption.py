@@ -210,7 +210,7 @@ def suspended(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A suspended process that holds the lock of the one function of ``main.py``."""
     (tmp_path / "main.py").write_text(MAIN.replace("@wp.kernel", "@wp.kernel(enable_backward=False)"))
     planned = json_of(command("plan", tmp_path / "main.py", tmp_path, cache=tmp_path / "cache"))
-    (key,) = {row["key"] for row in planned["modules"][0]["variants"] if row["needed"]}
+    (key,) = {row["key"] for row in planned["modules"][0]["functions"] if row["needed"]}
     with suspended_holder(tmp_path / "cache", f"v1/locks/{key}.lock") as process:
         yield process
 

@@ -114,7 +114,7 @@ def for_a_remote_answer(tmp_path: Path) -> None:
     connection = RemoteStore((tmp_path / "store").as_uri(), {}, LONG_S, str)
     connection._opened = Future()
     connection._opened.set_result(None)  # type: ignore[arg-type]
-    connection.answer(sleep)
+    connection.reply(sleep)
 
 
 def with_an_epilogue(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ TINY = gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
 
 
 def counts(record: dict[str, Any]) -> tuple[int, int]:
-    """The numbers of variants that were built and that the cache had."""
+    """The numbers of functions that were built and that the cache had."""
     return record["lto_builds"], record["lto_hits"]
 
 

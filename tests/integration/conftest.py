@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def filled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a cache of three variants, and with their build outputs. Tests copy it before they change it."""
+    """A folder with a cache of three functions, and with their build outputs. Tests copy it before they change it."""
     top = tmp_path_factory.mktemp("filled")
     (top / "main.py").write_text(MAIN.replace("(16, 16)", "(8, 8)"))
     done = command("compile", "-o", top / "out", top / "main.py", top, cache=top / "lto")
@@ -85,7 +85,7 @@ def refuse_solver(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def refuse(function: str) -> None:
         def broken(provider: SolverProvider, recipe: Recipe) -> str:
-            return "#error refused\n" * (recipe.variant.to_json()["solver"] == function) + text(provider, recipe)
+            return "#error refused\n" * (recipe.problem.to_json()["solver"] == function) + text(provider, recipe)
 
         monkeypatch.setattr(SolverProvider, "text", broken)
 

@@ -23,7 +23,7 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.compile.module import BuildCall
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.providers.cublasdx import promised
-from warp_tiles.solver.variant import SolverVariant
+from warp_tiles.solver.problem import SolverProblem
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WARP_VERSION = tuple(int(part) for part in wp.__version__.split(".")[:2])
@@ -85,26 +85,26 @@ def load(text: str, **options: Any) -> ModuleType:
 
 
 def roles(plan: warp_tiles.ModulePlan, *, needed: bool | None = None) -> list[str]:
-    """The roles of the plan's variants in order: of all, of the needed ones, or of the others."""
-    return [v.role.value for v in plan.variants if needed is None or v.needed == needed]
+    """The roles of the plan's functions in order: of all, of the needed ones, or of the others."""
+    return [v.role.value for v in plan.functions if needed is None or v.needed == needed]
 
 
-def single_variant(plan: warp_tiles.ModulePlan, role: Role) -> warp_tiles.PlannedVariant:
-    """The single variant of a role."""
-    (found,) = (v for v in plan.variants if v.role is role)
+def single_problem(plan: warp_tiles.ModulePlan, role: Role) -> warp_tiles.PlannedFunction:
+    """The single function of a role."""
+    (found,) = (v for v in plan.functions if v.role is role)
     return found
 
 
-def variant_of(planned: warp_tiles.PlannedVariant) -> GemmProblem:
-    """The variant of a planned product, which must have one."""
-    assert isinstance(planned.variant, GemmProblem), planned.reason
-    return planned.variant
+def problem_of(planned: warp_tiles.PlannedFunction) -> GemmProblem:
+    """The function of a planned product, which must have one."""
+    assert isinstance(planned.problem, GemmProblem), planned.reason
+    return planned.problem
 
 
-def solver_of(planned: warp_tiles.PlannedVariant) -> SolverVariant:
-    """The variant of a planned solver function, which must have one."""
-    assert isinstance(planned.variant, SolverVariant), planned.reason
-    return planned.variant
+def solver_of(planned: warp_tiles.PlannedFunction) -> SolverProblem:
+    """The function of a planned solver function, which must have one."""
+    assert isinstance(planned.problem, SolverProblem), planned.reason
+    return planned.problem
 
 
 def compile_module(
@@ -182,8 +182,8 @@ class Product:
 def planned_products(plan: warp_tiles.ModulePlan) -> set[Product]:
     """All products of a plan, needed or not, with the alignments that are promised to cuBLASDx."""
     found = set()
-    for planned in plan.variants:
-        v = promised(variant_of(planned))
+    for planned in plan.functions:
+        v = promised(problem_of(planned))
         operands = (v.a, v.b, v.c)
         alignments = v.alignments if _alignment_rule() else None
         dtypes, arrangements = tuple(o.dtype for o in operands), tuple(o.arrangement for o in operands)

@@ -66,8 +66,8 @@ def test_an_edited_kernel_is_planned_again(cold: Path, tmp_path: Path) -> None:
     edited = load(gemm(m=8, n=8, k=16, decorator=decorator))
     gc.collect()  # Warp's module keeps kernels that are still referenced
     second = compile_module(wp.get_module("edited"), tmp_path / "out")[1]
-    assert [build["variant"]["k"] for build in first["builds"]] == [8]
-    assert [build["variant"]["k"] for build in second["builds"]] == [16]
+    assert [build["problem"]["k"] for build in first["builds"]] == [8]
+    assert [build["problem"]["k"] for build in second["builds"]] == [16]
     assert first["output"] != second["output"]
     assert len(warp_tiles.plan("edited", arch=90).kernels) == 1
     del edited

@@ -109,12 +109,12 @@ def test_every_builtin_compiles_without_a_toolchain(no_toolchain: None, cold: Pa
     assert {"gemm_forward", "gemm_backward", "loop_forward", "k0_backward", "k3_forward"} <= kernels_in(cubin)
     assert functions_of(record) == {("own", True, 0)}
     assert counts(record) == (0, 0)
-    needed = [variant for variant in record["variants"] if variant["needed"]]
-    assert {variant["call"] for variant in needed} == {"tile_matmul", *CALLS} - IN_PLACE
-    for variant in needed:
-        assert "in the module's source (NVRTC was not found" in variant["reason"]
+    needed = [planned for planned in record["functions"] if planned["needed"]]
+    assert {problem["call"] for problem in needed} == {"tile_matmul", *CALLS} - IN_PLACE
+    for problem in needed:
+        assert "in the module's source (NVRTC was not found" in problem["reason"]
     source = next((tmp_path / "out").glob("*.cu")).read_text()
-    (symbol,) = (variant["symbol"] for variant in needed if variant["kernels"] == ["loop"])
+    (symbol,) = (problem["symbol"] for problem in needed if problem["kernels"] == ["loop"])
     assert source.count(f"{symbol}_finish(") == 2, "the loop keeps its accumulators"
     assert source.count("void block_gemm(const void* alpha") == 1, "each header stands in the source once"
 
@@ -130,8 +130,8 @@ def test_a_debug_module_builds_with_an_nvrtc_newer_than_warps_linker(
     assert "gemm_forward" in kernels_in(cubin), "all functions of a debug build have symbols"
     assert functions_of(record) == {("own", True, 0)}
     assert "it is a debug build" in record["linker_reason"]
-    (variant,) = (variant for variant in record["variants"] if variant["needed"])
-    assert "Warp's CUDA 13.0 cannot read the LTO-IR of NVRTC" in variant["reason"]
+    (planned,) = (planned for planned in record["functions"] if planned["needed"])
+    assert "Warp's CUDA 13.0 cannot read the LTO-IR of NVRTC" in planned["reason"]
 
 
 @pytest.mark.slow

@@ -26,18 +26,18 @@ def test_cache_info_and_list(filled_cache: Path) -> None:
 def test_cache_keys_equal_those_of_the_plan(filled_cache: Path) -> None:
     (module,) = json_of(command("plan", filled_cache / "main.py", filled_cache, cache=filled_cache / "lto"))["modules"]
     entries = json_of(command("cache", "list", cache=filled_cache / "lto"))["entries"]
-    assert {variant["key"] for variant in module["variants"]} == {entry["key"] for entry in entries}
-    assert all(variant["cached"] for variant in module["variants"])
+    assert {planned["key"] for planned in module["functions"]} == {entry["key"] for entry in entries}
+    assert all(planned["cached"] for planned in module["functions"])
 
 
 def test_cache_explain(filled_cache: Path) -> None:
     entry = json_of(command("cache", "list", cache=filled_cache / "lto"))["entries"][0]
     found = json_of(command("cache", "explain", entry["key"][:12], cache=filled_cache / "lto"))
     assert found["key"] == entry["key"]
-    for label in ("variant.m", "variant.threads", "compiler", "source", "flags", "translation_unit"):
+    for label in ("problem.m", "problem.threads", "compiler", "source", "flags", "translation_unit"):
         assert label in json.dumps(found["transcript"])
     table = command("cache", "explain", entry["key"], cache=filled_cache / "lto", as_json=False)
-    assert "variant.threads" in table.stdout
+    assert "problem.threads" in table.stdout
 
 
 def test_cache_explain_of_a_key_that_is_not_stored(filled_cache: Path) -> None:

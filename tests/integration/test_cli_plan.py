@@ -22,13 +22,13 @@ def test_plan(folder: Path, name: str) -> None:
     assert module["name"] == "__main__"
     assert module["kernels"] == ["gemm"]
     assert module["arch"] == 90
-    for variant in module["variants"]:
-        assert set(variant) == PLAN_FIELDS
-        assert (variant["size"], variant["threads"], variant["arch"]) == ("16x16x16", 64, 90)
-        assert (variant["needed"], variant["provider"], variant["cached"]) == (True, "own", False)
-        assert TileConfig.from_json(variant["tile_config"]).instruction == "fma"
-        assert len(variant["key"]) == 64
-    assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]
+    for planned in module["functions"]:
+        assert set(planned) == PLAN_FIELDS
+        assert (planned["size"], planned["threads"], planned["arch"]) == ("16x16x16", 64, 90)
+        assert (planned["needed"], planned["provider"], planned["cached"]) == (True, "own", False)
+        assert TileConfig.from_json(planned["tile_config"]).instruction == "fma"
+        assert len(planned["key"]) == 64
+    assert [planned["role"] for planned in module["functions"]] == ["forward", "adjoint_a", "adjoint_b"]
     assert "sum 0.0" in done.stderr, "output of the script is separate from the JSON"
     assert (folder / "sum").read_text() == "0.0", "nothing was launched"
     assert json_of(command("cache", "info", cache=folder / "lto"))["entries"] == 0, "nothing was built"
@@ -87,12 +87,12 @@ wp.set_module_options({{"block_dim": 64}})
 def test_plan_of_solvers(folder: Path) -> None:
     (folder / "solvers.py").write_text(SOLVERS)
     (module,) = json_of(command("plan", folder / "solvers.py", cache=folder / "lto"))["modules"]
-    for row in module["variants"]:
+    for row in module["functions"]:
         assert set(row) == PLAN_FIELDS | {"solver", "columns", "dtype", "in_place"}
         assert {row[name] for name in ("m", "k", "a_dtype", "b_dtype", "c_dtype", "precision")} == {None}
         assert row["symbol"].startswith(f"wt_{row['solver']}_")
         assert row["tile_config"].keys() == {"lanes"}
-    assert {(row["role"], row["solver"], row["in_place"]) for row in module["variants"]} == {
+    assert {(row["role"], row["solver"], row["in_place"]) for row in module["functions"]} == {
         ("forward", "cholesky", False), ("adjoint", "cholesky_adjoint", False), ("forward", "lower_solve", True)
     }  # fmt: skip
     assert module["register_limit"] == 64
@@ -114,7 +114,7 @@ def test_a_provider_that_cannot_serve_a_plan_is_a_usage_error(folder: Path) -> N
 def test_plan_of_a_script_that_needs_its_results(folder: Path) -> None:
     (folder / "checks.py").write_text(WITHOUT_GUARD + "assert Path(sys.argv[1], 'sum').read_text() == '16384.0'\n")
     done = command("plan", folder / "checks.py", folder)
-    assert len(json_of(done, status=2)["modules"][0]["variants"]) == 3
+    assert len(json_of(done, status=2)["modules"][0]["functions"]) == 3
     assert "stopped early" in done.stderr
     line = len((folder / "checks.py").read_text().splitlines())
     assert f"AssertionError, in line {line}; what it would have launched after that is missing" in done.stderr
@@ -279,4 +279,4 @@ def test_a_script_that_disables_warp_tiles_is_planned(tmp_path: Path) -> None:
     text = "import warp as wp\nimport warp_tiles\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
     (tmp_path / "ends.py").write_text(text + "warp_tiles.enable()\nwarp_tiles.disable()\n")
     (module,) = json_of(command("plan", tmp_path / "ends.py"))["modules"]
-    assert module["variants"]
+    assert module["functions"]

@@ -83,9 +83,9 @@ def test_each_example_is_planned_to_its_end(name: str, tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     done = command("plan", "--html", page, REPOSITORY / "examples" / name, cache=tmp_path / "tiles")
     modules, products, solves = (json_of(done)[name] for name in ("modules", "matmul", "solves"))
-    without = {kernel.split("__locals__")[-1] for m in modules if not m["variants"] for kernel in m["kernels"]}
+    without = {kernel.split("__locals__")[-1] for m in modules if not m["functions"] for kernel in m["kernels"]}
     assert without == WITHOUT_PRODUCTS.get(name, set())
-    assert any(module["variants"] for module in modules)
+    assert any(module["functions"] for module in modules)
     assert "stopped early" not in done.stderr
     assert list(Cache(tmp_path / "tiles").entries()) == []
     assert not list((tmp_path / "tiles").rglob("tuning/**/*.json"))
@@ -117,7 +117,7 @@ def test_a_script_may_name_a_gpu_that_is_missing(folder: Path, name: str) -> Non
     done = command("plan", "--arch", "80", folder / "named.py", folder)
     (module,) = json_of(done)["modules"]
     assert (module["arch"], module["block_dim"]) == (80, 64)
-    assert len(module["variants"]) == 3
+    assert len(module["functions"]) == 3
     assert f"names {name}, which this machine lacks" in done.stderr
     assert "stopped early" not in done.stderr
 
@@ -193,7 +193,7 @@ def test_a_generic_kernel_without_an_instance_is_named(folder: Path) -> None:
     assert (module["uninstantiated"], module["uninstantiated_reason"]) == (["generic"], shown)
     script.write_text(f"{script.read_text()}\nwp.overload(generic, [wp.array2d(dtype=float)] * 3)\n")
     (module,) = json_of(command("plan", script))["modules"]
-    assert (module["uninstantiated"], len(module["variants"])) == ([], 3)
+    assert (module["uninstantiated"], len(module["functions"])) == ([], 3)
 
 
 def test_the_text_of_a_plan_names_a_generic_kernel_without_an_instance() -> None:
@@ -225,4 +225,4 @@ def test_planning_generates_no_code_without_tile_functions(monkeypatch: pytest.M
             plans = [warp_tiles.plan(module, arch=90, block_dim=64) for module in (plain, product, option_off)]
     assert generated == [product.__name__, option_off.__name__]
     assert [plan.kernels for plan in plans] == [("count_down",), ("gemm",), ("gemm",)]
-    assert [len(plan.variants) for plan in plans] == [0, 3, 3], "also without MathDx the reason is shown"
+    assert [len(plan.functions) for plan in plans] == [0, 3, 3], "also without MathDx the reason is shown"

@@ -30,7 +30,7 @@ def test_a_plan_under_another_policy(folder: Path) -> None:
     done = command("plan", "--policy", "scalar", folder / "main.py", folder, WARP_TILES_POLICY="fast")
     (module,) = json_of(done)["modules"]
     assert module["policy"] == "scalar"
-    assert {variant["provider"] for variant in module["variants"] if variant["needed"]} == {"scalar"}
+    assert {planned["provider"] for planned in module["functions"] if planned["needed"]} == {"scalar"}
 
 
 @pytest.mark.slow

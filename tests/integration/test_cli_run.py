@@ -25,8 +25,8 @@ def test_run_with_a_report_and_arguments(folder: Path) -> None:
     )
     (module,) = json.loads(report.read_text())["modules"]
     assert module["kernels"] == ["gemm"]
-    assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]
-    assert all("CPU" in variant["reason"] for variant in module["variants"])
+    assert [planned["role"] for planned in module["functions"]] == ["forward", "adjoint_a", "adjoint_b"]
+    assert all("CPU" in planned["reason"] for planned in module["functions"])
     assert module["builds"] == []
 
 
@@ -34,7 +34,7 @@ def test_run_prints_only_json_also_for_modules_from_warps_own_cache(folder: Path
     runs = [command("run", folder / "main.py", folder, WARP_CACHE_PATH=str(folder / "warp")) for _ in range(2)]
     (first,), (second,) = (json_of(done)["modules"] for done in runs)
     assert (first["name"], first["arch"]) == ("__main__", None)
-    assert second["variants"] == first["variants"]
+    assert second["functions"] == first["functions"]
     assert all("sum 16384.0" in done.stderr for done in runs)
 
 
@@ -55,10 +55,10 @@ def test_run_reports_builds(folder: Path) -> None:
         assert quiet.returncode == 0, quiet.stderr
         assert "functions" not in quiet.stdout + quiet.stderr, "the line has the log level of Warp's own lines"
     assert (module["lto_builds"], module["lto_hits"], module["linker"]) == (1, 0, "warp_tiles")
-    assert [variant["needed"] for variant in module["variants"]] == [True, False, False]
+    assert [planned["needed"] for planned in module["functions"]] == [True, False, False]
     (build,) = module["builds"]
     assert (build["hit"], build["provider"]) == (False, "own")
-    assert build["tile_config"] == module["variants"][0]["tile_config"]
+    assert build["tile_config"] == module["functions"][0]["tile_config"]
     assert (folder / "out" / module["output"]).stat().st_size == module["cubin_bytes"]
 
 

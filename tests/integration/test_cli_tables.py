@@ -82,7 +82,7 @@ def words(text: str) -> Counter[str]:
 def shown(module: dict[str, Any]) -> list[str]:
     """Some texts that the tables of a module show."""
     texts = [module["register_limit_reason"]]
-    for row in module["variants"]:
+    for row in module["functions"]:
         texts += [row["role"], row["reason"], row["provider"], row["key"][:12], *row["kernels"]]
     for loop in module["loops"]:
         texts += [loop["kernel"], f"{shortened(loop['file'])}:{loop['line']}", loop["reason"]]
@@ -95,7 +95,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     path = tmp_path_factory.mktemp("planned") / "train.py"
     path.write_text(SCRIPT)
     (module,) = json_of(command("plan", path, cache=path.parent / "lto"))["modules"]
-    assert [len(module[name]) for name in ("loops", "variants")] == [1, 6]
+    assert [len(module[name]) for name in ("loops", "functions")] == [1, 6]
     return path, module
 
 
@@ -111,7 +111,7 @@ def test_a_plan_is_whole(planned: tuple[Path, dict[str, Any]], columns: int) -> 
 def test_a_pipe_has_all_columns_side_by_side(planned: tuple[Path, dict[str, Any]]) -> None:
     path, module = planned
     lines = command("plan", path, as_json=False, COLUMNS="80").stdout.splitlines()
-    assert len([line for line in lines if any(row["key"][:12] in line for row in module["variants"])]) == 6
+    assert len([line for line in lines if any(row["key"][:12] in line for row in module["functions"])]) == 6
     assert max(map(len, lines)) <= 200
 
 

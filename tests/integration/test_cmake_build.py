@@ -149,7 +149,7 @@ def test_two_archs_and_arguments_with_make_from_a_checkout(tmp_path: Path) -> No
     report = project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(project.bundle), "--json")
     assert json.loads(report)["added"] == 6
     listed = json.loads(project.run(sys.executable, "-m", "warp_tiles", "cache", "list", "--json"))["entries"]
-    assert {entry["info"]["variant"]["threads"] for entry in listed} == {32}
+    assert {entry["info"]["problem"]["threads"] for entry in listed} == {32}
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ import pytest
 import warp as wp
 from hypothesis import given, settings
 
-from tests.gemm_variants import gemm_variants
-from tests.integration.helpers import WARP_VERSION, variant_of
+from tests.gemm_problems import gemm_problems
+from tests.integration.helpers import WARP_VERSION, problem_of
 from tests.nightly import some
 from tests.products import Case, make_kernel
 from warp_tiles import enabled, plan
@@ -80,19 +80,19 @@ def provider(name: str) -> NvrtcProvider:
     return PROVIDERS[name](Engine(warp_toolkit=wp.get_cuda_toolkit_version()).build_context(current()).store)
 
 
-def forward_variant(case: Case, arch: int) -> GemmProblem:
-    """The forward variant of a case."""
+def forward_problem(case: Case, arch: int) -> GemmProblem:
+    """The forward problem of a case."""
     wp.init()
     with enabled():
         (forward,) = plan(make_kernel(case).module, arch=arch, block_dim=case.threads).needed
-    return variant_of(forward)
+    return problem_of(forward)
 
 
-def linked_ptx(name: str, variant: GemmProblem, source_arch: int | None = None) -> str:
+def linked_ptx(name: str, problem: GemmProblem, source_arch: int | None = None) -> str:
     """PTX of a kernel that calls a provider's function. The function's source is that for ``source_arch``."""
-    recipe = provider(name).recipes(replace(variant, arch=source_arch or variant.arch))[0]
+    recipe = provider(name).recipes(replace(problem, arch=source_arch or problem.arch))[0]
     request = provider(name).request(recipe)
-    request = replace(request, flags=(f"-arch=sm_{variant.arch}", *request.flags[1:]))
+    request = replace(request, flags=(f"-arch=sm_{problem.arch}", *request.flags[1:]))
     product = run(request).payload
     caller = f"""
 extern "C" __device__ void {recipe.symbol}(void*, void*, void*, void*, void*);
@@ -101,7 +101,7 @@ extern "C" __global__ void caller(double* alpha, double* beta, double* c)
   *c = *(double*)(shared + 16384); }}
 """
     main = run(replace(request, name="caller.cu", source=caller)).payload
-    linked = run(LinkRequest("module", (main, product), f"compute_{variant.arch}", "ptx"))
+    linked = run(LinkRequest("module", (main, product), f"compute_{problem.arch}", "ptx"))
     return linked.payload.decode("ascii", "replace")
 
 
@@ -109,13 +109,13 @@ def ids(value: object) -> str:
     return str(value).replace("float", "f") if not isinstance(value, str) or "\\" not in value else "ptx"
 
 
-def check_code(name: str, variant: GemmProblem, instruction: str) -> None:
-    ptx = linked_ptx(name, variant)
-    assert f".target sm_{variant.arch}" in ptx
+def check_code(name: str, problem: GemmProblem, instruction: str) -> None:
+    ptx = linked_ptx(name, problem)
+    assert f".target sm_{problem.arch}" in ptx
     assert re.search(r"\.entry caller\b", ptx)
     assert not re.search(r"\.extern \.func", ptx), "the product is not linked in"
-    assert not TRAPS.search(ptx), f"{variant.describe()} contains {TRAPS.search(ptx)}"
-    assert re.search(instruction or r"\b(fma|mma)\b", ptx), f"no {instruction} in {variant.describe()}"
+    assert not TRAPS.search(ptx), f"{problem.describe()} contains {TRAPS.search(ptx)}"
+    assert re.search(instruction or r"\b(fma|mma)\b", ptx), f"no {instruction} in {problem.describe()}"
 
 
 @pytest.mark.slow
@@ -135,13 +135,13 @@ def test_every_dtype_on_every_architecture(
     # on sm_75, cuBLASDx's database uses no tensor cores for smaller tiles of halves
     size, threads = (128, 128) if name == "cublasdx" and arch == 75 and a == H else (32, 64)
     case = Case(size, size, 32, a, b, c, threads=threads, tf32=tf32, backward=False)
-    check_code(name, forward_variant(case, arch), instruction)
+    check_code(name, forward_problem(case, arch), instruction)
 
 
 @pytest.mark.slow
 def test_a_missing_instruction_would_be_seen() -> None:
-    variant = forward_variant(Case(32, 32, 32, B, B, F, backward=False), 75)
-    ptx = linked_ptx("cublasdx", variant, source_arch=80)
+    problem = forward_problem(Case(32, 32, 32, B, B, F, backward=False), 75)
+    ptx = linked_ptx("cublasdx", problem, source_arch=80)
     assert TRAPS.search(ptx), "an sm_80 instruction compiled for sm_75 has to trap"
 
 
@@ -160,7 +160,7 @@ ODD_SHAPES = [
     ids=lambda value: f"{value.m}x{value.n}x{value.k}" if isinstance(value, Case) else value,
 )
 def test_shapes_off_the_grid_of_the_instructions(name: str, case: Case) -> None:
-    ptx = linked_ptx(name, forward_variant(case, 90))
+    ptx = linked_ptx(name, forward_problem(case, 90))
     assert not TRAPS.search(ptx)
     assert not re.search(r"\.extern \.func", ptx)
 
@@ -169,9 +169,9 @@ def test_shapes_off_the_grid_of_the_instructions(name: str, case: Case) -> None:
 @pytest.mark.parametrize("count", some([20, 60], 1))
 def test_functions_of_all_dtypes_have_less_than_40_kb(count: int) -> None:
     @settings(max_examples=count, derandomize=True, database=None)
-    @given(gemm_variants())
-    def check(variant: GemmProblem) -> None:
-        request = provider("own").request(provider("own").recipes(variant)[0])
+    @given(gemm_problems())
+    def check(problem: GemmProblem) -> None:
+        request = provider("own").request(provider("own").recipes(problem)[0])
         assert len(run(request).payload) <= 40 * 1024
 
     check()

@@ -80,7 +80,7 @@ def test_a_module_with_products_gets_another_hash_and_a_plan(text: str) -> None:
     assert roles(plan, needed=True) == (["forward"] if FORWARD_ONLY in text else ALL)
 
 
-def test_the_hash_is_the_same_in_every_block_size_variant() -> None:
+def test_the_hash_is_the_same_for_every_block_size() -> None:
     module = load(gemm())
     before = [warp_hash(module, threads) for threads in (32, 64)]
     with warp_tiles.enabled():
@@ -251,7 +251,7 @@ def test_enable_disable_enable() -> None:
         assert not warp_tiles.is_enabled()
         warp_tiles.enable()
         assert warp_tiles.is_enabled()
-        assert len(warp_tiles.plan(module, arch=90).variants) == 3
+        assert len(warp_tiles.plan(module, arch=90).functions) == 3
         warp_tiles.disable()
         with pytest.raises(warp_tiles.PlanError, match="enable"):
             warp_tiles.plan(module, arch=90)
@@ -348,7 +348,7 @@ def test_own_templates_serve_a_module_that_opts_out(text: str, options: dict[str
     with warp_tiles.enabled():
         assert warp_hash(module) != before
         planned = warp_tiles.plan(module, arch=90, block_dim=64)
-    assert {variant.provider for variant in planned.needed} == {"own"}
+    assert {planned.provider for planned in planned.needed} == {"own"}
 
 
 def test_a_module_that_opts_out_has_one_hash_under_auto_max_and_locked() -> None:

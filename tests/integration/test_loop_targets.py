@@ -51,7 +51,7 @@ def test_a_module_without_functions_is_linked_limited_and_kept(tmp_path: Path, a
         assert record["module_key"]
         assert record["found"] is bool(number)
         assert 0 < output.stat().st_size < 100_000
-    (forward,) = (variant for variant in record["variants"] if variant["role"] == "forward")
+    (forward,) = (planned for planned in record["functions"] if planned["role"] == "forward")
     assert (forward["needed"], forward["provider"], forward["key"]) == (True, "stages", "")
     assert forward["reason"].endswith("computed by its loop from stages, so no function is built")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.integration.helpers import FORWARD_ONLY, gemm, roles, single_variant, variant_of
+from tests.integration.helpers import FORWARD_ONLY, gemm, problem_of, roles, single_problem
 from tests.integration.plans import ALL, HELPER, TILE, caller, plan
 from warp_tiles.gemm.problem import Role
 
@@ -15,25 +15,25 @@ pytestmark = pytest.mark.usefixtures("enabled")
 def test_a_forward_only_kernel_beside_a_differentiable_one() -> None:
     found = plan(gemm("trained", 16, 16, 16) + gemm("inferred", 8, 8, 8, decorator=FORWARD_ONLY))
     assert sorted(found.kernels) == ["inferred", "trained"]
-    needed = {(variant_of(v).m, v.role.value): v.kernels for v in found.variants if v.needed}
+    needed = {(problem_of(v).m, v.role.value): v.kernels for v in found.functions if v.needed}
     assert needed == {(8, "forward"): ("inferred",)} | {(16, role): ("trained",) for role in ALL}
-    skipped = [v for v in found.variants if not v.needed]
-    assert {variant_of(v).m for v in skipped} == {8}
+    skipped = [v for v in found.functions if not v.needed]
+    assert {problem_of(v).m for v in skipped} == {8}
     assert all("inferred" in v.reason and v.kernels == ("inferred",) for v in skipped)
 
 
-def test_equal_variants_of_a_forward_only_and_a_differentiable_kernel_are_merged() -> None:
+def test_equal_problems_of_a_forward_only_and_a_differentiable_kernel_are_merged() -> None:
     found = plan(gemm("first", decorator=FORWARD_ONLY) + gemm("second"))
     assert roles(found, needed=True) == ALL
     assert roles(found, needed=False) == []
-    assert sorted(single_variant(found, Role.FORWARD).kernels) == ["first", "second"]
-    assert single_variant(found, Role.ADJOINT_A).kernels == ("second",), "the forward-only kernel needs no adjoint"
-    assert "second" in single_variant(found, Role.ADJOINT_A).reason
+    assert sorted(single_problem(found, Role.FORWARD).kernels) == ["first", "second"]
+    assert single_problem(found, Role.ADJOINT_A).kernels == ("second",), "the forward-only kernel needs no adjoint"
+    assert "second" in single_problem(found, Role.ADJOINT_A).reason
 
 
 def test_equal_products_of_several_modules_have_one_key() -> None:
     first, second = plan(gemm("first")), plan(gemm("second"))
-    assert {v.key for v in first.variants} == {v.key for v in second.variants}
+    assert {v.key for v in first.functions} == {v.key for v in second.functions}
 
 
 # ---- helpers
@@ -49,30 +49,30 @@ def helper(a: wp.tile(dtype=float, shape=(16, 16)), b: wp.tile(dtype=float, shap
 def test_a_helper_with_tile_arguments() -> None:
     found = plan(HELPER + caller("gemm"))
     assert roles(found, needed=True) == ALL
-    for variant in found.variants:
-        assert variant.function == "helper"
-        assert variant.kernels == ("gemm",)
-        assert variant_of(variant).alignments == (4, 4, 4), "a parameter may be a view"
+    for planned in found.functions:
+        assert planned.function == "helper"
+        assert planned.kernels == ("gemm",)
+        assert problem_of(planned).alignments == (4, 4, 4), "a parameter may be a view"
 
 
 def test_a_helper_shared_by_a_forward_only_and_a_differentiable_kernel() -> None:
     found = plan(HELPER + caller("inferred", FORWARD_ONLY) + caller("trained"))
     assert roles(found, needed=True) == ALL
-    assert sorted(single_variant(found, Role.FORWARD).kernels) == ["inferred", "trained"]
-    assert single_variant(found, Role.ADJOINT_A).kernels == ("trained",)
-    assert "trained" in single_variant(found, Role.ADJOINT_A).reason
-    assert "inferred" not in single_variant(found, Role.ADJOINT_A).reason
+    assert sorted(single_problem(found, Role.FORWARD).kernels) == ["inferred", "trained"]
+    assert single_problem(found, Role.ADJOINT_A).kernels == ("trained",)
+    assert "trained" in single_problem(found, Role.ADJOINT_A).reason
+    assert "inferred" not in single_problem(found, Role.ADJOINT_A).reason
     assert roles(plan(HELPER + caller("trained") + caller("inferred", FORWARD_ONLY)), needed=True) == ALL
 
 
 def test_a_helper_of_only_forward_only_kernels() -> None:
     found = plan(HELPER + caller("first", FORWARD_ONLY) + caller("second", FORWARD_ONLY) + gemm("other", 8, 8, 8))
-    by_function = {(v.function, v.role.value): v.needed for v in found.variants}
+    by_function = {(v.function, v.role.value): v.needed for v in found.functions}
     assert by_function == {
         ("helper", "forward"): True, ("helper", "adjoint_a"): False, ("helper", "adjoint_b"): False,
         ("other", "forward"): True, ("other", "adjoint_a"): True, ("other", "adjoint_b"): True,
     }  # fmt: skip
-    skipped = next(v for v in found.variants if not v.needed)
+    skipped = next(v for v in found.functions if not v.needed)
     assert sorted(skipped.kernels) == ["first", "second"]
     assert "'first'" in skipped.reason
     assert "'second'" in skipped.reason
@@ -121,9 +121,9 @@ MULTIPLIED = """a = wp.tile_full(shape=(8, 8), value=adj_ret, dtype=wp.float32, 
 
 def test_a_product_inside_a_custom_gradient_is_built() -> None:
     found = plan(CUSTOM.format(gradient=MULTIPLIED))
-    needed = {(variant_of(v).m, v.role.value) for v in found.variants if v.needed}
+    needed = {(problem_of(v).m, v.role.value) for v in found.functions if v.needed}
     assert needed == {(16, "forward"), (8, "forward")}
-    assert {v.kernels for v in found.variants if v.needed} == {("gemm",)}
+    assert {v.kernels for v in found.functions if v.needed} == {("gemm",)}
 
 
 OUTER = f"""
@@ -161,7 +161,7 @@ OF_SQUARE = gemm(call="wp.tile_matmul(a, b)\n    C[0, 0] = wp.grad(square)(2.0)"
 def test_adjoints_that_are_needed(text: str, options: dict[str, bool], needed: list[str], reason: str) -> None:
     found = plan(text, **options)
     assert roles(found, needed=True) == needed
-    for variant in found.variants:
-        assert variant.kernels == found.kernels
-        assert reason in variant.reason or variant.role is Role.FORWARD
-        assert variant.needed or (variant.provider, variant.key) == ("", "")
+    for planned in found.functions:
+        assert planned.kernels == found.kernels
+        assert reason in planned.reason or planned.role is Role.FORWARD
+        assert planned.needed or (planned.provider, planned.key) == ("", "")

@@ -13,8 +13,8 @@ from tests.integration.helpers import (
     gemm_loop,
     load,
     planned_products,
+    problem_of,
     roles,
-    variant_of,
     warp_products,
 )
 from tests.integration.plans import ALL, ARCHS, D, F, H, needs_tf32, plan, plan_case
@@ -60,8 +60,8 @@ def same_as_warp(case: Case, arch: int) -> set[str]:
         warp_tiles.enable()
     assert expected, "Warp was expected to build something"
     assert planned_products(found) == expected
-    assert all(variant.needed for variant in found.variants)
-    return {variant.role.value for variant in found.variants}
+    assert all(planned.needed for planned in found.functions)
+    return {planned.role.value for planned in found.functions}
 
 
 @pytest.mark.parametrize("case", FORMS.values(), ids=FORMS.keys())
@@ -74,7 +74,7 @@ def test_a_form_needs_the_products_that_warp_would_build(case: Case) -> None:
 def test_tf32(arch: int) -> None:
     case = Case(16, 24, 32, tf32=True)
     assert same_as_warp(case, arch) == set(ALL)
-    assert {variant_of(v).precision for v in plan_case(case, arch).variants} == {"tf32"}
+    assert {problem_of(v).precision for v in plan_case(case, arch).functions} == {"tf32"}
 
 
 @needs_tf32
@@ -84,7 +84,7 @@ def test_tf32_on_targets_without_it(arch: int | None, warp_warnings: list[str]) 
     assert warp_warnings
     assert all("cannot honor precision='tf32'" in message for message in warp_warnings)
     if arch is not None:
-        assert {variant_of(v).precision for v in found.variants} == {"default"}
+        assert {problem_of(v).precision for v in found.functions} == {"default"}
         assert same_as_warp(Case(16, 24, 32, tf32=True), arch) == set(ALL)
 
 
@@ -122,42 +122,42 @@ def gemm({ARRAYS}):
     assert "shape=(16, 16) strides=(0, 1)" in warp_warnings[0]
     assert "using the scalar GEMM path" in warp_warnings[0]
     assert roles(found) == ALL
-    for variant in found.variants:
-        assert variant.variant is None
-        assert variant.needed
-        assert variant.provider == "scalar"
-        assert variant.code == "no_leading_dimension"
-        assert variant.key == ""
+    for planned in found.functions:
+        assert planned.problem is None
+        assert planned.needed
+        assert planned.provider == "scalar"
+        assert planned.code == "no_leading_dimension"
+        assert planned.key == ""
     assert found.needed == ()
 
 
 def test_a_cpu_target_takes_the_scalar_path() -> None:
     found = plan(gemm(), arch=None)
     assert found.arch is None
-    assert {v.provider for v in found.variants} == {"scalar"}
-    assert {v.code for v in found.variants} == {"cpu"}
+    assert {v.provider for v in found.functions} == {"scalar"}
+    assert {v.code for v in found.functions} == {"cpu"}
 
 
 def test_the_module_option_enable_mathdx_gemm() -> None:
     found = plan(gemm(), enable_mathdx_gemm=False, warp_tiles_mathdx_opt_out="warp")
-    assert {v.provider for v in found.variants} == {"scalar"}
-    assert {v.code for v in found.variants} == {"option_off"}
-    assert {v.provider for v in plan(gemm(), enable_mathdx_gemm=True).variants} == {"own"}
+    assert {v.provider for v in found.functions} == {"scalar"}
+    assert {v.code for v in found.functions} == {"option_off"}
+    assert {v.provider for v in plan(gemm(), enable_mathdx_gemm=True).functions} == {"own"}
 
 
 @pytest.mark.parametrize("opt_out", ["auto", "own"])
 @pytest.mark.parametrize("policy", ["auto", "max", "locked"])
 def test_no_library_builds_a_product_that_opts_out(policy: str, opt_out: str) -> None:
     options = {"warp_tiles_policy": policy, "warp_tiles_mathdx_opt_out": opt_out, "enable_mathdx_gemm": False}
-    assert {v.provider for v in plan(gemm(), **options).variants} == {"own"}
-    assert {v.provider for v in plan(gemm(), block_dim=48, **options).variants} == {"scalar"}
+    assert {v.provider for v in plan(gemm(), **options).functions} == {"own"}
+    assert {v.provider for v in plan(gemm(), block_dim=48, **options).functions} == {"scalar"}
 
 
 def test_each_product_that_opts_out_is_decided_in_its_place() -> None:
     texts = [gemm("short", 32, 32, 16, decorator=FORWARD_ONLY), gemm("long", 32, 32, 32, decorator=FORWARD_ONLY)]
     texts += [gemm("odd", 12, 12, 12), gemm("again", 12, 12, 12, decorator=FORWARD_ONLY)]
     text = "\n\n".join([*texts, gemm_loop("loop", 32, 32, 16, decorator=FORWARD_ONLY)])
-    found = {v.kernels[0]: (v.provider, v.code) for v in plan(text, enable_mathdx_gemm=False).variants if v.needed}
+    found = {v.kernels[0]: (v.provider, v.code) for v in plan(text, enable_mathdx_gemm=False).functions if v.needed}
     left = "scalar", "scalar_path_is_faster"
     assert found == {
         "short": left, "long": ("own", ""), "odd": left, "again": ("own", ""), "loop": ("own", "")
@@ -176,19 +176,19 @@ def test_only_own_gives_tf32_to_a_product_that_opts_out(warp_warnings: list[str]
     text = gemm(call='wp.tile_matmul(a, b, precision="tf32")')
     found = plan(text, enable_mathdx_gemm=False)
     assert "cannot honor precision='tf32'" in warp_warnings[0]
-    assert {v.code for v in found.variants if v.needed} == {"tf32_opted_out"}
+    assert {v.code for v in found.functions if v.needed} == {"tf32_opted_out"}
     found = plan(text, enable_mathdx_gemm=False, warp_tiles_mathdx_opt_out="own")
-    assert {v.variant.precision for v in found.needed} == {"tf32"}
+    assert {v.problem.precision for v in found.needed} == {"tf32"}
 
 
 def test_the_module_option_warp_tiles_provider() -> None:
     found = plan(gemm(), warp_tiles_provider="cublasdx")
     assert found.settings.provider == "cublasdx"
     assert found.settings.layer("provider") == f"module option warp_tiles_provider of module {found.name}"
-    assert {v.provider for v in found.variants} == {"cublasdx"}
+    assert {v.provider for v in found.functions} == {"cublasdx"}
     scalar = plan(gemm(), warp_tiles_provider="scalar")
-    assert {v.provider for v in scalar.variants} == {"scalar"}
-    reasons = {v.reason for v in scalar.variants}
+    assert {v.provider for v in scalar.functions} == {"scalar"}
+    reasons = {v.reason for v in scalar.functions}
     assert all("(module option warp_tiles_provider of module " in reason for reason in reasons)
     with pytest.raises(warp_tiles.SettingError, match="warp_tiles_provider is 'cutlass'"):
         plan(gemm(), warp_tiles_provider="cutlass")
@@ -204,8 +204,8 @@ def test_the_module_option_warp_tiles_provider() -> None:
 def test_the_block_size_decides_the_provider(threads: int, policy: str, provider: str) -> None:
     with warp_tiles.override(policy=policy):
         found = plan(gemm(), block_dim=threads)
-    assert {v.provider for v in found.variants} == {provider}
-    refused = [v for v in found.variants if f"own cannot serve threads={threads}" in v.reason]
+    assert {v.provider for v in found.functions} == {provider}
+    refused = [v for v in found.functions if f"own cannot serve threads={threads}" in v.reason]
     assert len(refused) == (0 if provider == "own" else 3)
 
 
@@ -214,6 +214,6 @@ def test_block_sizes_of_one_module() -> None:
     plans = {threads: warp_tiles.plan(module, arch=90, block_dim=threads) for threads in (32, 64, 256)}
     for threads, found in plans.items():
         assert found.block_dim == threads
-        assert {variant_of(v).threads for v in found.variants} == {threads}
-    assert len({v.key for found in plans.values() for v in found.variants}) == 9
+        assert {problem_of(v).threads for v in found.functions} == {threads}
+    assert len({v.key for found in plans.values() for v in found.functions}) == 9
     assert warp_tiles.plan(module, arch=90).block_dim == 64, "the module's own option"

@@ -7,7 +7,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import FORWARD_ONLY, gemm, load, roles, single_variant, variant_of
+from tests.integration.helpers import FORWARD_ONLY, gemm, load, problem_of, roles, single_problem
 from tests.integration.plans import ALL, HELPER, B, D, F, H, caller, needs_tf32, plan, plan_case
 from tests.products import Case, make_kernel
 from warp_tiles.gemm.problem import Role
@@ -32,7 +32,7 @@ for dtype in (wp.float16, wp.float64):
 
 def test_overloads_of_a_generic_kernel() -> None:
     found = plan("from typing import Any\n\n" + GENERIC)
-    assert sorted((variant_of(v).a.dtype, v.role.value) for v in found.variants) == sorted(
+    assert sorted((problem_of(v).a.dtype, v.role.value) for v in found.functions) == sorted(
         (dtype, role) for dtype in (H, D) for role in ALL
     )
 
@@ -95,19 +95,19 @@ def test_kernels_of_a_factory_are_named_by_the_constants_in_which_they_differ() 
     names = {f"{prefix}[dtype={dtype}, n={n}]" for dtype, n in (("float32", 16), ("float64", 16), ("float32", 32))}
     assert set(found.kernels) == names, "and not by scale, which they share"
     assert {memory.kernel for memory in found.memory} == names
-    assert {name for variant in found.variants for name in variant.kernels} == names
+    assert {name for planned in found.functions for name in planned.kernels} == names
     one = plan(FACTORY.replace(", factory(16, wp.float64, 2), factory(32, wp.float32, 2)", "").replace("again", "#"))
     assert one.kernels == (prefix,)
 
 
 def test_a_generic_kernel_without_overloads_needs_nothing() -> None:
     text = "from typing import Any\n\n" + GENERIC.partition("for dtype")[0]
-    assert plan(text).variants == ()
+    assert plan(text).functions == ()
 
 
 def test_a_module_without_products_has_an_empty_plan() -> None:
     found = plan("@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n")
-    assert (found.kernels, found.variants) == (("copy",), ())
+    assert (found.kernels, found.functions) == (("copy",), ())
 
 
 # ---- refused operands
@@ -116,7 +116,7 @@ def test_a_module_without_products_has_an_empty_plan() -> None:
 def test_bfloat16_in_a_forward_only_kernel() -> None:
     found = plan_case(Case(16, 16, 16, B, B, F, backward=False))
     assert roles(found, needed=True) == ["forward"]
-    assert variant_of(single_variant(found, Role.FORWARD)).a.dtype == B
+    assert problem_of(single_problem(found, Role.FORWARD)).a.dtype == B
 
 
 WITHOUT_MMA = [{"provider": name} for name in ("cublasdx", "libmathdx", "scalar")]
@@ -126,8 +126,8 @@ WITHOUT_MMA = [{"provider": name} for name in ("cublasdx", "libmathdx", "scalar"
 def test_bfloat16_in_a_differentiable_kernel(a: str, b: str) -> None:
     found = plan_case(Case(16, 16, 16, a, b, F))
     assert roles(found, needed=True) == ALL
-    assert {v.provider for v in found.variants} == {"own"}
-    assert {variant_of(v).c.dtype for v in found.variants} == {a, b, F}
+    assert {v.provider for v in found.functions} == {"own"}
+    assert {problem_of(v).c.dtype for v in found.functions} == {a, b, F}
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_bfloat16_in_a_helper_shared_with_a_differentiable_kernel() -> None:
 def test_a_bfloat16_result(accumulate: bool) -> None:
     case = Case(16, 16, 16, B, B, B, accumulate=accumulate)
     found = plan_case(case)
-    assert {v.provider for v in found.variants} == {"own"}
-    assert {variant_of(v).c.dtype for v in found.variants} == {B}
+    assert {v.provider for v in found.functions} == {"own"}
+    assert {problem_of(v).c.dtype for v in found.functions} == {B}
     refusing: list[tuple[int | None, int, dict[str, str]]] = [(None, 1, {}), (90, 48, {})]
     refusing += [(90, 64, setting) for setting in WITHOUT_MMA]
     for backward in (False, True):

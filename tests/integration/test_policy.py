@@ -107,7 +107,7 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
         assert (warp_hash(module), source_of(module)) == expected
         assert built == calls
         found = warp_tiles.plan(module, arch=90)
-        assert (found.variants, found.settings.policy) == ((), "off")
+        assert (found.functions, found.settings.policy) == ((), "off")
         assert built == calls, "planning builds nothing"
 
 

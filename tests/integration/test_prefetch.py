@@ -170,7 +170,7 @@ def test_a_changed_setting_counts(device: StandIn) -> None:
     with warp_tiles.override(provider="scalar"):
         device.load(module.__name__)
         (report,) = (m for m in warp_tiles.report()["modules"] if m["provider"] == "scalar")
-    assert [variant["provider"] for variant in report["variants"] if variant["needed"]] == ["scalar"]
+    assert [planned["provider"] for planned in report["functions"] if planned["needed"]] == ["scalar"]
 
 
 def test_deferred_static_expressions_are_left_to_the_launch(device: StandIn, compiler: Compiler) -> None:

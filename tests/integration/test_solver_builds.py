@@ -52,10 +52,10 @@ def test_every_builtin_and_adjoint_in_one_kernel(
     assert counts(record) == (FUNCTIONS, 0)
     assert {build["provider"] for build in record["builds"]} == {"own"}
     for build in record["builds"]:
-        variant = build["variant"]
-        assert variant["dtype"] == dtype
-        in_place = "_in_place" * variant["in_place"]
-        assert build["symbol"].startswith(f"wt_{variant['solver']}{in_place}_{variant['n']}_")
+        problem = build["problem"]
+        assert problem["dtype"] == dtype
+        in_place = "_in_place" * problem["in_place"]
+        assert build["symbol"].startswith(f"wt_{problem['solver']}{in_place}_{problem['n']}_")
         assert build["tile_config"]["lanes"] >= 1
     assert libmathdx_solvers == []
     wp.get_module(module.__name__).mark_modified()
@@ -82,7 +82,7 @@ def test_a_function_that_does_not_compile_takes_the_scalar_path_alone(
     with pytest.warns(RuntimeWarning, match=f"{refused} of 16x16.*using Warp's scalar path"):
         cubin, record = compile_module(load(solver("tile_cholesky")), tmp_path)
     assert kernels_in(cubin) == {"solver_forward", "solver_backward"}
-    assert {build["variant"]["solver"]: build["provider"] for build in record["builds"]} == {
+    assert {build["problem"]["solver"]: build["provider"] for build in record["builds"]} == {
         name: "scalar" if name == refused else "own" for name in ("cholesky", "cholesky_adjoint")
     }
     assert record["linker"] == "warp_tiles"

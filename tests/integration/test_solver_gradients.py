@@ -34,7 +34,7 @@ def own(text: str, **options: Any) -> ModulePlan:
 
 
 def functions_of(found: ModulePlan) -> dict[str, str]:
-    return {planned.role.value: solver_of(planned).function for planned in found.variants}
+    return {planned.role.value: solver_of(planned).function for planned in found.functions}
 
 
 # ---- plans
@@ -44,7 +44,7 @@ def functions_of(found: ModulePlan) -> dict[str, str]:
 def test_a_plan_says_which_gradients_warp_lacks(call: str) -> None:
     found = plan(solver(call))
     assert functions_of(found) == FUNCTIONS[call]
-    (forward,) = (planned for planned in found.variants if planned.role is Role.FORWARD)
+    (forward,) = (planned for planned in found.functions if planned.role is Role.FORWARD)
     if call in DIFFERENTIATED:
         assert forward.no_gradient is None
     else:
@@ -60,7 +60,7 @@ def test_a_plan_says_which_gradients_warp_lacks(call: str) -> None:
 def test_every_builtin_has_an_own_gradient(call: str, dtype: str) -> None:
     found = own(solver(call, dtype=dtype))
     assert functions_of(found) == OWN_FUNCTIONS[call]
-    for planned in found.variants:
+    for planned in found.functions:
         assert (planned.needed, planned.provider, planned.no_gradient) == (True, "own", None)
         assert solver_of(planned).in_place == (call in IN_PLACE)
 
@@ -68,17 +68,17 @@ def test_every_builtin_has_an_own_gradient(call: str, dtype: str) -> None:
 def test_a_kernel_without_an_adjoint_needs_no_gradient() -> None:
     for found in (plan(solver("tile_upper_solve", decorator=FORWARD_ONLY)),
                   own(solver("tile_upper_solve", decorator=FORWARD_ONLY))):  # fmt: skip
-        assert {planned.no_gradient for planned in found.variants} == {None}
-        assert {planned.role for planned in found.variants if planned.needed} == {Role.FORWARD}
+        assert {planned.no_gradient for planned in found.functions} == {None}
+        assert {planned.role for planned in found.functions if planned.needed} == {Role.FORWARD}
 
 
 @pytest.mark.parametrize("call", sorted(set(CALLS) - set(DIFFERENTIATED)))
 def test_only_own_templates_have_the_gradient(call: str, libmathdx_solvers: list[str]) -> None:
     with warp_tiles.override(provider="scalar"):
-        (forward,) = own(solver(call)).variants
+        (forward,) = own(solver(call)).functions
     assert code_of(forward.no_gradient) == "setting_to_change"
     assert str(forward.no_gradient).startswith("only the provider own has one: ")
-    found = own(solver(call), block_dim=48).variants[0].no_gradient
+    found = own(solver(call), block_dim=48).functions[0].no_gradient
     assert found is not None
     assert (found.code, found.values) == ("solver_threads", (48,))
 
@@ -158,9 +158,9 @@ def in_kernel(body: list[str]) -> str:
 def test_a_result_that_the_reverse_pass_loses_has_no_gradient(name: str) -> None:
     body, code = LOST[name]
     found = own(in_kernel(body))
-    (lost,) = (planned for planned in found.variants if planned.no_gradient)
+    (lost,) = (planned for planned in found.functions if planned.no_gradient)
     assert code_of(lost.no_gradient) == code
-    assert not any(planned.role is Role.ADJOINT for planned in found.variants)
+    assert not any(planned.role is Role.ADJOINT for planned in found.functions)
     module = load(in_kernel(body))
     with warp_tiles.override(solver_gradients="own"):
         source = finished_source(generate(module).source, found.code)
@@ -171,8 +171,8 @@ def test_a_result_that_the_reverse_pass_loses_has_no_gradient(name: str) -> None
 @pytest.mark.parametrize("name", KEPT)
 def test_a_result_that_stays_has_a_gradient(name: str) -> None:
     found = own(in_kernel(KEPT[name]))
-    assert {planned.no_gradient for planned in found.variants} == {None}
-    assert any(planned.role is Role.ADJOINT and planned.needed for planned in found.variants)
+    assert {planned.no_gradient for planned in found.functions} == {None}
+    assert any(planned.role is Role.ADJOINT and planned.needed for planned in found.functions)
 
 
 # ---- source, memory and builds
@@ -186,7 +186,7 @@ def test_the_reverse_pass_calls_the_adjoint(call: str, upper: str) -> None:
     with warp_tiles.override(solver_gradients="own"):
         found = warp_tiles.plan(module, arch=90, block_dim=64)
         source = finished_source(generate(module).source, found.code)
-    symbols = {planned.role: planned.symbol for planned in found.variants}
+    symbols = {planned.role: planned.symbol for planned in found.functions}
     assert macros(source)["wt_site0_adjoint"] == f"wt::Solver<{symbols[Role.ADJOINT]}_call>{{}}"
     template = rf"<{str(bool(upper)).lower()}>" if "cholesky" in call else ""
     tiles = (1 if call.startswith("tile_cholesky_inplace") else 2) + (call not in IN_PLACE)
@@ -203,7 +203,7 @@ def test_shared_memory_of_an_adjoint_counts() -> None:
         return memory.needed_bytes
 
     text = solver("tile_cholesky_solve")
-    scratch = next(solver_of(p).scratch_bytes for p in own(text).variants if p.role is Role.ADJOINT)
+    scratch = next(solver_of(p).scratch_bytes for p in own(text).functions if p.role is Role.ADJOINT)
     assert scratch == 2 * 17 * 4 * 4
     assert backward_bytes(own(text)) == backward_bytes(plan(text)) + scratch
     twice = text.replace("    wp.tile_store(Y, x)", "    x = wp.tile_cholesky_solve(a, x)\n    wp.tile_store(Y, x)")

@@ -20,14 +20,14 @@ ALL_BUT_LOCKED = ("auto", "max", "fast", "scalar")
 
 
 def solver_rows(found: ModulePlan) -> list[tuple[str, str]]:
-    """Role and provider of each row of a solver call that has no variant; every row is needed."""
-    rows = [planned for planned in found.variants if planned.role in (Role.FORWARD, Role.ADJOINT)]
-    assert all(planned.needed and planned.variant is None and not planned.key for planned in rows)
+    """Role and provider of each row of a solver call that has no problem; every row is needed."""
+    rows = [planned for planned in found.functions if planned.role in (Role.FORWARD, Role.ADJOINT)]
+    assert all(planned.needed and planned.problem is None and not planned.key for planned in rows)
     return [(planned.role.value, planned.provider) for planned in rows]
 
 
 def codes(found: ModulePlan) -> set[str]:
-    return {planned.code for planned in found.variants}
+    return {planned.code for planned in found.functions}
 
 
 # ---- nothing is built to plan
@@ -64,7 +64,7 @@ def test_a_module_that_opts_out_of_mathdx_never_gets_libmathdx(
 ) -> None:
     with warp_tiles.override(policy=policy, mathdx_opt_out=opt_out):
         found = plan(solver("tile_cholesky"), block_dim=threads, enable_mathdx_solver=False)
-    assert {planned.provider for planned in found.variants} == {provider}
+    assert {planned.provider for planned in found.functions} == {provider}
     assert libmathdx_solvers == []
 
 
@@ -91,7 +91,7 @@ def test_the_setting_scalar(setting: str, libmathdx_solvers: list[str]) -> None:
 
 
 def test_a_cpu_target_has_no_functions(libmathdx_solvers: list[str]) -> None:
-    assert plan(solver("tile_cholesky"), arch=None).variants == ()
+    assert plan(solver("tile_cholesky"), arch=None).functions == ()
     assert libmathdx_solvers == []
 
 
@@ -133,7 +133,7 @@ def test_locked_refuses_an_unserved_call(case: str, libmathdx_solvers: list[str]
 @pytest.mark.parametrize("case", UNSERVED)
 def test_a_named_mma_refuses_an_unserved_call(case: str, libmathdx_solvers: list[str]) -> None:
     text, target, reason = UNSERVED[case]
-    with warp_tiles.override(provider="own"), pytest.raises(warp_tiles.UnsupportedVariant) as caught:
+    with warp_tiles.override(provider="own"), pytest.raises(warp_tiles.UnsupportedProblem) as caught:
         plan(text, **target)  # type: ignore[arg-type]
     assert str(reason) in str(caught.value)
     assert 'call override(provider="auto")' in str(caught.value)
@@ -143,7 +143,7 @@ def test_a_named_mma_refuses_an_unserved_call(case: str, libmathdx_solvers: list
 def test_a_plan_names_an_adjoint_that_does_not_fit(libmathdx_solvers: list[str]) -> None:
     text = solver("tile_cholesky", dtype="float64").replace("(16, 16)", "(96, 96)")
     found = plan(text)
-    assert [planned.provider for planned in found.variants] == ["own", "own"]
+    assert [planned.provider for planned in found.functions] == ["own", "own"]
     (problem,) = found.launch_problems
     assert problem.startswith("the backward pass of kernel solver fails: ")
     assert libmathdx_solvers == []
@@ -169,7 +169,7 @@ def test_the_product_in_warps_adjoint_of_a_cholesky(
 ) -> None:
     with warp_tiles.override(provider=provider):
         found = plan(solver("tile_cholesky"), enable_backward=backward)
-    products = [planned for planned in found.variants if planned.role is Role.ADJOINT_A]
+    products = [planned for planned in found.functions if planned.role is Role.ADJOINT_A]
     assert [(planned.call, planned.provider) for planned in products] == [("tile_cholesky", provider)] * backward
     assert found.needed == tuple(products)
     assert libmathdx_solvers == (["potrf", "trsm"] if backward else ["potrf"])

@@ -1,4 +1,4 @@
-"""Tuning in place, without a GPU: the places of a kernel, its copies with forced answers, and records in the plan."""
+"""Tuning in kernels without a GPU: the tasks of a kernel, copies with forced configurations, records in the plan."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
-from tests.tuning.place_fakes import H200, Machine, timing
+from tests.tuning.task_fakes import H200, Machine, timing
 from warp_tiles import settings
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch, intercepted, launching
@@ -19,11 +19,12 @@ from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import copied_kernel, forget_modules, hash_all_again
 from warp_tiles.cli.tune import tune_script
 from warp_tiles.launch.script import Script
-from warp_tiles.tuning import in_place, questions
-from warp_tiles.tuning.in_place import copy_of, kernel_of, places_of, search_devices
-from warp_tiles.tuning.questions import Place, pipeline_of, source_of
+from warp_tiles.tuning import in_kernels
+from warp_tiles.tuning import tasks as tuning_tasks
+from warp_tiles.tuning.in_kernels import copy_of, kernel_of, search_devices, tasks_of
 from warp_tiles.tuning.record import DEFAULTS, identity
 from warp_tiles.tuning.store import open_store
+from warp_tiles.tuning.tasks import TuningTask, pipeline_of, source_of
 
 LARGE = gemm_loop("gemm", 128, 128, 64, decorator=FORWARD_ONLY, dtype="float16")
 TWO_LOOPS = LARGE + gemm_loop("short", decorator=FORWARD_ONLY) + gemm("alone", 32, 32, 32, decorator=FORWARD_ONLY)
@@ -32,7 +33,7 @@ GPU = SimpleNamespace(get_cuda_compile_arch=lambda: 90)
 
 @pytest.fixture(autouse=True)
 def enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(questions, "present_environments", lambda: (H200,))
+    monkeypatch.setattr(tuning_tasks, "present_environments", lambda: (H200,))
     with settings.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
         yield
         require_hooks("the test").engine.records_changed()
@@ -49,8 +50,8 @@ def launch_of(kernel: Any, size: int = 256, dtype: Any = wp.float16, **fields: A
     return NotedLaunch(kernel, values=tuple(arrays), **given)
 
 
-def places(*launches: NotedLaunch) -> list[Place]:
-    return places_of(require_hooks("the test").engine, launches, GPU)
+def tasks(*launches: NotedLaunch) -> list[TuningTask]:
+    return tasks_of(require_hooks("the test").engine, launches, GPU)
 
 
 def plan_of(kernel: Any) -> dict[str, Any]:
@@ -59,15 +60,15 @@ def plan_of(kernel: Any) -> dict[str, Any]:
     return plan.to_json()
 
 
-def test_each_launched_kernel_has_its_own_places(module: Any) -> None:
-    found = places(launch_of(module.gemm), launch_of(module.alone, dtype=float))
+def test_each_launched_kernel_has_its_own_tasks(module: Any) -> None:
+    found = tasks(launch_of(module.gemm), launch_of(module.alone, dtype=float))
     assert [(item.subject, item.launch.kernel.key) for item in found] == [
         ("loop", module.gemm.key),
         ("function", module.alone.key),
     ]
     assert found[0].title.startswith("loop of 128x128x64 float16")
     assert len(found[0].configs) > 10
-    assert places(launch_of(module.gemm, device=SimpleNamespace(is_cpu=True))) == []
+    assert tasks(launch_of(module.gemm, device=SimpleNamespace(is_cpu=True))) == []
 
 
 def test_kernels_of_a_factory_are_told_apart() -> None:
@@ -75,28 +76,28 @@ def test_kernels_of_a_factory_are_told_apart() -> None:
     kernels = load(
         f"def factory(depth):\n{indent(text, '    ')}\n    return one\n\nkernels = factory(32), factory(64)\n"
     ).kernels
-    found = places(*map(launch_of, kernels))
+    found = tasks(*map(launch_of, kernels))
     assert [kernel_of(item).partition("[")[2] for item in found] == ["depth=32]", "depth=64]"]
 
 
-def test_a_deterministic_module_has_no_places() -> None:
+def test_a_deterministic_module_has_no_tasks() -> None:
     kernel = load(TWO_LOOPS, block_dim=128).gemm
     kernel.module.options["deterministic"] = True
     with pytest.warns(RuntimeWarning, match="is not tuned: .* deterministic"):
-        assert places(launch_of(kernel)) == []
+        assert tasks(launch_of(kernel)) == []
 
 
-def test_the_largest_launch_of_a_place_is_measured(module: Any) -> None:
+def test_the_largest_launch_of_a_task_is_measured(module: Any) -> None:
     small, large = launch_of(module.gemm), launch_of(module.gemm, size=512, dim=(4, 4, 128))
-    assert [item.launch for item in places(small, large, small)] == [large]
+    assert [item.launch for item in tasks(small, large, small)] == [large]
 
 
 def test_a_copy_has_the_forced_answer_and_the_user_s_kernel_stays(module: Any) -> None:
-    (placed,) = places(launch_of(module.gemm))
+    (task,) = tasks(launch_of(module.gemm))
     usual = next(loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key)
     seen = set()
-    for config in placed.configs:
-        (loop,) = plan_of(copy_of(placed, config).kernel)["loops"]
+    for config in task.configs:
+        (loop,) = plan_of(copy_of(task, config).kernel)["loops"]
         overrides = pipeline_of(config)
         seen.add((loop["instruction"], loop["stages"], loop["state"]))
         if overrides.family == "double_buffered":
@@ -113,9 +114,9 @@ def test_copies_are_forgotten_after_a_search(module: Any) -> None:
     def copies() -> list[str]:
         return [name for name in find("context.user_modules") if "_tuned_" in name]
 
-    (placed,) = places(launch_of(module.gemm))
+    (task,) = tasks(launch_of(module.gemm))
     before = copies()
-    with search_devices([wp.get_device("cpu")], placed, placed.configs[:2]):
+    with search_devices([wp.get_device("cpu")], task, task.configs[:2]):
         assert copies() != before
     assert copies() == before
 
@@ -126,13 +127,13 @@ def test_a_tuned_script_has_records_that_the_next_plan_uses(module: Any, monkeyp
     found = SimpleNamespace(launches=[launch_of(module.gemm)], stopped="")
     monkeypatch.setattr("warp_tiles.cli.tune.sharing_gpus", lambda names: [GPU])
     monkeypatch.setattr("warp_tiles.cli.tune.discover", lambda script: found)
-    monkeypatch.setattr(in_place, "environment_of", lambda device: H200)
-    monkeypatch.setattr(in_place, "search_devices", lambda gpus, placed, configs: machine.devices(placed, configs))
+    monkeypatch.setattr(in_kernels, "environment_of", lambda device: H200)
+    monkeypatch.setattr(in_kernels, "search_devices", lambda gpus, task, configs: machine.devices(task, configs))
     hashed = module.gemm.module.get_module_hash(128)
     (tuned,) = tune_script(Script(__file__))
     assert tuned.winner is not None
     assert tuned.winner.config == best
-    assert (tuned.kernel, tuned.measured, tuned.error) == (module.gemm.key, len(tuned.place.configs), "")
+    assert (tuned.kernel, tuned.measured, tuned.error) == (module.gemm.key, len(tuned.task.configs), "")
     assert module.gemm.module.get_module_hash(128) != hashed
     reasons = {loop["kernel"]: loop["reason"] for loop in plan_of(module.gemm)["loops"]}
     assert "tuned: 80.0 us against 100.0 us of the default" in reasons[module.gemm.key]
@@ -141,10 +142,10 @@ def test_a_tuned_script_has_records_that_the_next_plan_uses(module: Any, monkeyp
 
 
 def test_a_record_of_a_loop_is_in_the_plan_and_in_the_hash(module: Any) -> None:
-    (placed,) = places(launch_of(module.gemm))
+    (task,) = tasks(launch_of(module.gemm))
     before = plan_of(module.gemm)["loops"]
     hashed = module.gemm.module.get_module_hash(128)
-    remember(placed, {"pipeline": "mma,stages=3"})
+    remember(task, {"pipeline": "mma,stages=3"})
     after = {loop["kernel"]: loop for loop in plan_of(module.gemm)["loops"]}
     assert module.gemm.module.get_module_hash(128) != hashed
     tuned = after[module.gemm.key]
@@ -157,7 +158,7 @@ def test_a_record_counts_for_a_similar_number_of_iterations_if_it_is_known() -> 
     found = {}
     for k in (2048, 1984, 8192):
         kernel = load(LARGE.replace("A.shape[1]", str(k)), block_dim=128).gemm
-        found[k] = kernel, places(launch_of(kernel))[0]
+        found[k] = kernel, tasks(launch_of(kernel))[0]
     assert found[2048][1].title.endswith("a stage, at most 32 iterations")
     assert found[2048][1] == found[1984][1] != found[8192][1]
     remember(found[2048][1], {"pipeline": "mma,stages=3"})
@@ -166,8 +167,8 @@ def test_a_record_counts_for_a_similar_number_of_iterations_if_it_is_known() -> 
 
 
 def test_a_setting_comes_before_a_record(module: Any) -> None:
-    (placed,) = places(launch_of(module.gemm))
-    remember(placed, {"pipeline": "mma,stages=3"})
+    (task,) = tasks(launch_of(module.gemm))
+    remember(task, {"pipeline": "mma,stages=3"})
     with settings.override(main_loop="wgmma"):
         (loop,) = [loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key]
     assert loop["instruction"] == "wgmma"
@@ -176,20 +177,20 @@ def test_a_setting_comes_before_a_record(module: Any) -> None:
 
 def test_a_record_of_a_function_leaves_stages_alone(module: Any) -> None:
     """The product of a staged loop has no function, so no record of one can take its stages."""
-    (placed,) = places(launch_of(module.gemm))
-    assert placed.subject == "loop"
-    (other,) = places(launch_of(module.alone, dtype=float))
+    (task,) = tasks(launch_of(module.gemm))
+    assert task.subject == "loop"
+    (other,) = tasks(launch_of(module.alone, dtype=float))
     remember(other, {"provider": "cublasdx"})
     plan = plan_of(module.gemm)
     assert {loop["kernel"]: loop["instruction"] for loop in plan["loops"]}[module.gemm.key] == "wgmma"
-    chosen = [variant for variant in plan["variants"] if module.alone.key in variant["kernels"] and variant["needed"]]
-    assert [(variant["provider"], variant["choice"]) for variant in chosen] == [("cublasdx", "tuned")]
+    chosen = [planned for planned in plan["functions"] if module.alone.key in planned["kernels"] and planned["needed"]]
+    assert [(problem["provider"], problem["choice"]) for problem in chosen] == [("cublasdx", "tuned")]
 
 
-def remember(place: Place, config: Any) -> None:
+def remember(task: TuningTask, config: Any) -> None:
     now = settings.current()
-    key = place.key(source_of(require_hooks("the test").engine.build_context(now).store), H200)
-    open_store(now).merge(key, [timing(DEFAULTS[place.subject], 100.0), timing(config, 80.0)])
+    key = task.key(source_of(require_hooks("the test").engine.build_context(now).store), H200)
+    open_store(now).merge(key, [timing(DEFAULTS[task.subject], 100.0), timing(config, 80.0)])
     require_hooks("the test").engine.records_changed()
     hash_all_again()
 
@@ -225,10 +226,10 @@ def test_the_launch_that_loads_a_module_is_known_from_its_frame(module: Any, mon
 
 
 def test_a_copy_is_a_kernel_of_its_own_module(module: Any) -> None:
-    copy = copied_kernel(module.gemm, "of_its_own", {"fast_math": True, "warp_tiles_answers": json.dumps({})})
+    copy = copied_kernel(module.gemm, "of_its_own", {"fast_math": True, "warp_tiles_forced": json.dumps({})})
     assert (copy.key, copy.func, copy.module.name) == (module.gemm.key, module.gemm.func, "of_its_own")
     assert copy.module.options["fast_math"] is True
     assert copy.options == module.gemm.options
-    assert "warp_tiles_answers" not in module.gemm.module.options
+    assert "warp_tiles_forced" not in module.gemm.module.options
     forget_modules(["of_its_own"])
     assert "of_its_own" not in find("context.user_modules")

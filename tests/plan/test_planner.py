@@ -57,7 +57,7 @@ def test_an_unused_adjoint_is_not_named_even_if_it_exists() -> None:
 
 @pytest.mark.parametrize("missing", PRODUCT_ROLES)
 def test_a_missing_needed_product_sends_the_whole_site_to_the_scalar_path(missing: Role) -> None:
-    built = functions(*(variant for role, variant in BIG.items() if role is not missing))
+    built = functions(*(problem for role, problem in BIG.items() if role is not missing))
     text = written(generated(session(("k", BIG)), called={0}), built)
     assert names_of(text, 0) == SCALAR
     assert "wt_gemm" not in text
@@ -85,10 +85,10 @@ def test_warps_adjoint_of_a_cholesky_names_its_one_product(called: bool) -> None
 
 
 def test_a_declaration_has_warps_pointer_types() -> None:
-    variant = forms(8, 8, 8, "bfloat16")[C]
+    problem = forms(8, 8, 8, "bfloat16")[C]
     expected = "void f(wp::float32*, wp::bfloat16*, wp::bfloat16*, wp::float32*, wp::float32*);"
-    assert declaration(variant, "f") == expected
-    mixed = replace(variant, a=replace(variant.a, dtype="float16"), c=replace(variant.c, dtype="float64"))
+    assert declaration(problem, "f") == expected
+    mixed = replace(problem, a=replace(problem.a, dtype="float16"), c=replace(problem.c, dtype="float64"))
     assert declaration(mixed, "f") == "void f(wp::float64*, wp::float16*, wp::bfloat16*, wp::float64*, wp::float64*);"
     accumulators = LoopAccumulators("f", "wp::float64", 4)
     assert loop_declarations(mixed, accumulators).splitlines() == [
@@ -117,17 +117,17 @@ def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
     assert "_waiting" not in written(generated(sites, trace=product_of("a", "a")), built), "no adjoint is called"
 
 
-@pytest.mark.parametrize("has_variants", [True, False])
+@pytest.mark.parametrize("has_problems", [True, False])
 @pytest.mark.parametrize(("operands", "is_named"), [(("a", "a"), True), (("a", "b"), False)])
 def test_a_scalar_adjoint_names_the_race_of_operands_that_may_share_memory(
-    operands: tuple[str, str], is_named: bool, has_variants: bool
+    operands: tuple[str, str], is_named: bool, has_problems: bool
 ) -> None:
-    sites = session(("k", BIG if has_variants else {}))
+    sites = session(("k", BIG if has_problems else {}))
     module = generated(sites, called={0}, trace=product_of(*operands))
-    reasons = {each.role: each.reason for each in planned(module, {}).variants}
+    reasons = {each.role: each.reason for each in planned(module, {}).functions}
     assert ("two adjoints may add to one gradient" in reasons[B]) == is_named
     assert "two adjoints" not in reasons[A] + reasons[C]
-    assert "two adjoints" not in planned(module, functions(*BIG.values())).variants[-1].reason or not has_variants
+    assert "two adjoints" not in planned(module, functions(*BIG.values())).functions[-1].reason or not has_problems
 
 
 # ---- loops and loads
@@ -189,7 +189,7 @@ def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
 
 def test_the_loop_gives_the_reason_of_the_scalar_path() -> None:
     module = module_with_loop()
-    module.session.sites[0] = replace(module.session.sites[0], variants={}, scalar_reason=Rejected("cpu"))
+    module.session.sites[0] = replace(module.session.sites[0], problems={}, scalar_reason=Rejected("cpu"))
     (loop, _) = loops_of(module, functions_with_sums(C))
     assert loop.codes == ("cpu",)
 
@@ -217,14 +217,14 @@ def module_with_stages(*, called: bool = False, repeated: bool = False) -> Gener
 class NoFunctions(dict[GemmProblem, DeviceFunction]):
     """Refuses to be asked for a function."""
 
-    def get(self, variant: GemmProblem, /) -> DeviceFunction | None:  # type: ignore[override]
-        raise AssertionError(f"asked for {variant.describe()}")
+    def get(self, problem: GemmProblem, /) -> DeviceFunction | None:  # type: ignore[override]
+        raise AssertionError(f"asked for {problem.describe()}")
 
 
 def test_a_loop_with_stages_asks_for_no_function() -> None:
     module = module_with_stages()
     plan = planned(module, NoFunctions())
-    assert {each.provider for each in plan.variants if each.needed} == {STAGES}
+    assert {each.provider for each in plan.functions if each.needed} == {STAGES}
     assert [loop.reverse for loop in plan.loops] == [""], "nothing runs backwards"
     text = written(module, NoFunctions())
     assert names_of(text, 0) == SCALAR, "nothing expands the names"
@@ -235,7 +235,7 @@ def test_a_loop_with_stages_asks_for_no_function() -> None:
 def test_an_adjoint_without_stages_needs_its_functions_alone() -> None:
     module = module_with_stages(called=True)
     built = functions(STAGED[A], STAGED[B])
-    providers = {each.role: each.provider for each in planned(module, built).variants}
+    providers = {each.role: each.provider for each in planned(module, built).functions}
     assert providers == {C: STAGES, A: "own", B: "own"}
     text = written(module, built)
     assert names_of(text, 0) == [STAGED[A].symbol, STAGED[A].symbol, STAGED[B].symbol], "a forward name that is no 0"
@@ -247,7 +247,7 @@ def test_an_adjoint_without_stages_needs_its_functions_alone() -> None:
 
 def test_a_product_that_the_reverse_pass_repeats_needs_its_function_too() -> None:
     module = module_with_stages(called=True, repeated=True)
-    providers = {each.role: each.provider for each in planned(module, functions(*STAGED.values())).variants}
+    providers = {each.role: each.provider for each in planned(module, functions(*STAGED.values())).functions}
     assert providers == {C: "own", A: "own", B: "own"}
 
 
@@ -295,16 +295,16 @@ def modules(draw: st.DrawFn) -> tuple[GeneratedModule, Mapping[GemmProblem, Devi
     sites = Session("module", 90, 128)
     called = set()
     for index in range(draw(st.integers(0, 14))):  # two-digit indices: site1 is a prefix of site10
-        variants = draw(st.sampled_from([{}, *SHAPES]))
-        sites.add("tile_matmul", f"f{index % 3}", variants, scalar_reason=None if variants else Rejected("cpu"))
+        problems = draw(st.sampled_from([{}, *SHAPES]))
+        sites.add("tile_matmul", f"f{index % 3}", problems, scalar_reason=None if problems else Rejected("cpu"))
         if draw(st.booleans()):
             called.add(index)
-    variants_of_all = sorted({v for site in sites.sites for v in site.variants.values()}, key=lambda v: v.symbol)
+    variants_of_all = sorted({v for site in sites.sites for v in site.problems.values()}, key=lambda v: v.symbol)
     built = draw(st.sets(st.sampled_from(variants_of_all))) if variants_of_all else set()
     operands = draw(st.sampled_from([("a", "b"), ("a", "a")]))
     trace = t.module(
         t.function(
-            *(t.product(*map(t.tile, operands), t.tile("c"), site.index) for site in sites.sites if site.variants)
+            *(t.product(*map(t.tile, operands), t.tile("c"), site.index) for site in sites.sites if site.problems)
         )
     )
     return generated(sites, called=called, trace=trace), functions(*built)
@@ -333,5 +333,5 @@ def test_every_name_is_defined_by_a_declared_function(
 def test_the_plan_and_the_source_agree(module: tuple[GeneratedModule, Mapping[GemmProblem, DeviceFunction]]) -> None:
     generated_module, _ = module
     plan = resolve(generated_module.session, generated_module.called, ["k"], [])
-    needed = {item.variant for item in plan.needed if item.variant is not None}
-    assert set(declared(written(generated_module, functions(*needed)))) == {variant.symbol for variant in needed}
+    needed = {item.problem for item in plan.needed if item.problem is not None}
+    assert set(declared(written(generated_module, functions(*needed)))) == {problem.symbol for problem in needed}

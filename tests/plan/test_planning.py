@@ -12,15 +12,15 @@ from warp_tiles.gemm.problem import PRODUCT_ROLES, DType, GemmProblem, Operand, 
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, registers
 from warp_tiles.plan.planner import resolve, with_register_limit
-from warp_tiles.plan.planning import KernelMemory, ModulePlan, PlannedLoop, PlannedVariant
-from warp_tiles.solver.variant import SolverVariant, Variant, register_limit, registers_of_indexed
+from warp_tiles.plan.planning import KernelMemory, ModulePlan, PlannedFunction, PlannedLoop
+from warp_tiles.solver.problem import Problem, SolverProblem, register_limit, registers_of_indexed
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
 
 
-def by_role(plan: ModulePlan) -> dict[Role, PlannedVariant]:
-    assert len({item.role for item in plan.variants}) == len(plan.variants)
-    return {item.role: item for item in plan.variants}
+def by_role(plan: ModulePlan) -> dict[Role, PlannedFunction]:
+    assert len({item.role for item in plan.functions}) == len(plan.functions)
+    return {item.role: item for item in plan.functions}
 
 
 def use(kernel: str, function: str, backward: bool) -> FunctionUse:
@@ -34,11 +34,11 @@ def test_without_a_use_the_generated_adjoints_give_the_reason() -> None:
     assert by_role(skipped)[A].reason == "not needed: no kernel calls its adjoint"
 
 
-def test_a_variant_with_two_roles_is_listed_under_both() -> None:
+def test_a_problem_with_two_roles_is_listed_under_both() -> None:
     # one site's forward product may be another's adjoint; it is built once, see test_engine.py
     site = {C: BIG[C], A: SMALL[C], B: BIG[B]}
     plan = resolve(session(("one", site), ("two", SMALL)), {0}, ["one", "two"], [])
-    assert {item.role for item in plan.needed if item.variant == SMALL[C]} == {C, A}
+    assert {item.role for item in plan.needed if item.problem == SMALL[C]} == {C, A}
 
 
 def test_scalar_sites_of_different_functions_stay_apart() -> None:
@@ -46,12 +46,12 @@ def test_scalar_sites_of_different_functions_stay_apart() -> None:
     for name in ("one", "two"):
         made.add("tile_matmul", name, {}, scalar_reason=Rejected("cpu"))
     plan = resolve(made, (), ["one", "two"], [])
-    assert {item.function for item in plan.variants if item.role is C} == {"one", "two"}
+    assert {item.function for item in plan.functions if item.role is C} == {"one", "two"}
 
 
 _MATRIX = Operand("float32", "row_major", 8, 16)
-FACTOR = SolverVariant("cholesky", 8, 8, (_MATRIX, _MATRIX), False, 128, 90)
-FACTOR_ADJOINT = SolverVariant("cholesky_adjoint", 8, 8, (_MATRIX,) * 3, False, 128, 90)
+FACTOR = SolverProblem("cholesky", 8, 8, (_MATRIX, _MATRIX), False, 128, 90)
+FACTOR_ADJOINT = SolverProblem("cholesky_adjoint", 8, 8, (_MATRIX,) * 3, False, 128, 90)
 SOLVER_ROLES = (C, Role.ADJOINT)
 
 
@@ -62,7 +62,7 @@ def solver_session() -> Session:
     return made
 
 
-def test_a_solver_of_libmathdx_has_no_variant_and_its_provider() -> None:
+def test_a_solver_of_libmathdx_has_no_problem_and_its_provider() -> None:
     made = Session("module", 90, 128)
     made.add("tile_cholesky", "k", {}, scalar_reason="why", roles=SOLVER_ROLES, provider="libmathdx")
     plan = resolve(made, (), ["k"], [use("k", "k", False)])
@@ -108,21 +108,21 @@ def test_a_plan_prints_its_decisions_and_has_a_table_for_notebooks() -> None:
 
 PRODUCT = BIG[Role.FORWARD]
 _WIDE_MATRIX = Operand("float32", "row_major", 64, 16)
-WIDE = SolverVariant("cholesky", 64, 64, (_WIDE_MATRIX, _WIDE_MATRIX), False, 256, 90)
-SOLVE = SolverVariant("lower_solve", 64, 64, (_WIDE_MATRIX,) * 3, False, 256, 90)
+WIDE = SolverProblem("cholesky", 64, 64, (_WIDE_MATRIX, _WIDE_MATRIX), False, 256, 90)
+SOLVE = SolverProblem("lower_solve", 64, 64, (_WIDE_MATRIX,) * 3, False, 256, 90)
 SOLVERS = "every kernel calls a solver function, which gains more from resident blocks than from registers"
 
 
-def planned(variant: Variant, kernel: str = "k", provider: str = "own", needed: bool = True) -> PlannedVariant:
-    return PlannedVariant(variant, Role.FORWARD, "call", kernel, (kernel,), needed, "", provider)
+def planned(problem: Problem, kernel: str = "k", provider: str = "own", needed: bool = True) -> PlannedFunction:
+    return PlannedFunction(problem, Role.FORWARD, "call", kernel, (kernel,), needed, "", provider)
 
 
 def limit(
-    *variants: PlannedVariant, threads: int = 64, kernels: tuple[str, ...] = ("k",), **fields: Any
+    *problems: PlannedFunction, threads: int = 64, kernels: tuple[str, ...] = ("k",), **fields: Any
 ) -> tuple[int | None, str]:
     arch = fields.pop("arch", 90)
     fields.setdefault("memory", (KernelMemory.of("k", "forward", 50_000, arch, threads),))
-    found = with_register_limit(ModulePlan("module", arch, threads, kernels, variants, settings.current(), **fields))
+    found = with_register_limit(ModulePlan("module", arch, threads, kernels, problems, settings.current(), **fields))
     assert (found.to_json()["register_limit"], found.to_json()["register_limit_reason"]) == (
         found.register_limit, found.register_limit_reason
     )  # fmt: skip
@@ -201,9 +201,9 @@ def test_a_product_that_takes_a_few_more_registers_has_the_limit_on_sm_90_alone(
     arch: int, tile_m: int, k_vector: int, taken: int, expected: tuple[int | None, str]
 ) -> None:
     config = TileConfig("fma", tile_m, 32, 8, 4, k_vector=k_vector)
-    variant = replace(PRODUCT, m=256, n=256, arch=arch, threads=256)
-    assert registers(variant, config) == taken
-    assert limit(replace(planned(variant), tile_config=config), arch=arch, threads=256) == expected
+    problem = replace(PRODUCT, m=256, n=256, arch=arch, threads=256)
+    assert registers(problem, config) == taken
+    assert limit(replace(planned(problem), tile_config=config), arch=arch, threads=256) == expected
 
 
 def test_solvers_have_the_limit_of_the_one_that_needs_most() -> None:
@@ -253,7 +253,7 @@ def test_large_indexed_loads_do_not_raise_the_limit_of_the_block() -> None:
 def test_products_beside_a_solver_have_the_registers_that_their_instruction_needs() -> None:
     matrix = Operand("float64", "row_major", 16, 16)
     product = GemmProblem(16, 16, 16, matrix, matrix, matrix, "default", 64, 90)
-    solve = SolverVariant("lower_solve", 16, 1, (matrix,) * 3, False, 64, 90)
+    solve = SolverProblem("lower_solve", 16, 1, (matrix,) * 3, False, 64, 90)
     wide = replace(planned(product), tile_config=TileConfig("mma_m16n8k8", 16, 16))
     assert limit(planned(solve)) == (56, SOLVERS)
     assert limit(planned(solve), wide) == (64, "mma_m16n8k8 needs as many")
@@ -270,7 +270,7 @@ def test_products_beside_a_solver_have_the_registers_that_their_instruction_need
 )  # fmt: skip
 def test_factors_beside_a_loop_have_registers_for_a_row(n: int, dtype: DType, registers: int) -> None:
     matrix = Operand(dtype, "row_major", n, 16)
-    factor = planned(SolverVariant("cholesky", n, n, (matrix, matrix), False, 128, 90))
+    factor = planned(SolverProblem("cholesky", n, n, (matrix, matrix), False, 128, 90))
     loop = PlannedLoop("k", "file.py", 7, 1, "kept", 0, "")
     assert limit(factor, threads=128, loops=(loop,))[0] == registers
 

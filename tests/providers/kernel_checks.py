@@ -19,7 +19,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import NvrtcProvider
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.own import OwnProvider, SolverProvider
-from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Config, Function, SolverConfig, SolverVariant, Variant
+from warp_tiles.solver.problem import OPERANDS, RIGHT_SIDES, Config, Function, Problem, SolverConfig, SolverProblem
 
 _DTYPES: dict[str, DType] = {"h": "float16", "b": "bfloat16", "f": "float32", "d": "float64"}
 _ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
@@ -168,21 +168,21 @@ class Check:
     """One function of the kernel check, with its tile configuration if the provider has any."""
 
     provider: type[NvrtcProvider[Any]]
-    variant: Variant
+    problem: Problem
     tile_config: Config | None = None
 
 
 def all_checks() -> tuple[Check, ...]:
     """Functions that together compile every branch of the templates in ``kernels/``."""
-    found = [Check(CublasdxProvider, _variant(check)) for check in _CUBLASDX_CHECKS]
+    found = [Check(CublasdxProvider, _problem(check)) for check in _CUBLASDX_CHECKS]
     for check, config in _MMA_CHECKS:
-        variant = _variant(check)
-        found.append(Check(OwnProvider, variant, config or choose(variant)))
+        problem = _problem(check)
+        found.append(Check(OwnProvider, problem, config or choose(problem)))
     found += [Check(SolverProvider, _solver(check), SolverConfig(lanes=check[-1])) for check in _SOLVER_CHECKS]
     return tuple(found)
 
 
-def _variant(check: _Check) -> GemmProblem:
+def _problem(check: _Check) -> GemmProblem:
     (m, n, k), dtypes, arrangements, alignments, padding, precision, threads, arch = check
     operands = []
     shapes = ((m, k), (k, n), (m, n))
@@ -194,7 +194,7 @@ def _variant(check: _Check) -> GemmProblem:
     return GemmProblem(m, n, k, a, b, c, precision, threads, arch)
 
 
-def _solver(check: _SolverCheck) -> SolverVariant:
+def _solver(check: _SolverCheck) -> SolverProblem:
     function, n, columns, code, arrangements, aligned, in_place, threads, arch, _ = check
     dtype = _DTYPES[code]
     size = DTYPE_BYTES[dtype]
@@ -203,14 +203,14 @@ def _solver(check: _SolverCheck) -> SolverVariant:
         width = columns if name in RIGHT_SIDES else n
         ld = width if order == "r" else n
         operands.append(Operand(dtype, _ARRANGEMENTS[order], ld, math.gcd(16, ld * size) if aligned else size))
-    return SolverVariant(function, n, columns, tuple(operands), in_place, threads, arch)
+    return SolverProblem(function, n, columns, tuple(operands), in_place, threads, arch)
 
 
 def unchecked() -> tuple[str, ...]:
     """Device sources of ``kernels/`` that no check compiles, by relative path.
 
     The sources that are copied into Warp's modules do not count, because they need Warp's headers and belong to no
-    variant. Nor do those of matmul's own kernel, which tests/gemm/test_tensor_kernel.py compiles.
+    problem. Nor do those of matmul's own kernel, which tests/gemm/test_tensor_kernel.py compiles.
 
     Raises:
         ToolchainError: Headers are missing.

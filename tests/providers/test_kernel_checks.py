@@ -16,27 +16,27 @@ from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.own import SolverProvider
-from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, SolverVariant, reason_unsupported
+from warp_tiles.solver.problem import OPERANDS, RIGHT_SIDES, SolverProblem, reason_unsupported
 from warp_tiles.util.threads import side_by_side
 
 
 def checked(kind: type) -> list[Any]:
-    """The checks of one kind of variant."""
-    return [job for job in checks.all_checks() if isinstance(job.variant, kind)]
+    """The checks of one kind of problem."""
+    return [job for job in checks.all_checks() if isinstance(job.problem, kind)]
 
 
 @pytest.mark.parametrize("provider", ["own", "cublasdx"])
 def test_the_checks_cover_every_dtype_arch_and_arrangement(provider: str) -> None:
-    variants = [job.variant for job in checked(GemmProblem) if job.provider.name == provider]
-    assert len({variant.symbol for variant in variants}) == len(variants) <= 32
-    operands = [operand for variant in variants for operand in (variant.a, variant.b, variant.c)]
+    problems = [job.problem for job in checked(GemmProblem) if job.provider.name == provider]
+    assert len({problem.symbol for problem in problems}) == len(problems) <= 32
+    operands = [operand for problem in problems for operand in (problem.a, problem.b, problem.c)]
     assert {operand.dtype for operand in operands} == {"float16", "bfloat16", "float32", "float64"}
-    assert {variant.arch for variant in variants} >= {75, 80, 90, 120}
-    assert any(variant.precision == "tf32" for variant in variants)
-    assert any(not variant.is_dense for variant in variants)
-    assert any(variant.m < 8 for variant in variants)
+    assert {problem.arch for problem in problems} >= {75, 80, 90, 120}
+    assert any(problem.precision == "tf32" for problem in problems)
+    assert any(not problem.is_dense for problem in problems)
+    assert any(problem.m < 8 for problem in problems)
     for name in "abc":
-        assert {getattr(variant, name).arrangement for variant in variants} == {"row_major", "col_major"}
+        assert {getattr(problem, name).arrangement for problem in problems} == {"row_major", "col_major"}
 
 
 def test_the_checks_cover_every_instruction_and_field() -> None:
@@ -47,26 +47,26 @@ def test_the_checks_cover_every_instruction_and_field() -> None:
 
 
 def test_the_checks_cover_every_solver_function() -> None:
-    jobs = checked(SolverVariant)
-    variants = [job.variant for job in jobs]
-    assert len({variant.symbol for variant in variants}) == len(variants) <= 32
-    assert {variant.arch for variant in variants} >= {75, 80, 90, 120}
+    jobs = checked(SolverProblem)
+    problems = [job.problem for job in jobs]
+    assert len({problem.symbol for problem in problems}) == len(problems) <= 32
+    assert {problem.arch for problem in problems} >= {75, 80, 90, 120}
     assert {job.provider for job in jobs} == {SolverProvider}
     for function, names in OPERANDS.items():
-        same = [variant for variant in variants if variant.function == function]
-        assert {variant.dtype for variant in same} == {"float32", "float64"}
-        assert {variant.in_place for variant in same} == {False, True}
-        assert {operand.alignment for variant in same for operand in variant.operands} >= {16}
+        same = [problem for problem in problems if problem.function == function]
+        assert {problem.dtype for problem in same} == {"float32", "float64"}
+        assert {problem.in_place for problem in same} == {False, True}
+        assert {operand.alignment for problem in same for operand in problem.operands} >= {16}
         for position, name in enumerate(names):
-            found = {variant.operands[position].arrangement for variant in same}
+            found = {problem.operands[position].arrangement for problem in same}
             assert found == {"row_major", "col_major"}, f"{name} of {function}"
-        lanes = {job.tile_config.lanes for job in jobs if job.variant.function == function}
+        lanes = {job.tile_config.lanes for job in jobs if job.problem.function == function}
         assert (len(lanes) > 1) == (function != "cholesky"), "several lanes of a column, and one"
-    for variant in variants:
-        assert reason_unsupported(variant) is None
-        if variant.in_place:
-            shared = [name in RIGHT_SIDES or "solve" not in variant.function for name in OPERANDS[variant.function]]
-            assert len({operand for operand, same in zip(variant.operands, shared) if same}) == 1
+    for problem in problems:
+        assert reason_unsupported(problem) is None
+        if problem.in_place:
+            shared = [name in RIGHT_SIDES or "solve" not in problem.function for name in OPERANDS[problem.function]]
+            assert len({operand for operand, same in zip(problem.operands, shared) if same}) == 1
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_the_checks_cover_every_solver_function() -> None:
 def test_every_device_source_is_compiled_by_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with settings.override(cache_dir=tmp_path):
         assert checks.unchecked() == ()
-        (one,) = (check for check in checks.all_checks() if check.variant == checked(SolverVariant)[0].variant)
+        (one,) = (check for check in checks.all_checks() if check.problem == checked(SolverProblem)[0].problem)
         monkeypatch.setattr(checks, "all_checks", lambda: (one,))
         assert "gemm/block_gemm.cuh" in checks.unchecked()
 
@@ -89,10 +89,10 @@ def test_every_check_compiles(tmp_path: Path, step: int) -> None:
         context = engine.build_context(settings.current())
 
         def build(check: checks.Check) -> None:
-            recipe = Recipe("", check.variant, check.variant.symbol, check.tile_config)
+            recipe = Recipe("", check.problem, check.problem.symbol, check.tile_config)
             check.provider(context.store).build(recipe, context)
 
-        known = [each for each in checks.all_checks() if each.variant.arch in context.toolchain().archs]
+        known = [each for each in checks.all_checks() if each.problem.arch in context.toolchain().archs]
         try:
             side_by_side(build, known[::step], 32)  # the threads wait for compiler processes
         finally:
@@ -106,7 +106,7 @@ def test_a_depfile_names_everything_that_decides(tmp_path: Path) -> None:
         write_depfile(tmp_path / "a b#$.bundle", tmp_path / "missing.py", Path(__file__))
     text = (tmp_path / "a b#$.bundle.d").read_text("utf-8")
     assert text.startswith(f"{tmp_path}/a\\ b\\#$$.bundle: ")
-    for name in (__file__, "gemm/block_gemm.cuh", "cublasdx_version.hpp", "libnvrtc", "variant.py", "native/tile.h"):
+    for name in (__file__, "gemm/block_gemm.cuh", "cublasdx_version.hpp", "libnvrtc", "problem.py", "native/tile.h"):
         assert name in text
     assert "missing.py" not in text
     with pytest.raises(OutputError, match="cannot be written"):

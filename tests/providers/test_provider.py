@@ -9,13 +9,13 @@ from typing import Any, get_args
 import pytest
 
 from tests.gemm.test_problem import BASE, CHANGED
-from tests.solver import test_variant as solver
+from tests.solver import test_problem as solver
 from warp_tiles.compile import sources
 from warp_tiles.compile import toolchain as store_module
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.errors import ToolchainError, UnsupportedVariant
+from warp_tiles.errors import ToolchainError, UnsupportedProblem
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.tile_config import TileConfig
@@ -23,22 +23,22 @@ from warp_tiles.providers import own
 from warp_tiles.providers.base import NvrtcProvider, Recipe, ScalarProvider
 from warp_tiles.providers.cublasdx import CublasdxProvider, promised
 from warp_tiles.providers.own import OwnProvider, SolverProvider
-from warp_tiles.solver.variant import OPERANDS, Config, Function, SolverConfig, SolverVariant, Variant
-from warp_tiles.solver.variant import choose as choose_lanes
+from warp_tiles.solver.problem import OPERANDS, Config, Function, Problem, SolverConfig, SolverProblem
+from warp_tiles.solver.problem import choose as choose_lanes
 from warp_tiles.store.key import CacheKey, KeyField, explain
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A provider, a variant that it builds with a configuration, and the same variant with one field changed.
+    """A provider, a problem that it builds with a configuration, and the same problem with one field changed.
 
     Attributes:
         source, header: Its device source, and a header that this includes, below ``kernels/``.
     """
 
     provider: type[NvrtcProvider[Any]]
-    variant: Variant
-    changed: Mapping[str, Variant]
+    problem: Problem
+    changed: Mapping[str, Problem]
     config: Config | None
     source: str
     header: str
@@ -86,9 +86,9 @@ class FakeInstallation:
         """A new provider, as in a new process."""
         return KINDS[name].provider(ToolchainStore(self.folder / "memo"))
 
-    def key(self, name: str, variant: Variant | None = None, config: Config | None = None) -> CacheKey:
+    def key(self, name: str, problem: Problem | None = None, config: Config | None = None) -> CacheKey:
         """The cache key of a recipe."""
-        return self.provider(name).key_of(recipe(name, variant, config))
+        return self.provider(name).key_of(recipe(name, problem, config))
 
 
 @pytest.fixture
@@ -99,10 +99,10 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeInstall
     return installation
 
 
-def recipe(name: str, variant: Variant | None = None, config: Config | None = None) -> Recipe:
-    """A recipe of a provider. The default configuration fits every variant, while the chosen one would change."""
-    variant = variant or KINDS[name].variant
-    return Recipe("", variant, variant.symbol, config or KINDS[name].config)
+def recipe(name: str, problem: Problem | None = None, config: Config | None = None) -> Recipe:
+    """A recipe of a provider. The default configuration fits every problem, while the chosen one would change."""
+    problem = problem or KINDS[name].problem
+    return Recipe("", problem, problem.symbol, config or KINDS[name].config)
 
 
 def differing(before: Any, after: Any) -> set[str]:
@@ -111,19 +111,19 @@ def differing(before: Any, after: Any) -> set[str]:
 
 
 LABELS = {
-    "arch": {"variant.arch", "flags"},
-    "function": {"variant.solver"},
-    "arrangement": {"variant.arrangement"},
-    "leading_dimension": {"variant.leading_dimensions"},
-    "alignment": {"variant.alignments"},
+    "arch": {"problem.arch", "flags"},
+    "function": {"problem.solver"},
+    "arrangement": {"problem.arrangement"},
+    "leading_dimension": {"problem.leading_dimensions"},
+    "alignment": {"problem.alignments"},
 }
 
 
 @pytest.mark.parametrize(("name", "field"), [(name, field) for name, kind in KINDS.items() for field in kind.changed])
-def test_every_field_of_the_variant_is_in_the_key(name: str, field: str, installation: FakeInstallation) -> None:
+def test_every_field_of_the_problem_is_in_the_key(name: str, field: str, installation: FakeInstallation) -> None:
     labels = differing(installation.key(name), installation.key(name, KINDS[name].changed[field]))
     operand, _, of_operand = field.rpartition(".")
-    expected = {f"variant.{operand}_dtype"} if of_operand == "dtype" and operand else {f"variant.{of_operand}"}
+    expected = {f"problem.{operand}_dtype"} if of_operand == "dtype" and operand else {f"problem.{of_operand}"}
     assert labels == LABELS.get(of_operand, expected) | {"translation_unit"}
 
 
@@ -134,7 +134,7 @@ def test_every_field_of_the_variant_is_in_the_key(name: str, field: str, install
 def test_every_field_of_the_configuration_is_in_the_key(
     name: str, field: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "register_accumulators", lambda variant, symbol, config: "")  # it need not be buildable
+    monkeypatch.setattr(own, "register_accumulators", lambda problem, symbol, config: "")  # it need not be buildable
     config = KINDS[name].config
     value = getattr(config, field)
     other = {str: "mma_m16n8k8", bool: not value, int: 2 * value}[type(value)]
@@ -146,29 +146,29 @@ def test_every_field_of_the_configuration_is_in_the_key(
 def test_recipes_have_the_chosen_configuration(installation: FakeInstallation) -> None:
     assert [found.tile_config for found in installation.provider("own").recipes(BASE)] == [choose(BASE)]
     for function in get_args(Function):
-        variant = solver_variant(function)
-        (found,) = installation.provider("solver").recipes(variant)
-        assert (found.variant, found.symbol, found.tile_config) == (variant, variant.symbol, choose_lanes(variant))
+        problem = solver_problem(function)
+        (found,) = installation.provider("solver").recipes(problem)
+        assert (found.problem, found.symbol, found.tile_config) == (problem, problem.symbol, choose_lanes(problem))
 
 
-def solver_variant(function: Function) -> SolverVariant:
-    """A small variant of a function."""
-    return SolverVariant(function, 24, 24, (solver.L,) * len(OPERANDS[function]), False, 64, 90)
+def solver_problem(function: Function) -> SolverProblem:
+    """A small problem of a function."""
+    return SolverProblem(function, 24, 24, (solver.L,) * len(OPERANDS[function]), False, 64, 90)
 
 
 @pytest.mark.parametrize("name", ["own", "solver"])
 @pytest.mark.parametrize("changes", [{"threads": 48}, {"arch": 70}], ids=str)
-def test_a_variant_that_cannot_be_built_has_no_recipe(
+def test_a_problem_that_cannot_be_built_has_no_recipe(
     name: str, changes: dict[str, int], installation: FakeInstallation
 ) -> None:
     ((field, value),) = changes.items()
-    with pytest.raises(UnsupportedVariant, match=f"own cannot serve {field}={value}: "):
-        installation.provider(name).recipes(replace(KINDS[name].variant, **changes))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedProblem, match=f"own cannot serve {field}={value}: "):
+        installation.provider(name).recipes(replace(KINDS[name].problem, **changes))  # type: ignore[arg-type]
 
 
 @all_kinds
 def test_equal_inputs_give_equal_keys(name: str, installation: FakeInstallation) -> None:
-    assert installation.key(name) == installation.key(name, replace(KINDS[name].variant))
+    assert installation.key(name) == installation.key(name, replace(KINDS[name].problem))
 
 
 def test_keys_of_providers_differ(installation: FakeInstallation) -> None:
@@ -247,9 +247,9 @@ def test_the_compile_request_agrees_with_the_key(name: str, installation: FakeIn
         assert folders == (str(installation.folder / "kernels"),), "only own headers"
     assert found["flags"] == KeyField.of("flags", request.flags)
     assert request.flags[0] == "-arch=sm_90"
-    variant = KINDS[name].variant
-    assert request.name == f"{variant.symbol}_{'cublasdx' if name == 'cublasdx' else 'own'}.cu"
-    assert variant.describe() in request.subject
+    problem = KINDS[name].problem
+    assert request.name == f"{problem.symbol}_{'cublasdx' if name == 'cublasdx' else 'own'}.cu"
+    assert problem.describe() in request.subject
 
 
 @all_kinds
@@ -289,8 +289,8 @@ def test_the_cache_stores_the_configuration(name: str, installation: FakeInstall
     info = installation.provider(name).manifest(recipe(name), Compiled(b"", 1.25, "NVRTC 12.9"))
     assert kind.config is not None
     assert info == {
-        "symbol": kind.variant.symbol,
-        "variant": kind.variant.to_json(),
+        "symbol": kind.problem.symbol,
+        "problem": kind.problem.to_json(),
         "provider": "own",
         "build_seconds": 1.25,
         "compiler": "NVRTC 12.9",
@@ -301,10 +301,10 @@ def test_the_cache_stores_the_configuration(name: str, installation: FakeInstall
 def test_the_last_recipe_of_cublasdx_promises_no_alignment(installation: FakeInstallation) -> None:
     half = replace(BASE, c=replace(BASE.c, dtype="float16", alignment=16))
     first, second = installation.provider("cublasdx").recipes(half)
-    assert (first.variant, first.symbol) == (promised(half), promised(half).symbol)
-    assert (second.variant, second.symbol) == (half.without_alignment(), half.without_alignment().symbol)
+    assert (first.problem, first.symbol) == (promised(half), promised(half).symbol)
+    assert (second.problem, second.symbol) == (half.without_alignment(), half.without_alignment().symbol)
     (only,) = installation.provider("cublasdx").recipes(CHANGED["a.leading_dimension"])
-    assert set(only.variant.alignments) <= set(DTYPE_BYTES.values())
+    assert set(only.problem.alignments) <= set(DTYPE_BYTES.values())
 
 
 def test_the_source_of_solvers_includes_every_solver_header(tmp_path: Path) -> None:
@@ -319,9 +319,9 @@ def test_the_source_of_solvers_includes_every_solver_header(tmp_path: Path) -> N
 
 def test_the_scalar_path_serves_all_but_results_of_bfloat16() -> None:
     scalar = ScalarProvider()
-    for variant in (BASE, solver.BASE):
-        (recipe,) = scalar.recipes(variant)
+    for problem in (BASE, solver.BASE):
+        (recipe,) = scalar.recipes(problem)
         built = scalar.build(recipe, None)  # type: ignore[arg-type]
-        assert (recipe.variant, built.payload, built.hit) == (variant, b"", False)
-    with pytest.raises(UnsupportedVariant, match="would accumulate in bfloat16"):
+        assert (recipe.problem, built.payload, built.hit) == (problem, b"", False)
+    with pytest.raises(UnsupportedProblem, match="would accumulate in bfloat16"):
         scalar.recipes(replace(BASE, c=replace(BASE.c, dtype="bfloat16")))

@@ -4,11 +4,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from tests.bench import variant_of
+from tests.bench import problem_of
 from tests.gemm.test_problem import BASE, CHANGED
 from tests.providers.test_provider import FMA
-from tests.solver.test_variant import BASE as SOLVER
-from tests.solver.test_variant import CHANGED as SOLVER_CHANGED
+from tests.solver.test_problem import BASE as SOLVER
+from tests.solver.test_problem import CHANGED as SOLVER_CHANGED
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import GemmProblem
@@ -22,19 +22,19 @@ from warp_tiles.providers.own import (
     translation_unit,
     unique_name,
 )
-from warp_tiles.solver.variant import SolverConfig
+from warp_tiles.solver.problem import SolverConfig
 
 # ---- the promises to cuBLASDx
 
 
 def test_nothing_is_promised_with_an_explicit_leading_dimension() -> None:
-    variant = CHANGED["a.leading_dimension"]
-    assert promised(variant) == variant.without_alignment()
-    assert promised(variant).symbol != variant.symbol
+    problem = CHANGED["a.leading_dimension"]
+    assert promised(problem) == problem.without_alignment()
+    assert promised(problem).symbol != problem.symbol
 
 
 def test_at_most_8_bytes_are_promised_for_a_16_bit_result() -> None:
-    half = variant_of(8, "float16")
+    half = problem_of(8, "float16")
     assert half.alignments == (16, 16, 16)
     assert promised(half).alignments == (16, 16, 8)
     assert promised(promised(half)) == promised(half)
@@ -42,7 +42,7 @@ def test_at_most_8_bytes_are_promised_for_a_16_bit_result() -> None:
 
 
 def test_nothing_is_promised_for_rows_that_are_not_a_multiple_of_16_bytes() -> None:
-    six = variant_of(6)
+    six = problem_of(6)
     assert six.alignments == (8, 8, 8)
     assert promised(six) == six.without_alignment()
 
@@ -50,11 +50,11 @@ def test_nothing_is_promised_for_rows_that_are_not_a_multiple_of_16_bytes() -> N
 # ---- cuBLASDx's translation unit
 
 
-def macros(variant: GemmProblem) -> dict[str, str]:
-    return dict(re.findall(r"^#define WT_(\w+) (.+)$", source_text(variant), re.M))
+def macros(problem: GemmProblem) -> dict[str, str]:
+    return dict(re.findall(r"^#define WT_(\w+) (.+)$", source_text(problem), re.M))
 
 
-def test_macros_of_a_packed_variant() -> None:
+def test_macros_of_a_packed_problem() -> None:
     assert macros(BASE) == {
         "SYMBOL": BASE.symbol, "M": "24", "N": "20", "K": "16", "A_DTYPE": "__half", "A_ROW_MAJOR": "1",
         "B_DTYPE": "__nv_bfloat16", "B_ROW_MAJOR": "0", "C_DTYPE": "float", "C_ROW_MAJOR": "1", "LDA": "0",
@@ -119,7 +119,7 @@ def test_the_templates_use_every_field_of_the_structs() -> None:
 
 
 def test_only_sums_of_at_least_32_bits_stay_in_registers_over_a_loop() -> None:
-    single, half = variant_of(32, "float32", 64), variant_of(32, "float16", 64)
+    single, half = problem_of(32, "float32", 64), problem_of(32, "float16", 64)
     assert not isinstance(register_accumulators(single, single.symbol, choose(single)), str)
     assert "rounded to float16" in str(register_accumulators(half, half.symbol, choose(half)))
     assert "_add(" not in translation_unit(half, choose(half))
@@ -127,13 +127,13 @@ def test_only_sums_of_at_least_32_bits_stay_in_registers_over_a_loop() -> None:
 
 def test_functions_of_a_loop_are_inlined() -> None:
     """Otherwise the compiler cannot keep the caller's accumulators in registers."""
-    variant = variant_of(32, "float32", 64)
-    text = translation_unit(variant, choose(variant))
+    problem = problem_of(32, "float32", 64)
+    text = translation_unit(problem, choose(problem))
     for name in ("_add", "_finish"):
-        assert f"__attribute__((always_inline)) void {variant.symbol}{name}(" in text
+        assert f"__attribute__((always_inline)) void {problem.symbol}{name}(" in text
 
 
-def test_each_variant_and_configuration_has_templates_of_its_own() -> None:
+def test_each_problem_and_configuration_has_templates_of_its_own() -> None:
     names = {unique_name(symbol, members) for symbol in ("f", "g") for members in ("int m;", "int n;")}
     assert len(names) == 4
 
@@ -149,11 +149,11 @@ def test_a_matrix_has_the_strides_of_its_arrangement() -> None:
     assert "in_place = true" in solver_translation_unit(replace(SOLVER, in_place=True), SolverConfig())
 
 
-def test_templates_of_different_variants_have_different_names() -> None:
-    texts = [solver_translation_unit(variant, SolverConfig(4)) for variant in (SOLVER, *SOLVER_CHANGED.values())]
+def test_templates_of_different_problems_have_different_names() -> None:
+    texts = [solver_translation_unit(problem, SolverConfig(4)) for problem in (SOLVER, *SOLVER_CHANGED.values())]
     texts.append(solver_translation_unit(SOLVER, SolverConfig(8)))
     names = [_name(text) for text in texts]
-    assert len(set(names)) == len(names), "with equal names, the linker would use one variant's templates for all"
+    assert len(set(names)) == len(names), "with equal names, the linker would use one problem's templates for all"
 
 
 def _name(text: str) -> Any:

@@ -26,7 +26,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import resolve
 from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 from warp_tiles.solver.dense import SolveProblem, choose_solve
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.problem import Problem
 
 HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"
 CONFIG = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
@@ -49,13 +49,13 @@ def plan(name: str = "first", reason: str = "needed") -> ModulePlan:
     """A module of one needed product and two skipped adjoints, with its loop."""
     use = FunctionUse("k", "k", False, "kernel 'k' has enable_backward=False")
     made = resolve(session(("k", BIG)), (), ["k"], [use])
-    variants = tuple(
+    functions = tuple(
         replace(v, provider="own", key="ab" * 32, tile_config=CONFIG, choice="tuned", reason=f"{v.reason}; {reason}")
         if v.needed
         else v
-        for v in made.variants
+        for v in made.functions
     )
-    return replace(made, name=name, variants=variants, loops=(LOOP,))
+    return replace(made, name=name, functions=functions, loops=(LOOP,))
 
 
 def backward_plan(name: str = "second") -> ModulePlan:
@@ -63,21 +63,21 @@ def backward_plan(name: str = "second") -> ModulePlan:
     use = FunctionUse("trained", "k", True, "kernel 'trained' has a backward pass")
     made = resolve(session(("k", SMALL)), (0,), ["trained"], [use])
     changes: dict[str, Any] = {"provider": "own", "key": "cd" * 32, "tile_config": CONFIG, "choice": "default"}
-    variants = tuple(replace(v, **changes) for v in made.variants)
-    return replace(made, name=name, variants=variants)
+    functions = tuple(replace(v, **changes) for v in made.functions)
+    return replace(made, name=name, functions=functions)
 
 
-def built(variant: Variant, start: float, seconds: float, wait: float = 0.1, **changes: Any) -> Artifact:
+def built(problem: Problem, start: float, seconds: float, wait: float = 0.1, **changes: Any) -> Artifact:
     """A build of ``own`` that waited for a compiler process first."""
-    assert isinstance(variant, GemmProblem)
+    assert isinstance(problem, GemmProblem)
     work = Phase(COMPILE, start + wait, seconds - wait)
-    made = Artifact(variant, variant.symbol, b"x" * 30_000, "own", "ab" * 32, False, seconds, tile_config=CONFIG)
+    made = Artifact(problem, problem.symbol, b"x" * 30_000, "own", "ab" * 32, False, seconds, tile_config=CONFIG)
     return replace(made, started_at_s=start, compiled=work, **changes).without_payload()
 
 
-def found(variant: Variant, start: float, seconds: float = 0.002) -> Artifact:
+def found(problem: Problem, start: float, seconds: float = 0.002) -> Artifact:
     """A cache hit."""
-    return replace(built(variant, start, seconds, 0.0), hit=True, compiled=None)
+    return replace(built(problem, start, seconds, 0.0), hit=True, compiled=None)
 
 
 def shared(artifact: Artifact) -> Artifact:

@@ -141,11 +141,11 @@ def test_every_product_and_loop_of_the_record_has_a_row(name: str) -> None:
     document = DOCUMENTS[name]
     rows = rows_of(document)
     for module in document["modules"]:
-        for variant in module["variants"]:
-            title = f"{variant['role']} {variant['m']}x{variant['n']}x{variant['k']}"
-            matching = [row for row in rows if row[0].startswith(title) and variant["reason"] in row[4]]
+        for function in module["functions"]:
+            title = f"{function['role']} {function['m']}x{function['n']}x{function['k']}"
+            matching = [row for row in rows if row[0].startswith(title) and function["reason"] in row[4]]
             assert matching, title
-            assert all(kernel in matching[0][1] for kernel in variant["kernels"])
+            assert all(kernel in matching[0][1] for kernel in function["kernels"])
         for loop in module["loops"]:
             assert any(f"{loop['file']}:{loop['line']}" in row and loop["reason"] in row for row in rows)
     products = document.get("matmul", ())
@@ -155,7 +155,7 @@ def test_every_product_and_loop_of_the_record_has_a_row(name: str) -> None:
     solves = document.get("solves", ())
     for solve in solves:
         assert [solve["problem"], "block", "16x16", "2", "32", solve["reason"]] in rows
-    found = [products, solves, *(module[name] for module in document["modules"] for name in ("variants", "loops"))]
+    found = [products, solves, *(module[name] for module in document["modules"] for name in ("functions", "loops"))]
     count, tables = sum(map(len, found)), sum(map(bool, found))
     assert len(rows) == count + tables
 
@@ -176,13 +176,13 @@ def test_rows_say_what_was_done_by_what_and_why() -> None:
 
 def test_a_plan_says_what_a_build_would_do() -> None:
     cached = plan("cached").to_json()
-    cached["variants"][0]["cached"] = True
+    cached["functions"][0]["cached"] = True
     by_warp = plan("libmathdx").to_json()
-    by_warp["variants"][0] |= {"provider": "libmathdx", "key": ""}
+    by_warp["functions"][0] |= {"provider": "libmathdx", "key": ""}
     scalar = plan("scalar").to_json()
-    scalar["variants"][0]["provider"] = "scalar"
+    scalar["functions"][0]["provider"] = "scalar"
     staged = plan("staged").to_json()
-    staged["variants"][0] |= {"provider": "stages", "key": ""}
+    staged["functions"][0] |= {"provider": "stages", "key": ""}
     document = {"modules": [plan().to_json(), cached, by_warp, scalar, staged]}
     states = [row[2] for row in rows_of(document) if row[0].startswith("forward")]
     assert states == ["to build", "in the cache", "built by Warp", "scalar path", "in stages"]

@@ -10,13 +10,13 @@ from warp_tiles.errors import BuildError, OutputError
 RECORD = {"builds": [], "modules": []}
 
 
-def write(place: Path, ended: BaseException | None) -> None:
+def write(position: Path, ended: BaseException | None) -> None:
     """Write a report to a place that is a folder, at the end of a block that an exception ends."""
     try:
         if ended is not None:
             raise ended
     finally:
-        write_records(place, None, RECORD, "title", {})
+        write_records(position, None, RECORD, "title", {})
 
 
 @pytest.mark.parametrize("ended", [None, SystemExit(0)])

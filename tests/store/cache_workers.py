@@ -10,7 +10,7 @@ from warp_tiles.store.key import CacheKey, Entry
 
 
 def key(name: object, **fields: str) -> CacheKey:
-    return CacheKey.of({"variant": str(name), "options": ["-O3"], **fields})
+    return CacheKey.of({"problem": str(name), "options": ["-O3"], **fields})
 
 
 def get_or_build(

@@ -24,8 +24,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, answer: Answer, head: int = 404) -> None:
-        self.answer = answer
+    def __init__(self, reply: Answer, head: int = 404) -> None:
+        self.reply = reply
         self.requests: list[str] = []
         server = self
 
@@ -40,7 +40,7 @@ class Server(ThreadingHTTPServer):
             def do_GET(self) -> None:
                 server.requests.append(self.path)
                 with suppress(BrokenPipeError, ConnectionResetError):  # the client has read enough
-                    server.answer(self)
+                    server.reply(self)
 
         super().__init__(("127.0.0.1", 0), Handler)
 
@@ -53,9 +53,9 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(answer: Answer, head: int = 404) -> Iterator[Server]:
+def serving(reply: Answer, head: int = 404) -> Iterator[Server]:
     """A server as long as the block runs."""
-    with Server(answer, head) as server, _running(server):
+    with Server(reply, head) as server, _running(server):
         yield server
 
 
@@ -78,26 +78,26 @@ def silent() -> Iterator[str]:
 def send(data: bytes, status: int = 200, size: int | None = None) -> Answer:
     """Answers with some bytes, and claims a size."""
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(data) if size is None else size))
         handler.end_headers()
         handler.wfile.write(data)
 
-    return answer
+    return reply
 
 
 def drip(data: bytes, pause_s: float, size: int) -> Answer:
     """Answers with one byte at a time, and claims a size."""
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
         send(b"", size=size)(handler)
         for byte in data:
             handler.wfile.write(bytes([byte]))
             handler.wfile.flush()
             time.sleep(pause_s)
 
-    return answer
+    return reply
 
 
 def redirect(handler: BaseHTTPRequestHandler, prefix: str) -> None:
@@ -111,11 +111,11 @@ def redirect(handler: BaseHTTPRequestHandler, prefix: str) -> None:
 def files(folder: Path) -> Answer:
     """Answers with the files of a folder."""
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
         path = folder / handler.path.lstrip("/")
         send(path.read_bytes())(handler) if path.is_file() else send(b"", 404)(handler)
 
-    return answer
+    return reply
 
 
 _LISTED = (
@@ -138,7 +138,7 @@ def dav(folder: Path, *, infinite: bool = True) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-        def _answer(self, status: int, data: bytes = b"") -> None:
+        def _reply(self, status: int, data: bytes = b"") -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -150,7 +150,7 @@ def dav(folder: Path, *, infinite: bool = True) -> Iterator[str]:
 
         def do_GET(self) -> None:
             path = self._path()
-            self._answer(200, path.read_bytes()) if path.is_file() else self._answer(404)
+            self._reply(200, path.read_bytes()) if path.is_file() else self._reply(404)
 
         def do_HEAD(self) -> None:
             self.do_GET()
@@ -160,20 +160,20 @@ def dav(folder: Path, *, infinite: bool = True) -> Iterator[str]:
             has_folder = self._path().parent.is_dir()
             if has_folder:
                 self._path().write_bytes(data)
-            self._answer(201 if has_folder else 409)  # then the client makes the folders
+            self._reply(201 if has_folder else 409)  # then the client makes the folders
 
         def do_MKCOL(self) -> None:
             has_parent = self._path().parent.is_dir()
             if has_parent:
                 self._path().mkdir(exist_ok=True)
-            self._answer(201 if has_parent else 409)
+            self._reply(201 if has_parent else 409)
 
         def do_PROPFIND(self) -> None:
             if not (infinite and self.headers["Depth"] == "infinity"):
-                self._answer(403)
+                self._reply(403)
                 return
             if not self._path().is_dir():
-                self._answer(404)
+                self._reply(404)
                 return
             found = [path for path in sorted(self._path().rglob("*")) if path.is_file()]
             facts = [(path.relative_to(folder), path.stat()) for path in found]
@@ -181,7 +181,7 @@ def dav(folder: Path, *, infinite: bool = True) -> Iterator[str]:
                 _LISTED.format(name=name, size=stat.st_size, modified=formatdate(stat.st_mtime, usegmt=True))
                 for name, stat in facts
             )
-            self._answer(207, f'<D:multistatus xmlns:D="DAV:">{items}</D:multistatus>'.encode())
+            self._reply(207, f'<D:multistatus xmlns:D="DAV:">{items}</D:multistatus>'.encode())
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, _running(server):
         yield f"http://127.0.0.1:{server.server_port}"

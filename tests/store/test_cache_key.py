@@ -14,9 +14,9 @@ from warp_tiles.store import MISSED_KEYS
 from warp_tiles.store.documents import seal
 from warp_tiles.store.key import SCHEMA_VERSION, CacheKey, KeyField, MissedKeys, explain
 
-BASE = {"variant": "64x64x64 f16", "source": "x" * 4000, "headers": "ab" * 32, "options": ("-O3", "-std=c++17")}
+BASE = {"problem": "64x64x64 f16", "source": "x" * 4000, "headers": "ab" * 32, "options": ("-O3", "-std=c++17")}
 CHANGED = {
-    "variant": "64x64x32 f16",
+    "problem": "64x64x32 f16",
     "source": "x" * 3999 + "y",
     "headers": "ab" * 31 + "ac",
     "options": ("-O3", "-std=c++20"),

@@ -80,7 +80,7 @@ def test_a_module_of_another_machine_needs_no_compiler(
         assert (record["found"], record["linker"], counts(record)) == (True, "warp_tiles", (0, 1))
         assert steps(record) == ["look_up_module", *([] if again else ["fetch_module"]), "write_module"]
         assert Cache(tmp_path / "cache").entries() == (), "only the module is fetched"
-        assert record["builds"][0]["symbol"] in {variant["symbol"] for variant in record["variants"]}
+        assert record["builds"][0]["symbol"] in {planned["symbol"] for planned in record["functions"]}
 
 
 def test_a_damaged_module_is_built_here(

@@ -164,7 +164,7 @@ def test_the_first_of_two_packages_serves(tmp_path: Path) -> None:
     packages = found(tmp_path / "first", tmp_path / "second")
     assert [payload_of(packages, number) for number in (1, 2)] == [b"first", b"second"]
     ((first, other, count),) = packages.shared_modules()
-    assert (first.place, other.place, count) == (str(tmp_path / "first"), str(tmp_path / "second"), 1)
+    assert (first.parent, other.parent, count) == (str(tmp_path / "first"), str(tmp_path / "second"), 1)
     assert not list(found(tmp_path / "first", tmp_path / "second", warp="1.18.0, CUDA 13.0").shared_modules())
 
 

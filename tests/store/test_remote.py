@@ -89,10 +89,10 @@ def test_the_first_failure_of_each_kind_is_said(tmp_path: Path, caplog: pytest.L
     write_object(tmp_path, ENTRY, signed(ENTRY))
     with serving(files(tmp_path)) as server, caplog.at_level(logging.INFO, "warp_tiles"):
         store = ready(connect(server.url))
-        for answer in WRONG * 2:
-            server.answer = answer
+        for reply in WRONG * 2:
+            server.reply = reply
             assert store.ask(LTOIR, ENTRY.key)[0] is None
-            server.answer = files(tmp_path)
+            server.reply = files(tmp_path)
             assert store.ask(LTOIR, ENTRY.key)[0] is not None
     expected = [
         (logging.WARNING, "a request failed: Generic HTTP error: Error performing GET"),

@@ -78,22 +78,22 @@ def redirected(chance: random.Random) -> Answer:
     """To itself for ever, or to a sound entry of another key."""
     for_ever = chance.random() < 0.5
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
         if not for_ever and handler.path.startswith("/other"):
             send(signed(entry("b")))(handler)
             return
         redirect(handler, "other")
 
-    return answer
+    return reply
 
 
 def ten_gigabytes(start: bytes, status: int = 200) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
         send(start, status, 10 << 30)(handler)
         for _ in range(10 << 10):
             handler.wfile.write(bytes(1 << 20))
 
-    return answer
+    return reply
 
 
 def noise(chance: random.Random) -> Answer:
@@ -129,7 +129,7 @@ def test_no_answer_is_loaded_or_stored(kind: str, tmp_path: Path, waits: list[fl
     with serving(send(b"")) as server:
         store = ready(connect(server.url, wait_s=BUDGET_S))
         for number in range(count):
-            server.answer = tamper(chance)
+            server.reply = tamper(chance)
             if store.off:  # the next process
                 store.close()
                 store = ready(connect(server.url, wait_s=BUDGET_S))

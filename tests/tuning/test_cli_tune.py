@@ -19,16 +19,18 @@ from warp_tiles.cli import commands, common
 from warp_tiles.cli.tune import label, microseconds
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.launch.script import Discovery, Script
-from warp_tiles.tuning.in_place import TunedPlace
-from warp_tiles.tuning.questions import Place
+from warp_tiles.tuning.in_kernels import TunedTask
 from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.tuning.tasks import TuningTask
 
 FAST = timing({"provider": "own", "tile": {"m": 64}}, 10.0, shared_bytes=8192)
 SLOW = timing({"provider": "own", "tile": {"m": 16}}, 25.0)
 DEFAULT = timing({"pipeline": "auto"}, 25.0)
 STAGED = timing({"pipeline": "stages=4"}, 10.0)
-PLACE = Place("loop", (("stage_bytes", 8192),), "loop of 64x64x32", ({"pipeline": "auto"}, {"pipeline": "stages=4"}))
+TASK = TuningTask(
+    "loop", (("stage_bytes", 8192),), "loop of 64x64x32", ({"pipeline": "auto"}, {"pipeline": "stages=4"})
+)
 BROKEN = failure({"provider": "cublasdx"}, "needs [bold] 300 kB of [/shared] memory")
 
 
@@ -49,13 +51,13 @@ class Search:
         self.devices.append(devices)
         os.write(1, b"the script prints")
         for item in self.found:
-            progress(item.place, item.record)
+            progress(item.task, item.record)
         return list(self.found)
 
 
-def tuned(*timings: Timing, measured: int = 2, error: str = "") -> TunedPlace:
+def tuned(*timings: Timing, measured: int = 2, error: str = "") -> TunedTask:
     record = Record(key("loop", stage_bytes=8192), timings)
-    return TunedPlace(PLACE, "gemm", record, measured, error)
+    return TunedTask(TASK, "gemm", record, measured, error)
 
 
 @pytest.fixture
@@ -132,7 +134,7 @@ class TestScript:
         assert "--allow-incomplete" in result.exception.remedy
         result = tune("--json", "--allow-incomplete", "script.py")
         assert "script.py stopped early" in result.stderr
-        assert json.loads(result.stdout) == {"places": []}
+        assert json.loads(result.stdout) == {"tasks": []}
 
     @pytest.mark.parametrize(
         ("words", "arguments", "budget_s", "devices"),
@@ -169,11 +171,11 @@ class TestScript:
     def test_winners_are_printed_beside_the_default_and_failures_after_them(self, search: Search) -> None:
         slower = timing({"pipeline": "stages=4"}, 24.9)
         search.found = (tuned(DEFAULT, STAGED), tuned(DEFAULT, slower, measured=0))
-        (first, second) = parsed("script.py")["places"]
+        (first, second) = parsed("script.py")["tasks"]
         assert (first["key"], first["measured"]) == (search.found[0].record.key.digest, 2)
         assert (first["winner"]["config"], first["device"]) == (STAGED.config, "NVIDIA H200")
         assert first["default"]["median_us"] == 25.0
-        assert (first["kernel"], first["subject"], first["question"]) == ("gemm", "loop", PLACE.title)
+        assert (first["kernel"], first["subject"], first["question"]) == ("gemm", "loop", TASK.title)
         assert second["winner"]["config"] == {"pipeline": "auto"}
         text = table("script.py")
         assert "the default" in " ".join(text.replace("│", "").split())
@@ -186,7 +188,7 @@ class TestScript:
         assert "unfinished: the argument a cannot be copied" in result.stderr
         result = tune("--json", "script.py")
         assert result.exit_code == 1
-        errors = [row["error"] for row in json.loads(result.stdout)["places"]]
+        errors = [row["error"] for row in json.loads(result.stdout)["tasks"]]
         assert errors == [None, "the argument a cannot be copied"]
 
     def test_a_script_may_have_a_commands_name_and_a_command_has_no_option_of_scripts(self, search: Search) -> None:
@@ -203,7 +205,7 @@ class TestScript:
     def test_output_of_the_script_does_not_mix_with_json_or_progress(
         self, search: Search, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        assert parsed("script.py") == {"places": []}
+        assert parsed("script.py") == {"tasks": []}
         assert capfd.readouterr() == ("", "the script prints")
         table("script.py")
         assert capfd.readouterr() == ("the script prints", "")
@@ -216,7 +218,7 @@ class TestScript:
         done = subprocess.run(
             [sys.executable, "-c", _PRINTS_LATER, "tune", "--json", "script.py"], capture_output=True, text=True
         )
-        assert json.loads(done.stdout) == {"places": []}
+        assert json.loads(done.stdout) == {"tasks": []}
         for text in ("buffered in C", "a build that ends late", "at the end"):
             assert text in done.stderr
 
@@ -260,9 +262,9 @@ class TestList:
 class TestShow:
     def test_timings_are_sorted_and_the_winner_is_marked(self, two: RecordStore) -> None:
         lines = table("show", GEMM[:8]).splitlines()
-        (winner,) = [place for place, line in enumerate(lines) if "winner" in line]
-        (slow,) = [place for place, line in enumerate(lines) if "25 µs" in line]
-        (failed,) = [place for place, line in enumerate(lines) if "failed" in line]
+        (winner,) = [task for task, line in enumerate(lines) if "winner" in line]
+        (slow,) = [task for task, line in enumerate(lines) if "25 µs" in line]
+        (failed,) = [task for task, line in enumerate(lines) if "failed" in line]
         assert winner < slow < failed
         assert "tile.m=64" in lines[winner]
         assert "9.5 µs to 10.5 µs" in lines[winner]

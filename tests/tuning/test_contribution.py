@@ -20,13 +20,13 @@ from click.testing import CliRunner, Result
 import warp_tiles
 from benchmarks import ship_records
 from benchmarks.contributions import Contribution, read_contribution
-from tests.tuning.place_fakes import H200, Machine, question
-from tests.tuning.place_fakes import timing as place_timing
+from tests.tuning.task_fakes import H200, Machine, loop
+from tests.tuning.task_fakes import timing as task_timing
 from tests.tuning.tuning_records import key, timing
 from warp_tiles import settings
 from warp_tiles._warp import require_hooks
 from warp_tiles.array_products import measured_solves, prepared_solves
-from warp_tiles.array_products.measured_solves import SOLVES, solve_place
+from warp_tiles.array_products.measured_solves import SOLVES, solve_task
 from warp_tiles.cli import commands
 from warp_tiles.cli import contribution as module
 from warp_tiles.cli.contribution import contribute
@@ -38,12 +38,12 @@ from warp_tiles.store import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.key import Entry, Manifest
-from warp_tiles.tuning import in_place
+from warp_tiles.tuning import in_kernels
 from warp_tiles.tuning import record as tuning_record
 from warp_tiles.tuning.corpus import PRODUCTS, Product
-from warp_tiles.tuning.questions import Place, loop_place, snapshot
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_records, encode_records, identity
 from warp_tiles.tuning.store import RecordStore, records_key
+from warp_tiles.tuning.tasks import TuningTask, loop_task, snapshot
 
 LISTED = (
     Product("loop", "float16", 128, 128, 64, 256),
@@ -74,8 +74,8 @@ def machine(enabled: None, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """An H200 whose times are given. The list has three products there."""
     found, launch, clocks = Machine(), Product.launch, iter(range(1500, 2000, 10))
     monkeypatch.setattr(wp.config, "log_level", wp.config.log_level)  # which scripts set
-    monkeypatch.setattr(in_place, "environment_of", lambda device: H200)
-    monkeypatch.setattr(in_place, "search_devices", lambda gpus, placed, configs: found.devices(placed, configs))
+    monkeypatch.setattr(in_kernels, "environment_of", lambda device: H200)
+    monkeypatch.setattr(in_kernels, "search_devices", lambda gpus, task, configs: found.devices(task, configs))
     monkeypatch.setattr(module, "LISTED", LISTED)
     monkeypatch.setattr(
         Product, "launch", lambda self, device, multiprocessors: replace(launch(self, "cpu", 1), device=GPU)
@@ -95,8 +95,8 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @functools.cache
-def places() -> dict[str, Place]:
-    return ship_records.places(require_hooks("the test").engine, 90)
+def tasks() -> dict[str, TuningTask]:
+    return ship_records.tasks(require_hooks("the test").engine, 90)
 
 
 # ---- the list
@@ -124,11 +124,11 @@ def test_each_product_asks_what_its_name_says(arch: int) -> None:
     gpu: Any = SimpleNamespace(is_cpu=False, get_cuda_compile_arch=lambda: arch)
     for product in (one for one in PRODUCTS if one.is_possible(arch)):
         launch = replace(product.launch("cpu", 1), device=gpu)
-        found = module.contributed_places(engine, launch, gpu)
-        assert product.subject in [placed.subject for placed in found], product.text
-        assert all(f"{product.m}x{product.n}x{product.k}" in placed.title for placed in found)
-        assert all(len(placed.configs) > 3 for placed in found), product.text
-        assert {"provider": "cublasdx"} not in [config for placed in found for config in placed.configs]
+        found = module.contributed_tasks(engine, launch, gpu)
+        assert product.subject in [task.subject for task in found], product.text
+        assert all(f"{product.m}x{product.n}x{product.k}" in task.title for task in found)
+        assert all(len(task.configs) > 3 for task in found), product.text
+        assert {"provider": "cublasdx"} not in [config for task in found for config in task.configs]
 
 
 @pytest.mark.parametrize("multiprocessors", [2, 5, 46, 132])
@@ -151,10 +151,10 @@ def test_each_multiprocessor_has_as_many_blocks(multiprocessors: int, monkeypatc
 def test_the_list_has_solves_with_and_without_a_choice() -> None:
     assert len(set(SOLVES)) == len(SOLVES)
     for arch in (75, 86, 90, 120):
-        found = {problem: solve_place(problem, arch) for problem in SOLVES}
-        assert len({place.digest for place in found.values()}) == len(SOLVES)
-        assert all(place.configs[0] == DEFAULTS["solve"] for place in found.values())
-        forms = {problem.n: len(place.configs) for problem, place in found.items() if problem.dtype == "float32"}
+        found = {problem: solve_task(problem, arch) for problem in SOLVES}
+        assert len({task.digest for task in found.values()}) == len(SOLVES)
+        assert all(task.configs[0] == DEFAULTS["solve"] for task in found.values())
+        forms = {problem.n: len(task.configs) for problem, task in found.items() if problem.dtype == "float32"}
         many = dict.fromkeys((4, 8, 16, *([128] if arch > 75 else [])), 2)
         assert {n: count for n, count in forms.items() if count > 1 and n != 192} == many
     assert len({found[problem].key("5" * 64, H200).digest for problem in SOLVES}) == len(SOLVES)
@@ -170,7 +170,7 @@ def test_a_file_has_all_timings_and_the_machine(machine: Machine, cache: Path, t
     built = len(machine.built)
     with settings.override(main_loop="mma", policy="fast"):
         tuned, left = contribute(path, [GPU], 1.0, lambda *step: steps.append(step))
-    assert len(machine.built) - built >= sum(len(item.place.configs) for item in tuned)
+    assert len(machine.built) - built >= sum(len(item.task.configs) for item in tuned)
     assert not (cache / "tuning").exists()
     assert steps == [(number + 1, 3, product) for number, product in enumerate(LISTED)]
     assert (len(tuned), left, [item.pending for item in tuned]) == (3, 0, [0, 0, 0])
@@ -208,8 +208,8 @@ def test_an_interrupted_call_keeps_its_products_and_continues(machine: Machine, 
     assert len(read_contribution(path).records) == 2
     built = len(machine.built)
     tuned, _ = contribute(path, [GPU], 1.0)
-    assert [item.measured for item in tuned] == [0, 0, len(tuned[2].place.configs)]
-    assert len(machine.built) - built == len(tuned[2].place.configs)
+    assert [item.measured for item in tuned] == [0, 0, len(tuned[2].task.configs)]
+    assert len(machine.built) - built == len(tuned[2].task.configs)
     assert read_contribution(path).facts["least_clock_mhz"] == 1500.0
 
 
@@ -237,7 +237,7 @@ def test_a_file_of_another_machine_or_of_other_subjects_is_not_continued(
     contribute(path, [GPU], 1.0)
     before = path.read_bytes()
     for change in ({"device": "NVIDIA L4"}, {"warp_tiles": "0.1"}, {"driver": "12.0"}):
-        monkeypatch.setattr(in_place, "environment_of", lambda device, change=change: replace(H200, **change))
+        monkeypatch.setattr(in_kernels, "environment_of", lambda device, change=change: replace(H200, **change))
         with pytest.raises(RecordError, match="has measurements of NVIDIA H200") as caught:
             contribute(path, [GPU], 1.0)
         assert caught.value.remedy == "name a new file"
@@ -272,12 +272,12 @@ def test_the_command_counts_what_it_measured(command: Callable[..., Result], mac
 def test_what_is_unfinished_is_named(
     command: Callable[..., Result], machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def devices(gpus: Any, placed: Any, configs: Any) -> Any:
-        if placed.subject == "function":
+    def devices(gpus: Any, task: Any, configs: Any) -> Any:
+        if task.subject == "function":
             raise TuningError("the argument A cannot be copied")
-        return machine.devices(placed, configs)
+        return machine.devices(task, configs)
 
-    monkeypatch.setattr(in_place, "search_devices", devices)
+    monkeypatch.setattr(in_kernels, "search_devices", devices)
     result = command("gpu.records")
     assert result.exit_code == 0
     assert "is unfinished: the argument A cannot be copied" in result.stderr
@@ -296,8 +296,8 @@ def test_a_wrong_call_measures_nothing(command: Callable[..., Result], machine: 
 
 @pytest.fixture
 def record() -> Record:
-    place = loop_place(question())
-    return Record(place.key("5" * 64, H200), tuple(place_timing(config, 100.0) for config in place.configs))
+    task = loop_task(loop())
+    return Record(task.key("5" * 64, H200), tuple(task_timing(config, 100.0) for config in task.configs))
 
 
 def written(path: Path, data: bytes, **info: Any) -> Path:
@@ -368,7 +368,7 @@ def test_records_that_do_not_belong_together(record: Record, tmp_path: Path) -> 
     assert "two records of one question" in refusal(written(tmp_path / "f", encode_records([record, record])))
     twice = replace(record, timings=(record.timings[0], record.timings[0]))
     assert "the number of different configurations is 1" in refusal(written(tmp_path / "f", encode_records([twice])))
-    many = replace(record, timings=tuple(place_timing({"pipeline": str(n)}, 1.0) for n in range(101)))
+    many = replace(record, timings=tuple(task_timing({"pipeline": str(n)}, 1.0) for n in range(101)))
     assert "the number of timings is 101" in refusal(written(tmp_path / "f", encode_records([many])))
     assert "it has no records" in refusal(written(tmp_path / "f", encode_records([])))
     write_bundle(tmp_path / "none", [])
@@ -384,22 +384,22 @@ def test_a_fact_that_is_none(record: Record, tmp_path: Path, fact: dict[str, Any
 
 
 def contributed(*changes: tuple[int, float], unfinished: bool = False) -> Contribution:
-    """A file in which these answers of the questions have these times, and the others 100 us."""
+    """A file in which these configurations of the questions have these times, and the others 100 us."""
     found = []
-    for number, place in enumerate(places().values()):
-        times = {configuration: us for question, (configuration, us) in enumerate(changes) if question == number}
+    for number, task in enumerate(tasks().values()):
+        times = {configuration: us for loop, (configuration, us) in enumerate(changes) if loop == number}
         timings = tuple(
-            place_timing(config, times.get(position, 100.0), unfinished=unfinished and position > 0)
-            for position, config in enumerate(place.configs)
+            task_timing(config, times.get(position, 100.0), unfinished=unfinished and position > 0)
+            for position, config in enumerate(task.configs)
         )
-        found.append(Record(place.key("5" * 64, H200), timings))
+        found.append(Record(task.key("5" * 64, H200), timings))
     return Contribution({}, tuple(found))
 
 
 def shipped_now(environment: Any = H200, **changes: Any) -> Any:
-    """The answers of a process without records of its own."""
+    """The configurations of a process without records of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("warp_tiles.tuning.questions.present_environments", lambda: (environment,) if environment else ())
+        patch.setattr("warp_tiles.tuning.tasks.present_environments", lambda: (environment,) if environment else ())
         store = RecordStore(Path("nowhere"))
         return snapshot(store, None, replace(settings.current(), **changes))  # type: ignore[arg-type]
 
@@ -407,7 +407,7 @@ def shipped_now(environment: Any = H200, **changes: Any) -> Any:
 @pytest.mark.usefixtures("machine")
 class TestShipping:
     def test_what_gains_ships_and_counts_on_its_gpu_alone(self, records: Path) -> None:
-        asked = places()
+        asked = tasks()
         written_files = ship_records.ship(contributed((2, 80.0), (1, 98.5), (3, 70.0)), asked)
         assert written_files == {
             records / "loop" / "NVIDIA-H200.json": 2,
@@ -427,7 +427,7 @@ class TestShipping:
         assert len(shipped_now(None, target_gpu="NVIDIA H200").shipped) == 2
 
     def test_a_later_file_replaces_its_own_questions(self, records: Path) -> None:
-        asked = places()
+        asked = tasks()
         ship_records.ship(contributed((2, 80.0), (1, 90.0), (3, 70.0)), asked)
         tuning_record.shipped_records.cache_clear()
         later = contributed((1, 100.0), (1, 60.0))
@@ -439,7 +439,7 @@ class TestShipping:
         assert found[list(asked)[1]].winner().median_us == 60.0
 
     def test_unfinished_timings_and_unknown_answers_do_not_ship_and_keep_what_does(self, records: Path) -> None:
-        asked, found = places(), contributed((2, 80.0))
+        asked, found = tasks(), contributed((2, 80.0))
         before = ship_records.ship(found, asked)
         assert sum(before.values()) > 0
         with pytest.raises(RecordError, match="none of the 3 questions"):
@@ -447,22 +447,22 @@ class TestShipping:
         with pytest.raises(RecordError, match="none of the 3 questions is asked"):
             ship_records.ship(found, {})
         assert all(path.exists() for path, count in before.items() if count)
-        digest, place = next(iter(asked.items()))
-        fewer = {**asked, digest: replace(place, configs=place.configs[:2])}
+        digest, task = next(iter(asked.items()))
+        fewer = {**asked, digest: replace(task, configs=task.configs[:2])}
         assert list(ship_records.ship(found, fewer).values()) == [0, 0, 0]
 
     def test_records_of_the_user_come_first(self, records: Path, tmp_path: Path, monkeypatch: Any) -> None:
-        asked = places()
+        asked = tasks()
         ship_records.ship(contributed((2, 80.0), (0, 100.0), (3, 70.0)), asked)
         tuning_record.shipped_records.cache_clear()
-        monkeypatch.setattr("warp_tiles.tuning.questions.source_of", lambda toolchain: "5" * 64)
-        monkeypatch.setattr("warp_tiles.tuning.questions.present_environments", lambda: (H200,))
-        place = next(iter(asked.values()))
+        monkeypatch.setattr("warp_tiles.tuning.tasks.source_of", lambda toolchain: "5" * 64)
+        monkeypatch.setattr("warp_tiles.tuning.tasks.present_environments", lambda: (H200,))
+        task = next(iter(asked.values()))
         store = RecordStore(tmp_path / "own")
-        store.merge(place.key("5" * 64, H200), [place_timing(config, 100.0) for config in place.configs])
+        store.merge(task.key("5" * 64, H200), [task_timing(config, 100.0) for config in task.configs])
         found = snapshot(store, None, settings.current())  # type: ignore[arg-type]
         assert found is not None
-        assert found._choice(place.digest, ("own",)) is None, "the user measured that the default is as fast"
+        assert found._choice(task.digest, ("own",)) is None, "the user measured that the default is as fast"
         other = found._choice(list(asked)[2], ("own",))
         assert other is not None
         assert other[1] == "shipped record: 70.0 us against 100.0 us of the default"
@@ -481,12 +481,12 @@ class TestShipping:
             assert ship_records.main([str(file), "--compare", "--json", str(out)]) == status
             data = json.loads(out.read_text())
             assert set(machine.built) == {identity(best), identity(DEFAULTS["loop"])}
-            assert data["summary"]["different"] == 2  # both loops have this answer
+            assert data["summary"]["different"] == 2  # both loops have this configuration
             assert data["summary"]["least"] == pytest.approx(min(1.0, 100.0 / us), abs=0.001)
             assert 1.0 in [row["ratio"] for row in data["rows"]]
         with monkeypatch.context() as patch:  # without time, nothing is compared
             names = ("file", "package")
-            patch.setattr(ship_records, "compared", lambda tuner, placed, chosen, left: dict(zip(names, chosen)))
+            patch.setattr(ship_records, "compared", lambda tuner, task, chosen, left: dict(zip(names, chosen)))
             assert ship_records.main([str(file), "--compare"]) == 1
         assert ship_records.main([str(file)]) == 0
         assert "NVIDIA-H200.json: 2 records" in capsys.readouterr().out
@@ -498,11 +498,11 @@ SMALL, ONLY = SolveProblem("solve", "float64", 6, 40, 2), SolveProblem("factor",
 @pytest.mark.parametrize("problem", [SMALL, replace(SMALL, function="factor", columns=0), ONLY])
 def test_each_form_of_a_solve_is_launched_and_compared(problem: SolveProblem) -> None:
     """On the CPU, which has the forms of small matrices."""
-    place = solve_place(problem, 90, [wp.get_device("cpu")])
-    assert place.devices is not None
-    with place.devices(place.configs) as (device,):
-        calls = [device.build(config) for config in place.configs]
-        assert [call.prepared.plan.config.form for call in calls] == ["block", "thread"][: len(place.configs)]
+    task = solve_task(problem, 90, [wp.get_device("cpu")])
+    assert task.devices is not None
+    with task.devices(task.configs) as (device,):
+        calls = [device.build(config) for config in task.configs]
+        assert [call.prepared.plan.config.form for call in calls] == ["block", "thread"][: len(task.configs)]
         for call in calls:
             call.prepare()
             assert min(device.clock.sample_us(call, 2)) > 0.0
@@ -527,7 +527,7 @@ def test_solves_are_contributed_shipped_and_chosen(
     contribute(path, [GPU], 1.0)
     assert machine.built == [], "the file is continued"
     found = read_contribution(path)
-    asked = ship_records.places(require_hooks("the test").engine, ship_records.arch_of(found))
+    asked = ship_records.tasks(require_hooks("the test").engine, ship_records.arch_of(found))
     other = tuple(replace(one, config={"form": "warp"}) for one in found.records[0].timings[1:])
     unknown = replace(found.records[0], timings=(found.records[0].timings[0], *other))
     with pytest.raises(RecordError, match="none of the 1 questions"):
@@ -546,7 +546,7 @@ def test_solves_are_contributed_shipped_and_chosen(
 
 @pytest.mark.usefixtures("enabled")
 def test_each_shipped_record_is_valid_now() -> None:
-    """Of questions that this version asks, with answers that it knows."""
+    """Of questions that this version asks, with configurations that it knows."""
     for path in tuning_record.SHIPPED_RECORDS.glob("*/*.json"):
         records = decode_records(path.read_bytes())
         assert records
@@ -554,5 +554,5 @@ def test_each_shipped_record_is_valid_now() -> None:
         assert {tuning_record.shipped_file(subject, record.key.environment.device) for record in records} == {path}
         if subject != "matmul":  # tests/array_products/test_choice.py looks at those
             arch = int(records[0].key.environment.arch or 0)
-            asked = ship_records.places(require_hooks("the test").engine, arch)
+            asked = ship_records.tasks(require_hooks("the test").engine, arch)
             assert len(ship_records.known(records, asked)) == len(records)

@@ -92,11 +92,11 @@ def _changed(path: str, *value: Any) -> Any:
     """A key as JSON with another value of a field, or without the field."""
     data = key().to_json()
     *parents, last = path.split(".")
-    place = data
+    task = data
     for parent in parents:
-        place = place[parent]
-    place.pop(last, None)
-    place.update(zip([last], value))
+        task = task[parent]
+    task.pop(last, None)
+    task.update(zip([last], value))
     return data
 
 

@@ -151,15 +151,15 @@ def _refuse_lost_gradients(session: Session, trace: ModuleTrace) -> None:
     in_place = {
         site.index
         for site in session.sites
-        if site.own_adjoint and getattr(site.variants[Role.ADJOINT], "in_place", False)
+        if site.own_adjoint and getattr(site.problems[Role.ADJOINT], "in_place", False)
     }
     lost = lost_results(trace, in_place)
     followed = {operation.solver for _, operation in trace.operations()}
     lost |= dict.fromkeys(in_place - followed, Rejected("not_followed"))
     for index, reason in lost.items():
         site = session.sites[index]
-        variants = {Role.FORWARD: site.variants[Role.FORWARD]}
-        session.sites[index] = replace(site, variants=variants, no_gradient=reason, own_adjoint=False)
+        problems = {Role.FORWARD: site.problems[Role.FORWARD]}
+        session.sites[index] = replace(site, problems=problems, no_gradient=reason, own_adjoint=False)
 
 
 def module_source(kernel: Any, arch: int, arch_suffix: str, block_dim: int) -> tuple[ModuleSource, str]:

@@ -63,7 +63,7 @@ from warp_tiles._warp.tapes import Gradients, Tapes
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError, UnsupportedWarpError
 from warp_tiles.settings import OPTION_PREFIX, OWN, SETTINGS, Settings, current, from_options, keep_start_list
-from warp_tiles.solver.variant import SOLVERS
+from warp_tiles.solver.problem import SOLVERS
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import log, warn
 
@@ -314,7 +314,7 @@ class Hooks:
         if arch is not None:
             reason = self.engine.build_context(resolved).why_warp_links(arch, *link_facts(builder))
             generated = dataclasses.replace(generated, loops_reason=self._rejection, linker_reason=reason)
-        generated = dataclasses.replace(generated, records=self.engine.answers(resolved))
+        generated = dataclasses.replace(generated, records=self.engine.measurements(resolved))
         choose = self.engine.chooser(resolved, reason)
         plan = plan_module(generated, choose, functools.partial(reserve_shared, builder, state))
         self.reloads.before_build(plan)

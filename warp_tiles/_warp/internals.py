@@ -12,7 +12,7 @@ from typing import Any
 import warp
 
 from warp_tiles.errors import UnsupportedWarpError
-from warp_tiles.solver.variant import SOLVERS
+from warp_tiles.solver.problem import SOLVERS
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 GEMM_OPTION, SOLVER_OPTION = MATHDX_OPTIONS = ("enable_mathdx_gemm", "enable_mathdx_solver")  # Warp's module options

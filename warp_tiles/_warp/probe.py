@@ -43,7 +43,7 @@ _LOAD = ("tile_load", "TILES", True, True, _PLACE, (_A,))
 _MATMUL = ("tile_matmul", "TILES", True, True, (_A, _A, _C), ())
 _FOUND = dispatch.products(_HALF, _HALF, _FLOAT, precision="default", target=dispatch.Target(ARCH, THREADS))
 #: What tested versions of Warp make of the kernel: its product, and what is traced.
-PRODUCT = (*_FOUND.variants.items(), _MATMUL, ("called", True), ("with an adjoint", True))
+PRODUCT = (*_FOUND.problems.items(), _MATMUL, ("called", True), ("with an adjoint", True))
 TRACE = (
     ("tile_zeros", "TILES", True, False, (), (_C,)),
     ("shape", "NONE", False, False, ("array",), ()),
@@ -67,10 +67,10 @@ def generated(hooks: Any, name: str = "warp_tiles_probe") -> GeneratedModule:
 
 def product_of(made: GeneratedModule) -> tuple[Any, ...]:
     """The sites of a module. Alignments are left out, because a Warp that tells less of them is served."""
-    pairs = (pair for site in made.session.sites for pair in site.variants.items())
-    variants = [(role, v.without_alignment() if isinstance(v, GemmProblem) else v) for role, v in pairs]
+    pairs = (pair for site in made.session.sites for pair in site.problems.items())
+    problems = [(role, v.without_alignment() if isinstance(v, GemmProblem) else v) for role, v in pairs]
     calls = _facts(tuple(operation for _, operation in made.trace.operations() if operation.product is not None))
-    return (*variants, *calls, ("called", "wt_site0_forward" in made.source), ("with an adjoint", made.called == {0}))
+    return (*problems, *calls, ("called", "wt_site0_forward" in made.source), ("with an adjoint", made.called == {0}))
 
 
 def trace_of(made: GeneratedModule) -> tuple[Any, ...]:

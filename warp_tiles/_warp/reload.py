@@ -244,7 +244,7 @@ class Reloads:
     def before_build(self, plan: ModulePlan) -> None:
         """Raises LoadAgain to tune the launch that loads a module before its build, if the policy asks for that."""
         resolved = plan.settings
-        if not resolved.rules.tunes or resolved.answers or not (plan.needed or plan.loops):
+        if not resolved.rules.tunes or resolved.forced or not (plan.needed or plan.loops):
             return
         # without a launch there is nothing to measure in place, and a graph capture allows no measurement
         if this_thread.planning or not this_thread.loading or capturing():

@@ -1,6 +1,6 @@
 """The call sites in the modules that Warp is generating, and the hooks that register those of products and solvers.
 
-Each call gets placeholders in place of function names. Warp's objects are converted to plain values here, and variants
+Each call gets placeholders in place of function names. Warp's objects are converted to plain values here, and problems
 to calls of Warp's libmathdx.
 """
 
@@ -19,7 +19,7 @@ import warp
 from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, find, mathdx_enabled
 from warp_tiles._warp.reload import Reloads, this_thread
 from warp_tiles.codegen.session import Session
-from warp_tiles.errors import BuildError, LockedError, UnsupportedVariant
+from warp_tiles.errors import BuildError, LockedError, UnsupportedProblem
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import (
     DTYPE_BYTES,
@@ -33,7 +33,7 @@ from warp_tiles.gemm.problem import (
 )
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import Settings, current
-from warp_tiles.solver.variant import SOLVERS, SolverVariant, Variant, reason_unsupported, solvers
+from warp_tiles.solver.problem import SOLVERS, Problem, SolverProblem, reason_unsupported, solvers
 from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class CallSites:
         self,
         builder: Any,
         call: str,
-        variants: Mapping[Role, Variant],
+        problems: Mapping[Role, Problem],
         operands: tuple[Any, ...] = (),
         *,
         roles: tuple[Role, ...] = PRODUCT_ROLES,
@@ -94,9 +94,9 @@ class CallSites:
         bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)
         state = self.state(builder)
         label = self.function(builder)
-        site = state.session.add(call, label, variants, bfloat16_operands=bfloat16, roles=roles, **facts)
+        site = state.session.add(call, label, problems, bfloat16_operands=bfloat16, roles=roles, **facts)
         state.adjoint_of_site[site.index] = id(this_thread.adjoint)
-        if not variants and this_thread.recorder is None:
+        if not problems and this_thread.recorder is None:
             return (0,) * len(roles)
         from warp_tiles._warp.generation import declare_prelude
 
@@ -104,8 +104,8 @@ class CallSites:
         var = find("codegen.Var")
         return tuple(var(site.placeholder(role), str, False, True, False) for role in roles)
 
-    def _unsupported(self, builder: Any, resolved: Settings, call: str, reason: Rejected | None) -> UnsupportedVariant:
-        return UnsupportedVariant(
+    def _unsupported(self, builder: Any, resolved: Settings, call: str, reason: Rejected | None) -> UnsupportedProblem:
+        return UnsupportedProblem(
             f"In '{self.function(builder)}': {resolved.provider} cannot serve {call}, {reason}",
             remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
         )
@@ -138,7 +138,7 @@ class CallSites:
             if getattr(builder, "target", "cuda") is not None and not is_expected:
                 for warning in product.warnings:
                     find("logger.log_warning")(warning)
-            names = self.add(builder, MATMUL, product.variants, (a, b), scalar_reason=product.scalar_reason)
+            names = self.add(builder, MATMUL, product.problems, (a, b), scalar_reason=product.scalar_reason)
             if (recorder := this_thread.recorder) is not None:
                 site = len(self.state(builder).session.sites) - 1
                 tiles, result = ((a, b), out) if return_values else ((a, b, out), None)
@@ -146,7 +146,7 @@ class CallSites:
         return ((*names, a, b, out, alpha, beta), (), [], 0)
 
     def lto_dot(self, original: Callable[..., tuple[str, bytes]], *args: Any, **kwargs: Any) -> tuple[str, bytes]:
-        """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other variants.
+        """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other problems.
 
         It does not opt out of MathDx, so if the module's products do, Warp builds it.
         """
@@ -156,8 +156,8 @@ class CallSites:
         resolved = self.settings_of(builder.options, builder) if hasattr(builder, "module") else None
         if resolved is None or resolved.policy == "off" or resolved.provider == "scalar" or resolved.own_products:
             return original(*args, **kwargs)
-        variant = variant_of_call(bound.arguments)
-        (name,) = self.add(builder, CHOLESKY, {Role.ADJOINT_A: variant}, roles=(Role.ADJOINT_A,))
+        problem = problem_of_call(bound.arguments)
+        (name,) = self.add(builder, CHOLESKY, {Role.ADJOINT_A: problem}, roles=(Role.ADJOINT_A,))
         return str(name.label), b""
 
     def solver(
@@ -170,7 +170,7 @@ class CallSites:
 
         Raises:
             LockedError: The policy is ``locked``, and only libmathdx can serve the call.
-            UnsupportedVariant: The settings name the provider ``own``, and no leading dimension expresses a tile.
+            UnsupportedProblem: The settings name the provider ``own``, and no leading dimension expresses a tile.
         """
         if builder is None or options["output_arch"] is None:
             return original(*call, options, builder)
@@ -196,8 +196,8 @@ class CallSites:
             provider, reason = _provider(own, resolved, allowed)
         if provider == "own" and isinstance(own, Rejected):
             raise self._unsupported(builder, resolved, name, own)
-        variants = {} if provider != "own" or isinstance(own, Rejected) else own
-        lost = _lost_gradient(roles, variants, reason, resolved)
+        problems = {} if provider != "own" or isinstance(own, Rejected) else own
+        lost = _lost_gradient(roles, problems, reason, resolved)
         if provider == "libmathdx":
             if not resolved.rules.builds:
                 raise LockedError(
@@ -210,7 +210,7 @@ class CallSites:
         is_own = len(roles) == 1 and not lost
         roles = (Role.FORWARD, Role.ADJOINT) if is_own else roles
         names = self.add(
-            builder, name, variants, roles=roles, scalar_reason=reason, no_gradient=lost, own_adjoint=is_own
+            builder, name, problems, roles=roles, scalar_reason=reason, no_gradient=lost, own_adjoint=is_own
         )
         if (recorder := this_thread.recorder) is not None:
             recorder.resolve_solver(len(self.state(builder).session.sites) - 1)
@@ -275,10 +275,10 @@ def put_in_shared_memory(var: Any) -> None:
     var.type.storage = "shared"  # Warp reads it after it has generated the whole function
 
 
-def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
-    """Returns the variant that a call of Warp's ``build_lto_dot()`` requests.
+def problem_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
+    """Returns the problem that a call of Warp's ``build_lto_dot()`` requests.
 
-    The call does not say how its operands are aligned. The variant promises only the alignment of an element.
+    The call does not say how its operands are aligned. The problem promises only the alignment of an element.
     """
     m, n, k = (int(arguments[name]) for name in "MNK")
     shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
@@ -293,28 +293,28 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
     return GemmProblem(m, n, k, a, b, c, precision, int(arguments["num_threads"]), int(arguments["arch"]))
 
 
-def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmProblem) -> tuple[str, bytes]:
-    """Builds a variant with libmathdx inside warp.so, as Warp does."""
+def libmathdx_build(original: Callable[..., tuple[str, bytes]], problem: GemmProblem) -> tuple[str, bytes]:
+    """Builds a problem with libmathdx inside warp.so, as Warp does."""
     builder = SimpleNamespace(ltoirs={}, ltoirs_decl={})  # what build_lto_dot() uses of a ModuleBuilder
     layouts = {value: key for key, value in WARP_LAYOUTS.items()}
-    operands = (variant.a, variant.b, variant.c)
-    arguments: list[Any] = [variant.m, variant.n, variant.k]
+    operands = (problem.a, problem.b, problem.c)
+    arguments: list[Any] = [problem.m, problem.n, problem.k]
     arguments += [getattr(warp, operand.dtype) for operand in operands]
     arguments += [layouts[operand.arrangement] for operand in operands]
-    extra: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), variant.leading_dimensions))
+    extra: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), problem.leading_dimensions))
     known = inspect.signature(original).parameters
     if "aligned_bases" in known:
-        promised = zip(variant.alignments, variant.element_alignments)
+        promised = zip(problem.alignments, problem.element_alignments)
         extra["aligned_bases"] = tuple(alignment > element for alignment, element in promised)
-    if variant.precision == "tf32":
+    if problem.precision == "tf32":
         if "precision" not in known:
-            raise BuildError(f"Warp {warp.__version__} cannot build {variant.describe()}")
+            raise BuildError(f"Warp {warp.__version__} cannot build {problem.describe()}")
         extra["precision"] = "tf32"
     try:
         with _libmathdx_lock:  # Warp always calls it under a lock
-            symbol, payload = original(*arguments, variant.arch, variant.threads, builder, **extra)
+            symbol, payload = original(*arguments, problem.arch, problem.threads, builder, **extra)
     except unless_signalled(RuntimeError) as error:
-        raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log=str(error)) from error
+        raise BuildError(f"Warp's libmathdx could not build {problem.describe()}", log=str(error)) from error
     return str(symbol), bytes(payload)
 
 
@@ -351,33 +351,33 @@ def _adjoint(call: str, function: Any, tiles: Sequence[Any], *, has_result: bool
 
 
 def _lost_gradient(
-    roles: tuple[Role, ...], variants: Mapping[Role, SolverVariant], reason: Rejected | None, resolved: Settings
+    roles: tuple[Role, ...], problems: Mapping[Role, SolverProblem], reason: Rejected | None, resolved: Settings
 ) -> Rejected | None:
     """The reason why a call has no gradient; None if it has one.
 
     Args:
         roles: The functions that Warp's code calls. One is the forward function, so Warp has no adjoint.
-        variants: The functions of this project, if they serve the call.
+        problems: The functions of this project, if they serve the call.
         reason: The reason why they do not.
     """
     if len(roles) > 1:
         return None
     if resolved.solver_gradients == "warp":
         return Rejected("warp_has_no_gradient", (resolved.remedy("solver_gradients", "own"),))
-    if not variants:
+    if not problems:
         assert reason is not None
         return reason.after("only the provider own has one: ")
-    return reason_unsupported(variants[Role.ADJOINT])
+    return reason_unsupported(problems[Role.ADJOINT])
 
 
 def _provider(
-    own: Mapping[Role, SolverVariant] | Rejected, resolved: Settings, libmathdx: bool
+    own: Mapping[Role, SolverProblem] | Rejected, resolved: Settings, libmathdx: bool
 ) -> tuple[str, Rejected | None]:
     """The provider of a call, and the reason why it is not ``own``.
 
     ``libmathdx`` is False if the module opts out of libmathdx.
     """
-    if resolved.provider == "own":  # the engine raises the reason why it cannot build the variant, here and below
+    if resolved.provider == "own":  # the engine raises the reason why it cannot build the problem, here and below
         return "own", None
     instead = "scalar"
     # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles

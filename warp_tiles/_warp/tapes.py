@@ -21,7 +21,7 @@ from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.whole_product import LEAST_WORK, Argument, WholeProduct
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
-from warp_tiles.solver.variant import SOLVERS
+from warp_tiles.solver.problem import SOLVERS
 from warp_tiles.util.warn import log, warn
 
 # required members of warp._src, each with its required parameters
@@ -114,8 +114,8 @@ class Tapes:
         lost: dict[str, Rejected | str] = {"a solver": "Warp has none on the CPU"}
         if device.is_cuda:
             plan, name = self._planned(kernel, device.arch, block_dim)
-            variants = () if plan is None else plan.variants
-            lost = {v.call: v.no_gradient for v in variants if name in v.kernels and v.no_gradient}
+            functions = () if plan is None else plan.functions
+            lost = {v.call: v.no_gradient for v in functions if name in v.kernels and v.no_gradient}
         for call, reason in lost.items():
             warn(f"a tape records kernel {name_of(kernel)}, in which {call} has no gradient: {reason}")
 

@@ -20,8 +20,8 @@ from warp_tiles.gemm.problem import DType
 from warp_tiles.solver.dense import SolveProblem, choose_solve, configs
 from warp_tiles.tuning.launches import is_usable
 from warp_tiles.tuning.measure import Candidate, SearchDevice, clock_for
-from warp_tiles.tuning.questions import Place
 from warp_tiles.tuning.record import DEFAULTS, Config
+from warp_tiles.tuning.tasks import TuningTask
 from warp_tiles.util.threads import unless_signalled
 
 SOLVE = "solve"  # subject of records
@@ -48,7 +48,7 @@ class _Call(Candidate):
             raise TuningError(f"its result differs by {np.abs(last - self.expected).max():.3g}")
 
 
-def solve_place(problem: SolveProblem, arch: int, gpus: Sequence[Any] = ()) -> Place:
+def solve_task(problem: SolveProblem, arch: int, gpus: Sequence[Any] = ()) -> TuningTask:
     """The question which form computes a call, with all that can. On GPUs, which are alike, they are measured.
 
     A call with one form has no rival. Its time is that of the solvers of its kernel.
@@ -56,7 +56,7 @@ def solve_place(problem: SolveProblem, arch: int, gpus: Sequence[Any] = ()) -> P
     default = choose_solve(problem, Gpu(arch, 0)).config.form
     others = ({"form": form} for form in configs(problem, arch) if form != default)
     devices = functools.partial(_devices, problem, default, gpus) if gpus else None
-    return Place(SOLVE, problem.bucket, problem.describe(), (DEFAULTS[SOLVE], *others), devices=devices)
+    return TuningTask(SOLVE, problem.bucket, problem.describe(), (DEFAULTS[SOLVE], *others), devices=devices)
 
 
 @contextmanager

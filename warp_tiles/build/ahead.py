@@ -32,7 +32,7 @@ from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.gemm.problem import Role
-from warp_tiles.plan.planning import PlannedVariant
+from warp_tiles.plan.planning import PlannedFunction
 from warp_tiles.settings import current
 from warp_tiles.store import AHEAD, MODULE, absolute
 from warp_tiles.store.documents import DamagedError
@@ -135,8 +135,8 @@ def build_ahead(
             return key, False
         started = now_s()
         if linked is None:
-            answer = result_of(context.submit(module.request()))
-            binary, seconds = answer.payload, answer.seconds
+            reply = result_of(context.submit(module.request()))
+            binary, seconds = reply.payload, reply.seconds
         else:
             with ahead_of_launches(context.ahead):
                 built = _linked(engine, context, module, functions)
@@ -182,7 +182,7 @@ def keys_of(engine: Engine, context: BuildContext, module: StartModule) -> tuple
     if linked is None:
         return content_key(context, module.request(), f".{source.target}.{module.output}"), {}
     choose = engine.chooser(context.settings)
-    called = (PlannedVariant(v, Role.FORWARD, "", "", (), True, "in a start list") for v in linked.functions)
+    called = (PlannedFunction(v, Role.FORWARD, "", "", (), True, "in a start list") for v in linked.functions)
     functions = keys_of_functions(map(choose, called))
     if not all(functions.values()):
         return None, functions
@@ -319,13 +319,13 @@ class ProgramStart:
             if self.is_stopped:
                 return
             future = self._context.queue.submit(work, module, *more, order=START_LIST)
-            self._builds[module.place] = future
+            self._builds[module.identity] = future
             waiting = counted.pop_all()
 
             def end(future: Future[None]) -> None:
                 waiting.close()
-                if self._builds.get(module.place) is future:
-                    del self._builds[module.place]
+                if self._builds.get(module.identity) is future:
+                    del self._builds[module.identity]
 
             future.add_done_callback(end)
 
@@ -342,7 +342,7 @@ class ProgramStart:
             with suppressed(RuntimeError):  # it is stopped now
                 self._threads.submit(call)
 
-        if (build := self._builds.get(module.place)) is None:
+        if (build := self._builds.get(module.identity)) is None:
             run()
         else:
             build.add_done_callback(run)
@@ -397,7 +397,7 @@ class ProgramStart:
         except DamagedError as error:  # the next start would refuse the whole list
             log.info("module %s is not in the start list: %s", module.name, error)
             return
-        self._noted[module.place] = module
+        self._noted[module.identity] = module
 
     def to_json(self) -> dict[str, Any]:
         """What was compiled ahead, and what of it no launch has asked for, as :func:`warp_tiles.report` has it."""

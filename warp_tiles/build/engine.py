@@ -11,18 +11,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.build.functions import Chain, variant_text
+from warp_tiles.build.functions import Chain, problem_text
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder, now_s
 from warp_tiles.compile.find import Version, dotted
 from warp_tiles.compile.sources import DeviceSource, code_files
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedFunction
 from warp_tiles.providers.base import NvrtcProvider, Provider, Recipe, ScalarProvider, Tuned
 from warp_tiles.providers.cublasdx import CublasdxProvider, Libmathdx, LibmathdxProvider
 from warp_tiles.providers.own import InSourceProvider, OwnProvider, SolverProvider
 from warp_tiles.settings import OWN, Settings, current
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.problem import Problem
 from warp_tiles.store import MODULE
 from warp_tiles.util.threads import wait_all
 from warp_tiles.util.version import __version__
@@ -93,12 +93,12 @@ class Engine:
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.RLock()  # without threads, submit() does the work itself
-        self._running: dict[tuple[Variant, Settings, str], Future[Artifact]] = {}
+        self._running: dict[tuple[Problem, Settings, str], Future[Artifact]] = {}
         self._warned = WarnedTexts()
         self._code: str | None = None
 
     def use_libmathdx(self, build: Libmathdx) -> None:
-        """Use a function as the provider ``libmathdx``. It returns a variant's symbol and LTO-IR."""
+        """Use a function as the provider ``libmathdx``. It returns a function's symbol and LTO-IR."""
         self._libmathdx = build
 
     def build_context(self, settings: Settings) -> BuildContext:
@@ -118,7 +118,7 @@ class Engine:
     def chain(self, resolved: Settings) -> Chain:
         """The chain of providers. Raises a SettingError if the policy forbids the provider of the settings."""
         store = self.build_context(resolved).store
-        tuned = self.answers(resolved)
+        tuned = self.measurements(resolved)
         make: dict[str, Callable[[], tuple[Provider[Any], ...]]] = {
             "own": lambda: _own_templates(store, tuned),
             "cublasdx": lambda: (CublasdxProvider(store),),
@@ -134,9 +134,9 @@ class Engine:
         if self.tuned is not None:
             self.tuned.forget()
 
-    def answers(self, resolved: Settings) -> Tuned | None:
+    def measurements(self, resolved: Settings) -> Tuned | None:
         """The answers that a search forces, or else the measured ones, which do not count in a deterministic module."""
-        if self.tuned is None or (resolved.deterministic and not resolved.answers):
+        if self.tuned is None or (resolved.deterministic and not resolved.forced):
             return None
         return self.tuned.snapshot(resolved, self.build_context(resolved).store)
 
@@ -222,11 +222,11 @@ class Engine:
         return sources
 
     def chooser(self, resolved: Settings, linker_reason: str = "") -> Choose:
-        """Gives needed variants their providers, functions, keys and cache states. Raises what the chain raises."""
+        """Gives needed functions their providers, functions, keys and cache states. Raises what the chain raises."""
         context = replace(self.build_context(resolved), linker_reason=linker_reason)
         return functools.partial(self._chosen, self.chain(resolved), context)
 
-    def _chosen(self, chain: Chain, context: BuildContext, planned: PlannedVariant) -> PlannedVariant:
+    def _chosen(self, chain: Chain, context: BuildContext, planned: PlannedFunction) -> PlannedFunction:
         assigned, key = chain.assign(planned, context)
         if key is None:
             return assigned
@@ -240,30 +240,30 @@ class Engine:
     # ---- building
 
     def start(
-        self, variants: Iterable[Variant], resolved: Settings | None = None, linker_reason: str = ""
-    ) -> dict[Variant, Future[Artifact]]:
-        """Start building variants. Modules that need the same variant share its build."""
+        self, problems: Iterable[Problem], resolved: Settings | None = None, linker_reason: str = ""
+    ) -> dict[Problem, Future[Artifact]]:
+        """Start building functions. Modules that need the same function share its build."""
         context = replace(self.build_context(resolved or current()), linker_reason=linker_reason)
-        return {variant: self._start(variant, context) for variant in variants}
+        return {problem: self._start(problem, context) for problem in problems}
 
-    def _start(self, variant: Variant, context: BuildContext) -> Future[Artifact]:
-        identity = (variant, context.settings, context.linker_reason)
+    def _start(self, problem: Problem, context: BuildContext) -> Future[Artifact]:
+        identity = (problem, context.settings, context.linker_reason)
         with self._lock:
             if (running := self._running.get(identity)) is not None:
                 return _share(running)
-            future = self.resources.waiters.submit(self._build, variant, context)
+            future = self.resources.waiters.submit(self._build, problem, context)
             self._running[identity] = future
         future.add_done_callback(lambda _: self._running.pop(identity, None))  # outside the lock: it may be done
         return future
 
-    def start_cached(self, plan: ModulePlan) -> dict[Variant, Future[Artifact]]:
+    def start_cached(self, plan: ModulePlan) -> dict[Problem, Future[Artifact]]:
         """Look up the functions of a module under the policy ``locked``, and wait for all.
 
         Raises:
             LockedError: Some are missing, and the message names each of them and its key; or there is no toolchain.
         """
-        variants = (v.variant for v in plan.needed if v.variant is not None)
-        futures = self.start(variants, plan.settings, plan.linker_reason)
+        problems = (v.problem for v in plan.needed if v.problem is not None)
+        futures = self.start(problems, plan.settings, plan.linker_reason)
         wait_all(futures.values())
         errors = (future.exception() for future in futures.values())
         missing = [error for error in errors if isinstance(error, LockedError)]
@@ -279,14 +279,14 @@ class Engine:
             )
         return futures
 
-    def _build(self, variant: Variant, context: BuildContext) -> Artifact:
+    def _build(self, problem: Problem, context: BuildContext) -> Artifact:
         chain = self.chain(context.settings)
         reasons: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
         pending: list[WarpTilesError] = []  # failures whose warning waits until the replacement is known
         warned: list[str] = []
         no_toolchain = False  # if the first provider has no toolchain, no other compiling provider has one
-        for number, (provider, offer) in enumerate(chain.offers(variant, context)):
+        for number, (provider, offer) in enumerate(chain.offers(problem, context)):
             if no_toolchain and provider.compiles:
                 continue
             if isinstance(offer, ToolchainError):
@@ -296,10 +296,10 @@ class Engine:
             elif isinstance(offer, WarpTilesError):
                 reasons.append(offer)
             for recipe in offer if isinstance(offer, tuple) else ():
-                warned += [self._warn_once(variant_text(variant, failure, recipe.title)) for failure in pending]
+                warned += [self._warn_once(problem_text(problem, failure, recipe.title)) for failure in pending]
                 pending = []
                 try:
-                    built = _retry_once(functools.partial(self._build_recipe, variant, provider, recipe, context))
+                    built = _retry_once(functools.partial(self._build_recipe, problem, provider, recipe, context))
                     return replace(built, warnings=tuple(warned))
                 except WorkerError:
                     raise  # a crash must not choose the provider, because Warp would cache the scalar path
@@ -314,7 +314,7 @@ class Engine:
                         break
             if failures and isinstance(failures[0], LockedError):
                 break
-        raise failures[0] if failures else chain.unsupported(variant, reasons)
+        raise failures[0] if failures else chain.unsupported(problem, reasons)
 
     def _warn_once(self, text: str) -> str:
         if not self.resources.closed:
@@ -322,17 +322,17 @@ class Engine:
         return text
 
     def _build_recipe(
-        self, variant: Variant, provider: Provider[Any], recipe: Recipe, context: BuildContext
+        self, problem: Problem, provider: Provider[Any], recipe: Recipe, context: BuildContext
     ) -> Artifact:
         started = now_s()
         context = replace(context, compiled=[])
         if recipe.symbol and not context.settings.rules.builds and provider.key_of(recipe) is None:
-            raise LockedError(f"{variant.describe()}: {provider.name}, its builds are not cached")
-        shown = self.progress.counted(recipe.variant.describe(), context.settings.progress)
+            raise LockedError(f"{problem.describe()}: {provider.name}, its builds are not cached")
+        shown = self.progress.counted(recipe.problem.describe(), context.settings.progress)
         with shown if recipe.symbol and not provider.in_source else contextlib.nullcontext():
             built = provider.build(recipe, context)
         return Artifact(
-            variant, built.symbol, built.payload, provider.name, built.key, built.hit, now_s() - started,
+            problem, built.symbol, built.payload, provider.name, built.key, built.hit, now_s() - started,
             tile_config=recipe.tile_config, started_at_s=started, compiled=next(iter(context.compiled), None),
             in_source=provider.in_source,
         )  # fmt: skip

@@ -171,7 +171,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """The answer of a worker. The sender decides whether it counts.
 
     ``worker`` is empty with a result, because finding its name takes time. ``found`` are the expected parts of the
@@ -195,17 +195,17 @@ def worker_name() -> str:
     return name
 
 
-def run_job(job: Job) -> Answer:
+def run_job(job: Job) -> Reply:
     """Compile or link with this worker's installation if it is like the sender's, or without a request look at it."""
     facts: Facts = ()
     try:
         workshop = _workshop(job.warp_toolkit)
         facts = workshop.installation.facts([name for name, _ in job.expected])
         if job.request is None or facts != job.expected:
-            return Answer(worker_name(), facts)
-        return Answer("", facts, workshop.run(job.request))
+            return Reply(worker_name(), facts)
+        return Reply("", facts, workshop.run(job.request))
     except WarpTilesError as error:
-        return Answer(worker_name(), facts, failure=error)
+        return Reply(worker_name(), facts, failure=error)
 
 
 class _Workshop:
@@ -261,7 +261,7 @@ class ExecutorPool(CompilerPool):
         super().__init__(jobs, libraries=() if toolchain is None else toolchain.paths)
         self._executor = executor
         self._installation = installation
-        self._pending: set[Future[Answer]] = set()
+        self._pending: set[Future[Reply]] = set()
 
     def submit(self, request: Request, *, ahead: int = LAUNCH) -> Future[Compiled]:
         """See :meth:`CompilerPool.submit`. Processes of this machine compile what Warp's own compiler has to."""
@@ -286,7 +286,7 @@ class ExecutorPool(CompilerPool):
         sent.add_done_callback(lambda done: self._pass_on(job, done, checked))
         return checked
 
-    def _pass_on(self, job: Job, done: Future[Answer], checked: Future[Compiled]) -> None:
+    def _pass_on(self, job: Job, done: Future[Reply], checked: Future[Compiled]) -> None:
         with self._lock:
             self._pending.discard(done)
         try:
@@ -294,14 +294,14 @@ class ExecutorPool(CompilerPool):
                 raise WorkerError("the executor cancelled a request: it ended, or its scheduler was lost", _LOOK)
             if (error := done.exception()) is not None:
                 raise executor_error(error)
-            answer = done.result()
-            if answer.found and (text := differences(job.expected, answer.found)):
-                raise RefusedWorkerError(f"the worker {answer.worker} is refused: {text}", SAME_PACKAGES)
-            if answer.failure is not None:
-                raise answer.failure
-            if answer.compiled is None or not answer.found:
-                raise WorkerError(f"a worker {answer.worker} sent no proof of its compiler", SAME_PACKAGES)
-            checked.set_result(replace(answer.compiled, ended_at_s=time.perf_counter()))  # by the clock of this machine
+            reply = done.result()
+            if reply.found and (text := differences(job.expected, reply.found)):
+                raise RefusedWorkerError(f"the worker {reply.worker} is refused: {text}", SAME_PACKAGES)
+            if reply.failure is not None:
+                raise reply.failure
+            if reply.compiled is None or not reply.found:
+                raise WorkerError(f"a worker {reply.worker} sent no proof of its compiler", SAME_PACKAGES)
+            checked.set_result(replace(reply.compiled, ended_at_s=time.perf_counter()))  # by the clock of this machine
         except WarpTilesError as failure:
             checked.set_exception(failure)
         except Exception as error:  # an answer of a foreign type

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.records import Artifact
 from warp_tiles.codegen.module_code import DeviceFunction, LoopAccumulators
-from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedProblem, WarpTilesError, WorkerError
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedFunction
 from warp_tiles.providers.base import Provider, ProviderContext, Recipe, Tuned, TunedChoice
 from warp_tiles.providers.own import register_accumulators, unit_of
 from warp_tiles.settings import PROVIDER_ORDER, Settings
-from warp_tiles.solver.variant import SolverVariant, Variant, variant_from_fields
+from warp_tiles.solver.problem import Problem, SolverProblem, problem_from_fields
 
 if TYPE_CHECKING:
     from warp_tiles.plan.planner import Choose
@@ -40,34 +40,34 @@ class Chain:
         """True if only one provider is tried, and its failure is an error."""
         return self.settings.provider != "auto"
 
-    def order(self, variant: Variant) -> tuple[Provider[Any], ...]:
-        """The providers in the order in which they are tried for a variant. The fastest by measurement comes first."""
-        best = self._best(variant, self.providers)
-        serving = [provider for provider in self.providers if isinstance(variant, provider.serves)]
-        if self.settings.own_products and isinstance(variant, GemmProblem):
+    def order(self, problem: Problem) -> tuple[Provider[Any], ...]:
+        """The providers in the order in which they are tried for a function. The fastest by measurement comes first."""
+        best = self._best(problem, self.providers)
+        serving = [provider for provider in self.providers if isinstance(problem, provider.serves)]
+        if self.settings.own_products and isinstance(problem, GemmProblem):
             serving = [provider for provider in serving if provider.name in ("own", "scalar")]
         return tuple(sorted(serving, key=lambda provider: best is None or provider.name != best.provider))
 
-    def _best(self, variant: Variant, providers: Sequence[Provider[Any]]) -> TunedChoice | None:
-        if self.tuned is None or not isinstance(variant, GemmProblem):
+    def _best(self, problem: Problem, providers: Sequence[Provider[Any]]) -> TunedChoice | None:
+        if self.tuned is None or not isinstance(problem, GemmProblem):
             return None
-        return self.tuned.best(variant, [provider.name for provider in providers])
+        return self.tuned.best(problem, [provider.name for provider in providers])
 
     def offers(
-        self, variant: Variant, context: ProviderContext
-    ) -> Iterator[tuple[Provider[Any], tuple[Recipe, ...] | UnsupportedVariant | ToolchainError]]:
-        """Each provider in order, with the ways in which it builds a variant, best first.
+        self, problem: Problem, context: ProviderContext
+    ) -> Iterator[tuple[Provider[Any], tuple[Recipe, ...] | UnsupportedProblem | ToolchainError]]:
+        """Each provider in order, with the ways in which it builds a function, best first.
 
-        If there is none, with the reason: UnsupportedVariant, which is normal, or ToolchainError, which the user can
-        remedy and the settings allow. A WorkerError is raised, since the provider may still support the variant.
+        If there is none, with the reason: UnsupportedProblem, which is normal, or ToolchainError, which the user can
+        remedy and the settings allow. A WorkerError is raised, since the provider may still support the function.
         """
-        for provider in self.order(variant):
+        for provider in self.order(problem):
             try:
-                recipes = provider.recipes(variant)
-                provider.require(variant, context)
+                recipes = provider.recipes(problem)
+                provider.require(problem, context)
             except WorkerError:
                 raise
-            except UnsupportedVariant as error:
+            except UnsupportedProblem as error:
                 yield provider, error
             except ToolchainError as error:
                 self.require_fallback(error)
@@ -98,9 +98,9 @@ class Chain:
             log=missing.log,
         ) from missing
 
-    def _measurement(self, provider: Provider[Any], variant: Variant) -> TunedChoice | None:
-        best = self._best(variant, self.providers)
-        return best if best is None or best.provider == provider.name else self._best(variant, [provider])
+    def _measurement(self, provider: Provider[Any], problem: Problem) -> TunedChoice | None:
+        best = self._best(problem, self.providers)
+        return best if best is None or best.provider == provider.name else self._best(problem, [provider])
 
     def _reason(self, provider: Provider[Any], measured: TunedChoice | None, reasons: Sequence[WarpTilesError]) -> str:
         """The reason for a provider and its tile configuration, for the plan; empty for the first provider."""
@@ -116,7 +116,7 @@ class Chain:
             return where if provider.in_source else ""
         return f"{where} ({'; '.join(dict.fromkeys(causes))})"
 
-    def unsupported(self, variant: Variant, reasons: Sequence[WarpTilesError]) -> UnsupportedVariant:
+    def unsupported(self, problem: Problem, reasons: Sequence[WarpTilesError]) -> UnsupportedProblem:
         causes = "; ".join(dict.fromkeys(error.message for error in reasons))
         named = self.settings.named
         remedy = f"{named('provider')} is {self.settings.provider!r}"
@@ -124,22 +124,22 @@ class Chain:
             remedy += f", which tries no other; {self.settings.remedy('provider', 'auto')}"
         elif self.settings.rules.providers != PROVIDER_ORDER:
             remedy = f"{named('policy')} is {self.settings.policy!r}, which tries {', '.join(self.settings.providers)}"
-        return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
+        return UnsupportedProblem(f"no provider can build {problem.describe()}: {causes}", remedy)
 
-    def assign(self, planned: PlannedVariant, context: ProviderContext) -> tuple[PlannedVariant, CacheKey | None]:
-        """Assign the first provider that can build a needed variant. Returns it, and the key of its function.
+    def assign(self, planned: PlannedFunction, context: ProviderContext) -> tuple[PlannedFunction, CacheKey | None]:
+        """Assign the first provider that can build a needed function. Returns it, and the key of its function.
 
         Raises:
             LockedError, ToolchainError: See :meth:`require_fallback`.
-            UnsupportedVariant: No provider can serve the variant.
+            UnsupportedProblem: No provider can serve the function.
             TypeError: No provider can accumulate in bfloat16 here. The message is Warp's own.
         """
-        variant = planned.variant
-        assert variant is not None
+        problem = planned.problem
+        assert problem is not None
         reasons: list[WarpTilesError] = []
-        for provider, offer in self.offers(variant, context):
+        for provider, offer in self.offers(problem, context):
             if isinstance(offer, tuple):
-                recipe, measured = offer[0], self._measurement(provider, variant)
+                recipe, measured = offer[0], self._measurement(provider, problem)
                 reason = "; ".join(filter(None, (planned.reason, self._reason(provider, measured, reasons))))
                 assigned = replace(
                     planned, reason=reason, choice="tuned" if measured else "default", provider=provider.name,
@@ -147,8 +147,8 @@ class Chain:
                 )  # fmt: skip
                 return with_function(assigned), provider.key_of(recipe)
             reasons.append(offer)
-        error = self.unsupported(variant, reasons)
-        if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
+        error = self.unsupported(problem, reasons)
+        if isinstance(problem, GemmProblem) and problem.c.dtype == "bfloat16":
             text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
             raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
         raise error
@@ -162,14 +162,14 @@ class Chain:
         return "\n".join(parts)
 
 
-def variant_text(variant: Variant, failure: WarpTilesError, instead: str) -> str:
-    """The text if a variant could not be built: with the first error of the log, or the missing toolchain alone."""
+def problem_text(problem: Problem, failure: WarpTilesError, instead: str) -> str:
+    """The text if a function could not be built: with the first error of the log, or the missing toolchain alone."""
     if isinstance(failure, ToolchainError):
         return f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
     cause = failure.message
     if failure.log:
         cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
-    text = f"{variant.describe()}: {cause}; using {instead}."
+    text = f"{problem.describe()}: {cause}; using {instead}."
     if isinstance(failure, BuildError) and failure.remedy:
         text += f" To see it alone: {failure.remedy.splitlines()[0]}"
     return text
@@ -182,7 +182,7 @@ def variant_text(variant: Variant, failure: WarpTilesError, instead: str) -> str
 class Linked:
     """What a module of warp_tiles is linked from, besides its source. Its suffix is ``a`` if loops need ``sm_90a``."""
 
-    functions: tuple[Variant, ...]
+    functions: tuple[Problem, ...]
     suffix: str
     register_limit: int | None
 
@@ -197,20 +197,20 @@ class Linked:
             raise ValueError(f"register_limit is {limit!r}")
         if data["suffix"] not in ("", "a"):
             raise ValueError(f"suffix is {data['suffix']!r}")
-        return cls(tuple(map(variant_from_fields, data["functions"])), data["suffix"], limit)
+        return cls(tuple(map(problem_from_fields, data["functions"])), data["suffix"], limit)
 
 
-def with_function(planned: PlannedVariant) -> PlannedVariant:
-    """A needed variant with the device function of its provider. Only functions of ``own`` have a configuration."""
-    variant, config, symbol = planned.variant, planned.tile_config, planned.symbol
-    if variant is None or planned.provider == "scalar":
+def with_function(planned: PlannedFunction) -> PlannedFunction:
+    """A needed function with the device function of its provider. Only functions of ``own`` have a configuration."""
+    problem, config, symbol = planned.problem, planned.tile_config, planned.symbol
+    if problem is None or planned.provider == "scalar":
         return replace(planned, device_function=None)
-    unit = unit_of(variant, config) if planned.in_source else ""
+    unit = unit_of(problem, config) if planned.in_source else ""
     accumulators: LoopAccumulators | Rejected
-    if isinstance(variant, SolverVariant):
+    if isinstance(problem, SolverProblem):
         accumulators = Rejected("solver_function")
     elif isinstance(config, TileConfig):
-        accumulators = register_accumulators(variant, symbol, config)
+        accumulators = register_accumulators(problem, symbol, config)
     else:
         accumulators = Rejected("foreign_function", (planned.provider,))
     return replace(planned, device_function=DeviceFunction(symbol, accumulators, unit))
@@ -218,12 +218,12 @@ def with_function(planned: PlannedVariant) -> PlannedVariant:
 
 def choose_built(plan: ModulePlan, artifacts: Iterable[Artifact]) -> Choose:
     """Chooses what was built for a plan. A function that was not built takes the scalar path."""
-    built = {artifact.variant: artifact for artifact in artifacts}
-    planned_as = {(planned.variant, planned.role, planned.no_gradient): planned for planned in plan.variants}
+    built = {artifact.problem: artifact for artifact in artifacts}
+    planned_as = {(planned.problem, planned.role, planned.no_gradient): planned for planned in plan.functions}
 
-    def choose(planned: PlannedVariant) -> PlannedVariant:
-        before = planned_as[planned.variant, planned.role, planned.no_gradient]
-        artifact = built.get(planned.variant) if planned.variant is not None else None
+    def choose(planned: PlannedFunction) -> PlannedFunction:
+        before = planned_as[planned.problem, planned.role, planned.no_gradient]
+        artifact = built.get(planned.problem) if planned.problem is not None else None
         if artifact is not None and is_as_planned(before, artifact):
             return before
         if artifact is None or not artifact.symbol:
@@ -237,7 +237,7 @@ def choose_built(plan: ModulePlan, artifacts: Iterable[Artifact]) -> Choose:
     return choose
 
 
-def is_as_planned(planned: PlannedVariant, artifact: Artifact) -> bool:
+def is_as_planned(planned: PlannedFunction, artifact: Artifact) -> bool:
     """True if a function is the planned one. A fallback can have the same name, and so the same source."""
     if planned.provider == "scalar" or not artifact.symbol:
         return planned.provider == "scalar" and not artifact.symbol

@@ -28,9 +28,9 @@ from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planner import GeneratedModule, plan_module
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedFunction
 from warp_tiles.settings import current
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.problem import Problem
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.packages import package_of
 from warp_tiles.util.files import write_output
@@ -51,7 +51,7 @@ class ModuleBuild:
         self.plan = plan
         self._engine = engine
         self._generated = generated
-        self._futures: Mapping[Variant, Future[Artifact]] = {}
+        self._futures: Mapping[Problem, Future[Artifact]] = {}
         self._started = now_s()
         self._phases = Phases()
         self._lookup: Start | None = None
@@ -68,7 +68,7 @@ class ModuleBuild:
     def start(
         self, lookup: Start | None = None, meta: Mapping[str, Any] | None = None, not_looked_up: str = ""
     ) -> None:
-        """Start the variants without waiting for them, unless the linked module itself may be cached.
+        """Start the functions without waiting for them, unless the linked module itself may be cached.
 
         Args:
             lookup: That of the module's start key, which found nothing; None if it has none.
@@ -90,16 +90,16 @@ class ModuleBuild:
         if self._futures:
             return
         if self._settings.rules.builds:
-            variants = [v.variant for v in self.plan.needed if v.variant is not None]
-            self._futures = self._engine.start(variants, self._settings, self.plan.linker_reason)
+            problems = [v.problem for v in self.plan.needed if v.problem is not None]
+            self._futures = self._engine.start(problems, self._settings, self.plan.linker_reason)
         else:
             self._futures = self._engine.start_cached(self.plan)
 
     def finish(self, call: BuildCall) -> ModuleRecord:
-        """Wait for the variants, then compile and link the module.
+        """Wait for the functions, then compile and link the module.
 
         Raises:
-            BuildError: A variant could not be built and may not fall back.
+            BuildError: A function could not be built and may not fall back.
             LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
         """
         module = self._with_suffix(call.module)
@@ -188,7 +188,7 @@ class ModuleBuild:
         own = self._settings.affecting_code(), self._settings.providers
         if reason_without_key(module, text) or own != (now.affecting_code(), now.providers):
             return None
-        functions = tuple(dict.fromkeys(v.variant for v in plan.needed if v.variant and v.provider != "scalar"))
+        functions = tuple(dict.fromkeys(v.problem for v in plan.needed if v.problem and v.provider != "scalar"))
         linked = Linked(functions, plan.arch_suffix, plan.register_limit)
         request = WarpCompileRequest.of(replace(module, suffix=""), text.encode("utf-8"))
         return StartModule.of(plan.name, plan.block_dim, request, self._meta, linked)
@@ -212,9 +212,9 @@ class ModuleBuild:
         with self._phases.measured(WRITE):
             write_output(output, cached.binary)
         artifacts = [
-            Artifact(v.variant, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
+            Artifact(v.problem, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
             for v in self.plan.needed
-            if v.variant is not None and v.provider != "scalar"
+            if v.problem is not None and v.provider != "scalar"
         ]
         return self._record(self.plan, artifacts, "", output, found=True)
 
@@ -274,8 +274,8 @@ class ModuleBuild:
     def _replanned(self, artifacts: Sequence[Artifact], module: ModuleSource, linker_reason: str = "") -> ModulePlan:
         """The plan of what was built: a new one, if something differs from the plan."""
         plan = self.plan
-        planned = {v.variant: v for v in plan.needed}
-        same = all(is_as_planned(planned[artifact.variant], artifact) for artifact in artifacts)
+        planned = {v.problem: v for v in plan.needed}
+        same = all(is_as_planned(planned[artifact.problem], artifact) for artifact in artifacts)
         without_wgmma = bool(plan.arch_suffix) and (bool(linker_reason) or module.output != "cubin")
         if same and not without_wgmma and (plan.linker_reason or not linker_reason):
             return plan
@@ -367,7 +367,7 @@ class ModuleBuild:
         if by_nvrtc and (problem := replace(self._context, linker_reason=reason).unlinkable_reason):
             if fixed := next((artifact for artifact in by_nvrtc if artifact.provider != "own"), None):
                 raise LinkError(
-                    f"module {self.plan.name} cannot be linked with {fixed.variant.describe()}, built by "
+                    f"module {self.plan.name} cannot be linked with {fixed.problem.describe()}, built by "
                     f"{fixed.provider}: {problem}",
                     remedy="install an NVRTC that is not newer than Warp's CUDA, or set the provider to 'libmathdx'",
                 )
@@ -379,10 +379,10 @@ class ModuleBuild:
 
     def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
         """Refuse a product that takes a missing or inaccurate scalar path, as it does if it lacks one function."""
-        unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.symbol}
-        requested = {artifact.variant for artifact in artifacts}
+        unbuilt = {artifact.problem: artifact for artifact in artifacts if not artifact.symbol}
+        requested = {artifact.problem for artifact in artifacts}
         for site in self._generated.session.sites:
-            adjoint = site.variants[Role.ADJOINT] if site.own_adjoint else None
+            adjoint = site.problems[Role.ADJOINT] if site.own_adjoint else None
             if adjoint is not None and adjoint in unbuilt:
                 raise BuildError(
                     f"in '{site.function}' {adjoint.describe()} could not be built, and Warp has no gradient of "
@@ -390,8 +390,8 @@ class ModuleBuild:
                     remedy="set solver_gradients to 'warp', or enable_backward=False",
                     log="\n".join(unbuilt[adjoint].warnings),
                 )
-            products = [variant for variant in site.variants.values() if isinstance(variant, GemmProblem)]
-            missing = next((variant for variant in products if variant in unbuilt), None)
+            products = [problem for problem in site.problems.values() if isinstance(problem, GemmProblem)]
+            missing = next((problem for problem in products if problem in unbuilt), None)
             if missing is None:
                 continue
             log = "\n".join(unbuilt[missing].warnings)
@@ -401,7 +401,7 @@ class ModuleBuild:
                     remedy="set enable_backward=False, or the module option enable_mathdx_solver=False",
                     log=log,
                 )
-            if any(variant in requested and variant.c.dtype == "bfloat16" for variant in products):
+            if any(problem in requested and problem.c.dtype == "bfloat16" for problem in products):
                 raise BuildError(
                     f"in '{site.function}' {missing.describe()} could not be built, and the scalar path of "
                     "tile_matmul would accumulate in bfloat16",
@@ -443,9 +443,9 @@ class KnownModuleBuild:
 # ---- a linked module, from its plan or from a start list
 
 
-def keys_of_functions(variants: Iterable[PlannedVariant]) -> dict[str, str]:
-    """The keys of the functions that needed variants call, by symbol; empty ones for those that have none."""
-    return {v.symbol: v.key for v in variants if v.provider != "scalar"}
+def keys_of_functions(problems: Iterable[PlannedFunction]) -> dict[str, str]:
+    """The keys of the functions that needed functions call, by symbol; empty ones for those that have none."""
+    return {v.symbol: v.key for v in problems if v.provider != "scalar"}
 
 
 def linked_key(

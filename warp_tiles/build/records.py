@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.plan.planning import ModulePlan, config_json
-from warp_tiles.solver.variant import Config, Variant
+from warp_tiles.solver.problem import Config, Problem
 
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled
@@ -89,7 +89,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Artifact:
-    """The result for one variant, from a build or from the cache.
+    """The result for one function, from a build or from the cache.
 
     Attributes:
         symbol: Its device function; empty on the scalar path.
@@ -103,7 +103,7 @@ class Artifact:
         in_source: True if the function stands in the module's source, so that nothing was built for it.
     """
 
-    variant: Variant
+    problem: Problem
     symbol: str
     payload: bytes
     provider: str
@@ -120,7 +120,7 @@ class Artifact:
 
     @property
     def is_linked(self) -> bool:
-        """True if the module is linked with a function that was built for the variant."""
+        """True if the module is linked with a function that was built for the function."""
         return bool(self.symbol) and not self.in_source
 
     def without_payload(self) -> Artifact:
@@ -131,7 +131,7 @@ class Artifact:
         """The artifact without the LTO-IR itself, as JSON values."""
         return {
             **{name: getattr(self, name) for name in ("symbol", "provider", "key", "hit", "shared", "in_source")},
-            "variant": self.variant.to_json(),
+            "problem": self.problem.to_json(),
             **config_json(self.tile_config),
             "lto_bytes": self.lto_bytes or len(self.payload),
             **_times(self),
@@ -172,7 +172,7 @@ class ModuleRecord:
         """True if a plan is that of this module, which was found without one."""
         mine = self.plan
         is_its = (mine.name, mine.arch, mine.block_dim) == (plan.name, plan.arch, plan.block_dim)
-        return is_its and self.found and self.linker == "warp_tiles" and not mine.variants
+        return is_its and self.found and self.linker == "warp_tiles" and not mine.functions
 
     def to_json(self) -> dict[str, Any]:
         """The record as ``warp-tiles run --report`` writes it."""
@@ -193,7 +193,7 @@ class ModuleRecord:
 
     def summary(self) -> str:
         data = self.to_json()
-        skipped = sum(not variant.needed for variant in self.plan.variants)
+        skipped = sum(not planned.needed for planned in self.plan.functions)
         built = data["lto_builds"]
         return (
             f"{self.plan.name} sm_{self.plan.arch}: {built} function{'s' * (built != 1)} built, "

@@ -101,7 +101,7 @@ class StartModule:
         return cls(**{**data, "switches": tuple(switches), "linked": linked})
 
     @property
-    def place(self) -> tuple[str, int, int, str]:
+    def identity(self) -> tuple[str, int, int, str]:
         """What a newer version of the module replaces."""
         return self.name, self.block_dim, self.arch, self.output
 
@@ -176,14 +176,14 @@ class StartList:
         ``loaded`` is true for a module of this list that the run has loaded from Warp's own folder.
         """
         before = self.modules if self.warp == warp else ()
-        known = {module.place: module for module in before}
-        new = {module.place: module for module in built}
-        modules = [new.pop(place, module) for place, module in known.items() if place in new or loaded(module)]
+        known = {module.identity: module for module in before}
+        new = {module.identity: module for module in built}
+        modules = [new.pop(identity, module) for identity, module in known.items() if identity in new or loaded(module)]
         modules += new.values()
         if not modules:
             return self
-        here = {module.place for module in modules}
-        others = [module for module in before if module.place not in here]
+        here = {module.identity for module in modules}
+        others = [module for module in before if module.identity not in here]
         kept = (*modules, *others[: max(len(modules), len(before) // 2)])
         return StartList(warp, kept[:_MOST_MODULES])
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch
-from warp_tiles.array_products.measured_solves import SOLVE, SOLVES, solve_place
+from warp_tiles.array_products.measured_solves import SOLVE, SOLVES, solve_task
 from warp_tiles.compile.find import dotted
 from warp_tiles.errors import RecordError, TuningError
 from warp_tiles.settings import SETTINGS, Settings, override
 from warp_tiles.solver.dense import SolveProblem
 from warp_tiles.tuning.corpus import PRODUCTS, Product
-from warp_tiles.tuning.in_place import Progress, TunedPlace, Tuner, places_of
-from warp_tiles.tuning.questions import FUNCTION, LOOP, Place
+from warp_tiles.tuning.in_kernels import Progress, TunedTask, Tuner, tasks_of
 from warp_tiles.tuning.record import decode_records
 from warp_tiles.tuning.store import RecordStore, read_export
+from warp_tiles.tuning.tasks import FUNCTION, LOOP, TuningTask
 from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import shown
 
@@ -50,22 +50,22 @@ _NVIDIA_SMI_S = 10.0
 _REMEDY = "give a file that `warp-tiles tune contribute` of this release wrote, and copy it unchanged"
 
 
-def contributed_places(engine: Engine, launch: NotedLaunch, gpu: Any) -> list[Place]:
-    """The questions of a product's launch on a GPU, with the answers that are measured."""
+def contributed_tasks(engine: Engine, launch: NotedLaunch, gpu: Any) -> list[TuningTask]:
+    """The questions of a product's launch on a GPU, with the configurations that are measured."""
     # a function of cuBLASDx takes seconds to build, which a contribution has no time for
-    places = places_of(engine, [launch], gpu)
+    tasks = tasks_of(engine, [launch], gpu)
     return [
-        replace(place, configs=tuple(config for config in place.configs if config.get("provider") != "cublasdx"))
-        for place in places
+        replace(task, configs=tuple(config for config in task.configs if config.get("provider") != "cublasdx"))
+        for task in tasks
     ]
 
 
-def listed_places(engine: Engine, listed: Listed, gpus: Sequence[Any]) -> list[Place]:
+def listed_tasks(engine: Engine, listed: Listed, gpus: Sequence[Any]) -> list[TuningTask]:
     """The questions of an entry of the list, which are measured on GPUs that are alike."""
     gpu = gpus[0]
     if isinstance(listed, SolveProblem):
-        return [solve_place(listed, gpu.arch, gpus)]
-    return contributed_places(engine, listed.launch(gpu, gpu.sm_count), gpu)
+        return [solve_task(listed, gpu.arch, gpus)]
+    return contributed_tasks(engine, listed.launch(gpu, gpu.sm_count), gpu)
 
 
 def possible(arch: int) -> list[Listed]:
@@ -82,8 +82,8 @@ def contribute(
     gpus: Sequence[Any],
     minutes: float = MINUTES,
     started: Callable[[int, int, Listed], object] = lambda number, total, listed: None,
-    progress: Progress = lambda place, record: None,
-) -> tuple[list[TunedPlace], int]:
+    progress: Progress = lambda task, record: None,
+) -> tuple[list[TunedTask], int]:
     """Measure the list on GPUs that are alike, and write the file after each entry. An existing file is continued.
 
     Stored and shipped records do not count, and settings that affect code have their defaults.
@@ -104,7 +104,7 @@ def contribute(
     end, gpu = time.monotonic() + 60.0 * minutes, gpus[0]
     engine = require_hooks("contribute()").engine
     defaults: Any = {name: getattr(Settings(), name) for name, item in SETTINGS.items() if item.affects == "code"}
-    tuned_places: dict[str, TunedPlace] = {}
+    tuned_tasks: dict[str, TunedTask] = {}
     with tempfile.TemporaryDirectory(prefix="warp_tiles_") as folder, override(policy="auto", **defaults) as now:
         tuner = replace(Tuner.of(engine, now, gpus), store=RecordStore(Path(folder)), changed=lambda: None)
         entries = possible(gpu.arch)
@@ -117,8 +117,8 @@ def contribute(
             if (left_s := end - time.monotonic()) <= 0:
                 break
             started(number, len(entries), listed)
-            tuned = tuner.tune_all(listed_places(engine, listed, gpus), left_s / left, progress)
-            tuned_places |= {item.place.digest: item for item in tuned}
+            tuned = tuner.tune_all(listed_tasks(engine, listed, gpus), left_s / left, progress)
+            tuned_tasks |= {item.task.digest: item for item in tuned}
             left -= 1
             facts |= _gpu_facts(gpu.uuid, facts)
             if records := tuner.store.united():
@@ -128,7 +128,7 @@ def contribute(
                 f"no kernel could be built and measured on {gpu.name} in its share of {minutes:g} minutes",
                 remedy="give more --minutes; what was built is kept, so the same command may suffice too",
             )
-    return list(tuned_places.values()), left
+    return list(tuned_tasks.values()), left
 
 
 def _continued(path: Path, tuner: Tuner) -> dict[str, Fact]:

@@ -151,12 +151,12 @@ def print_plan(module: Mapping[str, Any]) -> None:
     rows = [
         (
             function.title,
-            function.variant["dtypes"],
-            ", ".join(function.variant["kernels"]),
+            function.problem["dtypes"],
+            ", ".join(function.problem["kernels"]),
             function.state,
             function.provider,
             function.reason,
-            function.variant["key"][:12],
+            function.problem["key"][:12],
         )
         for function in planned
         if function.state != descriptions.SKIPPED
@@ -374,9 +374,9 @@ def require_same_installation(client: Any, store: ToolchainStore) -> None:
     from warp_tiles.build.executor import (
         ALL,
         SAME_PACKAGES,
-        Answer,
         Installation,
         Job,
+        Reply,
         differences,
         executor_error,
         run_job,
@@ -385,20 +385,20 @@ def require_same_installation(client: Any, store: ToolchainStore) -> None:
     expected = tuple((name, fact) for name, fact in Installation(store).facts(ALL) if fact.digest)
     job, refused = Job(None, expected, warp_toolkit=store.warp_toolkit), []
     try:
-        answers = client.run(run_job, job, on_error="return", wait=True)
+        replies = client.run(run_job, job, on_error="return", wait=True)
     except Exception as error:
         raise executor_error(error) from error
-    for worker, answer in answers.items():
-        if isinstance(answer, Answer) and answer.failure is None:
-            text = differences(expected, answer.found)
+    for worker, reply in replies.items():
+        if isinstance(reply, Reply) and reply.failure is None:
+            text = differences(expected, reply.found)
         else:
-            failure = answer.failure if isinstance(answer, Answer) else answer
+            failure = reply.failure if isinstance(reply, Reply) else reply
             text = (
-                f"{type(failure).__name__}: {_first_line(failure)}" if isinstance(failure, Exception) else repr(answer)
+                f"{type(failure).__name__}: {_first_line(failure)}" if isinstance(failure, Exception) else repr(reply)
             )
         if text:
             refused.append(f"{worker}: {text}")
     if refused:
         raise RefusedWorkerError(
-            f"{len(refused)} of {len(answers)} workers are refused:\n  " + "\n  ".join(refused), SAME_PACKAGES
+            f"{len(refused)} of {len(replies)} workers are refused:\n  " + "\n  ".join(refused), SAME_PACKAGES
         )

@@ -27,8 +27,8 @@ from warp_tiles.tuning.record import STATUSES, Config, Record, Timing, sharing_g
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
 
 if TYPE_CHECKING:
-    from warp_tiles.tuning.in_place import Progress, TunedPlace
-    from warp_tiles.tuning.questions import Place
+    from warp_tiles.tuning.in_kernels import Progress, TunedTask
+    from warp_tiles.tuning.tasks import TuningTask
 
 KEY_DIGITS = 12
 
@@ -146,9 +146,9 @@ def tune_script(
     *,
     budget_s: float = 0.0,
     devices: Sequence[str] = (),
-    progress: Progress = lambda place, record: None,
+    progress: Progress = lambda task, record: None,
     allow_incomplete: bool = True,
-) -> list[TunedPlace]:
+) -> list[TunedTask]:
     """Tune each loop and function of a script's kernels that has no complete record, on this machine's GPUs.
 
     The script runs as in ``warp-tiles plan``: its launches are recorded, not executed. Then its kernels are launched
@@ -160,14 +160,14 @@ def tune_script(
         budget_s: Seconds for all of them, 0 for no limit. Each has an equal share of the remaining time.
         devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
             Empty for Warp's default GPU and all others of its kind.
-        progress: Called with the record of a place after each batch.
+        progress: Called with the record of a task after each batch.
         allow_incomplete: False raises ScriptError if the script stops early.
 
     Raises:
         ScriptError: The script is missing, or has no kernels.
         ToolchainError: There is no GPU, no GPU with a given name, or no compiler, or the last GPU was lost.
     """
-    from warp_tiles.tuning.in_place import Tuner, places_of
+    from warp_tiles.tuning.in_kernels import Tuner, tasks_of
 
     script.require()
     enable()
@@ -175,7 +175,7 @@ def tune_script(
     tuner = Tuner.of(engine, now, gpus)
     discovery = discover(script)
     common.require_complete(script, discovery, allow_incomplete)
-    tuned = tuner.tune_all(places_of(engine, discovery.launches, gpus[0]), budget_s, progress)
+    tuned = tuner.tune_all(tasks_of(engine, discovery.launches, gpus[0]), budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()
         from warp_tiles._warp.modules import hash_all_again
@@ -184,42 +184,42 @@ def tune_script(
     return tuned
 
 
-def _print_tuned(script: Script, tuned: Sequence[TunedPlace], as_json: bool) -> None:
+def _print_tuned(script: Script, tuned: Sequence[TunedTask], as_json: bool) -> None:
     rows, table = [], []
     for item in tuned:
-        place, key, default, winner = item.place, item.record.key, item.record.default, item.winner
-        data: dict[str, Any] = {"subject": place.subject, "question": place.title, "kernel": item.kernel}
+        task, key, default, winner = item.task, item.record.key, item.record.default, item.winner
+        data: dict[str, Any] = {"subject": task.subject, "question": task.title, "kernel": item.kernel}
         data |= {"device": key.environment.device, "key": key.digest, "measured": item.measured}
         data |= {"error": item.error or None, "default": default and default.to_json()}
         rows.append({**data, "winner": winner and winner.to_json()})
         text = "the default" if winner and winner is default else _winner(winner)
         times = [microseconds(timing.median_us) if timing else "-" for timing in (default, winner)]
-        measured = f"{item.measured} of {len(place.configs)}"
-        table.append((item.kernel, place.subject, place.title, text, *times, measured, key.digest[:KEY_DIGITS]))
+        measured = f"{item.measured} of {len(task.configs)}"
+        table.append((item.kernel, task.subject, task.title, text, *times, measured, key.digest[:KEY_DIGITS]))
     if not as_json and not tuned:
         common.note(f"warp-tiles: {script} launches no kernel that can be tuned on a GPU")
     headings = ("kernel", "subject", "question", "winner", "default", "time", "measured now", "key")
-    common.print_rows(as_json, {"places": rows}, headings, table)
+    common.print_rows(as_json, {"tasks": rows}, headings, table)
     if not as_json:
         _print_unfinished(tuned)
 
 
-def _print_unfinished(tuned: Sequence[TunedPlace]) -> None:
+def _print_unfinished(tuned: Sequence[TunedTask]) -> None:
     for item in tuned:
         if item.error:
-            common.note(f"warp-tiles: {item.place.title} is unfinished: {item.error}")
+            common.note(f"warp-tiles: {item.task.title} is unfinished: {item.error}")
 
 
 def _winner(winner: Timing | None) -> str:
     return "none so far" if winner is None else label(winner.config)
 
 
-def _print_best(place: Place, record: Record) -> None:
+def _print_best(task: TuningTask, record: Record) -> None:
     """Print one line on standard error for each measured batch."""
     if is_enabled():
         winner = record.winner()
         time = "" if winner is None else f"{microseconds(winner.median_us)}, "
-        common.note(f"{place.title}: {len(record.timings)} candidates, best {time}{_winner(winner)}")
+        common.note(f"{task.title}: {len(record.timings)} candidates, best {time}{_winner(winner)}")
 
 
 @tune.command("list")
@@ -324,7 +324,9 @@ def contribute(file: Path, minutes: float, devices: tuple[str, ...], as_json: bo
     faster = sum(item.winner not in (None, item.record.default) for item in complete)
     unfinished = len(tuned) - len(complete)
     counts = {"complete": len(complete), "faster": faster, "unfinished": unfinished, "left": left}
-    text = f"{len(complete)} questions measured on {gpus[0].name}, {faster} with a faster answer than the default"
+    text = (
+        f"{len(complete)} questions measured on {gpus[0].name}, {faster} with a faster configuration than the default"
+    )
     common.print_result(as_json, {"file": str(file), **counts}, f"{text}; written to {file}")
     _print_unfinished(tuned)
     if unfinished or left:

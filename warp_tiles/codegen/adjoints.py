@@ -186,8 +186,8 @@ def plan_reverse(
     refuse(len(products) != 1, "several_products", len(products))
     (product,) = products
     _check_product(context, loop, body, product)
-    variant = target.variants[product.operation.site]
-    a, b = loaded_operands(context.function, product, variant, body)
+    problem = target.problems[product.operation.site]
+    a, b = loaded_operands(context.function, product, problem, body)
     refuse(a.name == b.name or len(body.loads) != 2, "other_loads")
     buffers, stage_bytes = stage_buffers(body.loads, constant=constant_arrays(context.function, loop))
     array_a, array_b = buffers[a.name].array, buffers[b.name].array
@@ -195,12 +195,12 @@ def plan_reverse(
         raise Refused(Rejected("arrays_change"))
     idle, _ = idle_tiles(context, loop, body, products, keeps_starts=True)
     memory, first = memory_of(context, idle, stage_bytes, copies=2)
-    answer = accepted(reverse_loop(variant, target.families, memory))
+    answer = accepted(reverse_loop(problem, target.families, memory))
     gradients = TileGradient(a, array_a, b, answer.of_a), TileGradient(b, array_b, a, answer.of_b)
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
     if answer.extra_bytes and not memory.at_end:
         first = None
-    return ReverseRing(answer, variant, product.operation, product.alpha, first, buffers, stage_bytes, gradients, views)
+    return ReverseRing(answer, problem, product.operation, product.alpha, first, buffers, stage_bytes, gradients, views)
 
 
 def _check_product(context: Context, loop: Loop, body: Body, product: Accumulation) -> None:

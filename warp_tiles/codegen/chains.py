@@ -71,9 +71,9 @@ def plan_chain(context: Context, loop: Loop, products: Sequence[Operation], targ
     if target.forbidden:
         accepted(target.forbidden)
     refuse(loop.kind != "range" or not loop.iterator, f"{'unrolled' if loop.kind == 'unrolled' else 'while'}_loop")
-    variants = [target.variants.get(product.site) for product in products]
-    refuse(None in variants, "no_function")
-    walk = _Walk(context, loop, {product: variant for product, variant in zip(products, variants) if variant})
+    problems = [target.problems.get(product.site) for product in products]
+    refuse(None in problems, "no_function")
+    walk = _Walk(context, loop, {product: problem for product, problem in zip(products, problems) if problem})
     for node in loop.nodes:
         refuse(not isinstance(node, Operation), "chain_with_branches")  # a `break` may protect the loads ahead
         assert isinstance(node, Operation)
@@ -100,7 +100,7 @@ class _Walk:
     """Follows the body of a loop.
 
     Attributes:
-        products: The products with their variants.
+        products: The products with their problems.
         loads: The loads by tile; views: their transposes.
         made: The tiles of the chain that the body makes; carried: those that live over the iterations.
         roots: The tile of the chain of which a tile is a view.
@@ -240,13 +240,13 @@ class _Walk:
         self.roots[result.name] = root
 
     def _product(self, operation: Operation) -> None:
-        variant = self.products[operation]
+        problem = self.products[operation]
         a, b, c = operation.matrices
         assert operation.product is not None
         is_plain = operation.alpha == 1 and (bool(operation.results) or operation.product.beta == 1)
         refuse(not is_plain, "has_factors")
-        refuse(variant.m != self.rows or variant.c.dtype != "float32", "chain_tile", c.shape, c.dtype)
-        refuse(variant.a.dtype not in _HALVES or variant.a.dtype != variant.b.dtype, "two_dtypes")
+        refuse(problem.m != self.rows or problem.c.dtype != "float32", "chain_tile", c.shape, c.dtype)
+        refuse(problem.a.dtype not in _HALVES or problem.a.dtype != problem.b.dtype, "two_dtypes")
         loaded = self.views.get(b.name, b)
         refuse(loaded.name not in self.loads, "operand_not_loaded_whole", operation.line)
         if a.name in self.made:
@@ -300,7 +300,7 @@ class _Walk:
         refuse(not has_groups and "mma" not in target.families, "no_tensor_core_grid", first.threads, first.size)
         instruction: LoopInstruction = "wgmma" if has_groups else "mma_m16n8k16"
         refuse(bool(left) or self.rows % (_ROWS * warps) != 0, "chain_rows", self.rows, warps, _ROWS)
-        refuse(len({variant.a.dtype for variant in self.products.values()}) > 1, "two_dtypes")
+        refuse(len({problem.a.dtype for problem in self.products.values()}) > 1, "two_dtypes")
         refuse(not self.fixed.keys().isdisjoint(self.carried), "no_chain")
         refuse(not any(product.matrices[0].name in self.made for product in self.products), "no_chain")
         inside = set(operations(self.loop.nodes))

@@ -169,11 +169,11 @@ class _Emitter:
         return f"wt_module::spread_column<{self._count(tile)}>({self._name(root)})"
 
     def _product(self, operation: Operation) -> str:
-        chain, variant = self._chain, self._chain.products[operation]
+        chain, problem = self._chain, self._chain.products[operation]
         a, b, c = operation.matrices
         loaded = chain.transposed.get(b.name, b)
-        is_k_major = str(variant.b.arrangement == "col_major").lower()
-        template = f"{DTYPES[variant.a.dtype].kernel_type}, {chain.rows}, {variant.n}, {variant.k}, {is_k_major}"
+        is_k_major = str(problem.b.arrangement == "col_major").lower()
+        template = f"{DTYPES[problem.a.dtype].kernel_type}, {chain.rows}, {problem.n}, {problem.k}, {is_k_major}"
         clear = f"wt_module::clear({self._name(c)}.at); " if operation.results else ""
         operands = f"{self._name(c)}, {self._name(a)}, {self._name(loaded)}.current"
         function = "multiply_chain_by_warpgroups" if chain.instruction == "wgmma" else "multiply_chain"

@@ -218,11 +218,11 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
         product = staged.accumulation
         a, b = (ring.buffer_of(tile).transposed for tile in (product.a, product.b))
         flags = {"in_loop": True, "a_transposed": a, "b_transposed": b}
-        yield _product_type(staged_name(product), staged.variant, staged.plan, {}, flags)
+        yield _product_type(staged_name(product), staged.problem, staged.plan, {}, flags)
 
 
 def _product_type(
-    name: str, variant: GemmProblem, answer: MmaPlan, sizes: Mapping[str, int], flags: Mapping[str, bool]
+    name: str, problem: GemmProblem, answer: MmaPlan, sizes: Mapping[str, int], flags: Mapping[str, bool]
 ) -> str:
     """C++ of the type of a product of tiles in stage buffers.
 
@@ -231,17 +231,17 @@ def _product_type(
     template = {"wgmma": "WarpgroupProduct", "fma": "FmaProduct"}.get(answer.instruction, "WarpProduct")
     if answer.through_registers:
         template = "WarpgroupRegisterProduct"
-    grid = {"m": variant.m, "n": variant.n, "k": variant.k, "warps_m": answer.warps_m, "warps_n": answer.warps_n}
+    grid = {"m": problem.m, "n": problem.n, "k": problem.k, "warps_m": answer.warps_m, "warps_n": answer.warps_n}
     if answer.lanes_m:
         grid |= {"lanes_m": answer.lanes_m, "lanes_n": LANES // answer.lanes_m}
-    majors = {"a_k_major": variant.a.arrangement == "row_major", "b_k_major": variant.b.arrangement == "col_major"}
+    majors = {"a_k_major": problem.a.arrangement == "row_major", "b_k_major": problem.b.arrangement == "col_major"}
     if template == "WarpgroupProduct":
         majors["swapped"] = answer.swapped
     integers = ", ".join(f"{key} = {value}" for key, value in {**grid, **sizes}.items())
     booleans = ", ".join(f"{key} = {str(value).lower()}" for key, value in {**majors, **flags}.items())
     return (
         f"struct {name}_problem {{\n"
-        f"    using T = {DTYPES[variant.a.dtype].kernel_type};\n"
+        f"    using T = {DTYPES[problem.a.dtype].kernel_type};\n"
         f"    static constexpr int {integers};\n"
         f"    static constexpr bool {booleans};\n"
         f"}};\nusing {name} = wt_module::Product<wt_module::{template}<{name}_problem>>;"
@@ -423,7 +423,7 @@ def reversed_types(decision: LoopDecision) -> Iterator[str]:
             name, product = _gradient_name(ring, gradient), gradient.product
             flags = {"gradient_is_a": product.gradient_is_a}
             flags |= {"in_loop": False, "a_transposed": False, "b_transposed": False}
-            yield _product_type(name, product.variant, product.answer, {"threads": product.variant.threads}, flags)
+            yield _product_type(name, product.problem, product.answer, {"threads": product.problem.threads}, flags)
 
 
 def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
@@ -444,14 +444,14 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     kind = f"wt_module::ReverseLoop<{dtype}, {forward.m}, {forward.n}, {ring.stage_bytes}>"
     gradient_of_c = f"{ring.product.matrices[2].name}.grad.ptr"
     begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {gradient_of_c}, {ring.alpha}"))
-    places = {gradient.tile.name: f"wt_places_{loop}_{gradient.tile.name}" for gradient in ring.gradients}
+    positions = {gradient.tile.name: f"wt_places_{loop}_{gradient.tile.name}" for gradient in ring.gradients}
     last = max(buffer.load.own_hook for buffer in ring.buffers.values())
     for gradient in ring.gradients:
         tile = gradient.tile.name
         number = ring.buffers[tile].load.own_hook
         loader, loaders = f"wt_reverse_loader_{loop}_{tile}", f"wt_module::BufferLoader<decltype({tile})>"
-        begin(f"{_begun(loaders, loader, gradient.array.name)} wt_module::Places {places[tile]};")
-        target = f"{loader}, {_address(ring, f'{name}.to', tile)}, {places[tile]}"
+        begin(f"{_begun(loaders, loader, gradient.array.name)} wt_module::Places {positions[tile]};")
+        target = f"{loader}, {_address(ring, f'{name}.to', tile)}, {positions[tile]}"
         commit = _COMMIT if number == last else ""
         macros.replace(Hook.REPLAY, number, f"wt_module::LoadPlaced<{loaders}> {{{target}}} << {STATEMENT}{commit}")
         macros.replace(Hook.ADJOINT, number, "")
@@ -459,8 +459,8 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     for view in ring.views:  # Warp's adjoint reads and writes the tiles
         macros.replace(Hook.ADJOINT, view.own_hook, "")
     macros.replace(Hook.REPLAY, ring.product.own_hook, "")
-    products = " ".join(_gradients(ring, name, places))
-    moved = " ".join(f"{place}.next();" for place in places.values())
+    products = " ".join(_gradients(ring, name, positions))
+    moved = " ".join(f"{position}.next();" for position in positions.values())
     turn = f"{multiply}:; if ({name}.pending) {{ {name}.wait(); {products} }} if (!{name}.more) goto {done};"
     macros.replace(Hook.ADJOINT, ring.product.own_hook, f"{turn} {name}.next(); {moved}")
     end(f"{name}.more = false; goto {multiply}; {done}:;")
@@ -468,7 +468,7 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
         end(_released(extra))
 
 
-def _gradients(ring: ReverseRing, name: str, places: dict[str, str]) -> Iterator[str]:
+def _gradients(ring: ReverseRing, name: str, positions: dict[str, str]) -> Iterator[str]:
     """Yields the statements that compute the gradients of an iteration and add them to the arrays' gradients."""
     kinds = {gradient.tile.name: _gradient_name(ring, gradient) for gradient in ring.gradients}
     for gradient, (tile, kind) in zip(ring.gradients, kinds.items()):
@@ -483,7 +483,7 @@ def _gradients(ring: ReverseRing, name: str, places: dict[str, str]) -> Iterator
     yield SYNC
     for gradient in ring.gradients:
         tile, array = gradient.tile.name, gradient.array
-        arguments = f"{_address(ring, f'{name}.from', tile)}, {array.name}, {array.adjoint}, {places[tile]}"
+        arguments = f"{_address(ring, f'{name}.from', tile)}, {array.name}, {array.adjoint}, {positions[tile]}"
         yield f"wt_module::add_to_gradient<decltype({tile})>({arguments});"
     yield SYNC  # the next iteration loads into the stage
 

@@ -132,7 +132,7 @@ class _Decider:
                 else:
                     loads, buffers, arrival = ahead
             # without a function, the reason against accumulators in registers already is the reason
-            has_functions = all(product.site in target.variants for product in products)
+            has_functions = all(product.site in target.problems for product in products)
             if loop.kind != "unrolled" and staged and (loads or (has_functions and staged not in reasons)):
                 reasons.append(staged.after(f"{'not more' if loads else 'no'} stages: "))
         if isinstance(chain, Rejected) and not (accumulations or loads):
@@ -169,8 +169,8 @@ class _Decider:
             return None
         of_functions = {accumulation.array: accumulation.accumulators for accumulation in accumulations}.values()
         words = sum(held.count * (2 if held.ctype == _DOUBLE else 1) for held in of_functions)
-        variant = self.target.variants[accumulations[0].operation.site]
-        held, most = decision.accumulators if ring else words, thread_registers(variant.arch, variant.threads)
+        problem = self.target.problems[accumulations[0].operation.site]
+        held, most = decision.accumulators if ring else words, thread_registers(problem.arch, problem.threads)
         return Rejected("full_registers", (held, most)) if 2 * held > most else None
 
     def _staged(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> Ring | Rejected | None:
@@ -179,10 +179,10 @@ class _Decider:
             return target.rejection
 
         def accumulators_of(site: int) -> LoopAccumulators | Rejected:
-            variant = target.variants.get(site)
-            if variant is None:
+            problem = target.problems.get(site)
+            if problem is None:
                 return Rejected("no_function")
-            return LoopAccumulators(f"staged_{variant.symbol}", "float", 0)
+            return LoopAccumulators(f"staged_{problem.symbol}", "float", 0)
 
         accumulations, rejections = self._accumulations(loop, around, products, accumulators_of, {})
         if rejections:
@@ -231,8 +231,8 @@ class _Decider:
         if loop.kind == "unrolled":
             check_unrolled(body, accumulations)
             return body.loads, (), None
-        variants = [self.target.variants[product.operation.site] for product in accumulations]
-        return body.loads, accepted(double_buffers(self.context, body, accumulations, variants)), body.arrival
+        problems = [self.target.problems[product.operation.site] for product in accumulations]
+        return body.loads, accepted(double_buffers(self.context, body, accumulations, problems)), body.arrival
 
     def _reverse(self, loop: Loop, decision: LoopDecision) -> ReverseRing | Rejected | None:
         """The stages of a loop's reverse pass, or the reason why it has none; None without an adjoint."""
@@ -424,7 +424,7 @@ def are_disjoint(function: FunctionTrace, at: Operation, tile: Tile, other: Tile
     ``wp.tile_view`` are affine expressions, and the bounds of the loops around say which values they have.
     """
     scope = _Scope(function, at)
-    first, second = scope.place(tile), scope.place(other)
+    first, second = scope.position(tile), scope.position(other)
     if first is None or second is None or first[0] != second[0]:
         return False
     for a, b, size_a, size_b in zip(first[1], second[1], tile.shape, other.shape):
@@ -457,7 +457,7 @@ class _Scope:
             if loop in around and loop.kind == "range" and not changed and (bounds := self._range(loop.nodes[0])):
                 self._ranges[loop.variable] = bounds
 
-    def place(self, tile: Tile) -> tuple[str, tuple[Affine, ...]] | None:
+    def position(self, tile: Tile) -> tuple[str, tuple[Affine, ...]] | None:
         """The tile whose memory a view lies in, and the view's offsets; None if they are unknown."""
         is_fixed = not any(tile.name in assignment.assigned for assignment in self._assignments)
         if tile.owner or (tile.parameter and tile.dense and is_fixed):
@@ -466,7 +466,7 @@ class _Scope:
         if view is None or view.name != VIEW or not is_fixed:
             return None
         source, *numbers = view.operands
-        outer = self.place(source) if isinstance(source, Tile) else None
+        outer = self.position(source) if isinstance(source, Tile) else None
         offsets = [self._affine(value) for number in numbers for value in self._elements(number)]
         rank = len(tile.shape)
         known = [offset for offset in offsets if offset is not None]

@@ -15,7 +15,7 @@ from warp_tiles.gemm.main_loop import GradientProduct, ReverseLoop
 from warp_tiles.gemm.pipeline import LoopInstruction, MmaPlan, PipelineConfig
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.problem import Problem
 
 # ---- products
 
@@ -146,7 +146,7 @@ class StagedProduct:
     """
 
     accumulation: Accumulation
-    variant: GemmProblem
+    problem: GemmProblem
     plan: MmaPlan
     has_start: bool
 
@@ -489,13 +489,13 @@ class FunctionCall:
 
     Attributes:
         symbol: The device function; empty for Warp's scalar path.
-        variant: The variant that it computes; None if nothing calls it by this placeholder.
+        problem: The problem that it computes; None if nothing calls it by this placeholder.
         waits: True if all threads of the block wait before it.
     """
 
     placeholder: str
     symbol: str = ""
-    variant: Variant | None = None
+    problem: Problem | None = None
     waits: bool = False
 
 

@@ -209,11 +209,11 @@ def check_unrolled(body: Body, products: Sequence[Accumulation]) -> None:
 
 @rejectable
 def double_buffers(
-    context: Context, body: Body, products: Sequence[Accumulation], variants: Sequence[GemmProblem]
+    context: Context, body: Body, products: Sequence[Accumulation], problems: Sequence[GemmProblem]
 ) -> tuple[Buffer, ...]:
     """Places a second buffer for each loaded operand: in a C that holds zeros before its loop, else in extra memory.
 
-    The reason if the loop has none in extra memory. ``variants`` are its forward products.
+    The reason if the loop has none in extra memory. ``functions`` are its forward products.
     """
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
     homes = {loop.hook: loop for loop, _ in loops(context.function.nodes)}
@@ -223,25 +223,25 @@ def double_buffers(
         if c.dense and c.name not in free and idle:
             free[c.name] = 0, c
     extra = 0
-    places: dict[str, tuple[Tile | None, int]] = {}
+    positions: dict[str, tuple[Tile | None, int]] = {}
     operands = {name for product in products for tile in (product.a, product.b) for name in tile.memory}
     loaded = [(tile, load) for load in body.loads for tile in load.tiles if tile.name in operands]
     for tile, _ in sorted(loaded, key=lambda pair: -pair[0].size_bytes):
         name = next((name for name, (used, c) in free.items() if used + tile.size_bytes <= c.size_bytes), None)
         if name is None:
-            places[tile.name] = None, extra
+            positions[tile.name] = None, extra
             extra += aligned(tile.size_bytes)
         else:
             used, c = free[name]
-            places[tile.name] = c, used
+            positions[tile.name] = c, used
             free[name] = used + aligned(tile.size_bytes), c
     memory, _ = memory_of(context, {}, 0)
     if extra:
         # Warp reserves as much as the larger of extra memory and a callee's tiles
         for call in operations(body.block):
             refuse(context.module.has_frame(call.callee), "call_beside_buffers", call.name)
-        accepted(reason_for_no_buffers(variants, memory, extra))
-    return tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
+        accepted(reason_for_no_buffers(problems, memory, extra))
+    return tuple(Buffer(tile, load, *positions[tile.name]) for tile, load in loaded)
 
 
 # ---- tiles that hold zeros

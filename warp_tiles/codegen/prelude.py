@@ -33,7 +33,7 @@ from warp_tiles.codegen.operations import Tile
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import flatten
 from warp_tiles.gemm.problem import DTYPES, GemmProblem
-from warp_tiles.solver.variant import SolverVariant
+from warp_tiles.solver.problem import SolverProblem
 
 SCALAR_FUNCTION = "0"  # Warp's templates take the scalar path if they get an int in place of a function
 PLACEHOLDER = "/* warp_tiles prelude */"
@@ -56,16 +56,16 @@ def finished_source(source: str, code: ModuleCode) -> str:
     solvers: dict[str, str] = {}
     names: dict[str, str] = {}
     for call in code.calls:
-        name, variant = call.symbol or SCALAR_FUNCTION, call.variant
-        if isinstance(variant, SolverVariant):
-            declarations[name] = f"void {name}({', '.join('void*' for _ in variant.parameters)});"
-            solvers[name] = solver_struct(variant, name)
+        name, problem = call.symbol or SCALAR_FUNCTION, call.problem
+        if isinstance(problem, SolverProblem):
+            declarations[name] = f"void {name}({', '.join('void*' for _ in problem.parameters)});"
+            solvers[name] = solver_struct(problem, name)
             name = f"wt::Solver<{name}_call>{{}}"
-        elif variant is not None:
-            declarations[name] = declaration(variant, name)
+        elif problem is not None:
+            declarations[name] = declaration(problem, name)
             if call.waits:
                 placed = wrappers if name in code.units else declarations
-                placed[f"{name}_waiting"] = waiting_function(variant, name)
+                placed[f"{name}_waiting"] = waiting_function(problem, name)
                 name = f"{name}_waiting"
         names[call.placeholder] = name
     for product, accumulators in code.summed:
@@ -221,34 +221,34 @@ def _adjoints(tiles: Sequence[Tile]) -> list[str]:
 # ---- declarations of device functions
 
 
-def pointers(variant: GemmProblem) -> tuple[str, ...]:
-    """Returns the C++ types of the parameters of a variant's device function: alpha, A, B, beta and C."""
-    a, b, c = (f"{DTYPES[operand.dtype].warp_type}*" for operand in (variant.a, variant.b, variant.c))
+def pointers(problem: GemmProblem) -> tuple[str, ...]:
+    """Returns the C++ types of the parameters of a problem's device function: alpha, A, B, beta and C."""
+    a, b, c = (f"{DTYPES[operand.dtype].warp_type}*" for operand in (problem.a, problem.b, problem.c))
     return c, a, b, c, c
 
 
-def solver_struct(variant: SolverVariant, symbol: str) -> str:
+def solver_struct(problem: SolverProblem, symbol: str) -> str:
     """C++ of a type that stands for a solver function, as ``kernels/module/solvers.cuh`` uses it."""
-    parameters = ", ".join(f"void* {name}" for name in variant.parameters)
+    parameters = ", ".join(f"void* {name}" for name in problem.parameters)
     return (
         f"struct {symbol}_call {{\n"
-        f"    static constexpr int scratch = {variant.scratch_elements};\n"
-        f"    static CUDA_CALLABLE void run({parameters}) {{ {symbol}({', '.join(variant.parameters)}); }}\n"
+        f"    static constexpr int scratch = {problem.scratch_elements};\n"
+        f"    static CUDA_CALLABLE void run({parameters}) {{ {symbol}({', '.join(problem.parameters)}); }}\n"
         "};"
     )
 
 
-def declaration(variant: GemmProblem, symbol: str) -> str:
-    return f"void {symbol}({', '.join(pointers(variant))});"
+def declaration(problem: GemmProblem, symbol: str) -> str:
+    return f"void {symbol}({', '.join(pointers(problem))});"
 
 
-def loop_declarations(variant: GemmProblem, accumulators: LoopAccumulators) -> str:
-    a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
+def loop_declarations(problem: GemmProblem, accumulators: LoopAccumulators) -> str:
+    a, b, c = (DTYPES[operand.dtype].warp_type for operand in (problem.a, problem.b, problem.c))
     add = f"void {accumulators.symbol}_add({accumulators.ctype}*, {a}*, {b}*, bool);"
     return f"{add}\nvoid {accumulators.symbol}_finish({accumulators.ctype}*, {c}*, bool);"
 
 
-def waiting_function(variant: GemmProblem, symbol: str) -> str:
+def waiting_function(problem: GemmProblem, symbol: str) -> str:
     names = ("alpha", "a", "b", "beta", "c")
-    parameters = ", ".join(f"{kind} {name}" for kind, name in zip(pointers(variant), names))
+    parameters = ", ".join(f"{kind} {name}" for kind, name in zip(pointers(problem), names))
     return f"static void {symbol}_waiting({parameters}) {{ WP_TILE_SYNC(); {symbol}({', '.join(names)}); }}"

@@ -13,7 +13,7 @@ from typing import Any
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import Settings, current
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class Site:
     Attributes:
         index: Number of the site within its module.
         function: Key of the kernel or ``@wp.func`` that contains it.
-        variants: The variants by role; empty if no function of this project serves the site.
+        problems: The problems by role; empty if no function of this project serves the site.
         scalar_reason: The reason for the scalar path, or for another provider; None if there is none.
         bfloat16_operands: True if A or B is bfloat16. The scalar path has no adjoints for it.
         roles: The functions that the call can name.
-        provider: Name of the provider of a site without variants; empty stands for ``scalar``.
+        provider: Name of the provider of a site without problems; empty stands for ``scalar``.
         no_gradient: The reason why a solver has no gradient; None if it has one.
     """
 
     index: int
     call: str
     function: str
-    variants: Mapping[Role, Variant]
+    problems: Mapping[Role, Problem]
     scalar_reason: Rejected | None = None
     bfloat16_operands: bool = False
     roles: tuple[Role, ...] = PRODUCT_ROLES
@@ -49,7 +49,7 @@ class Site:
     @property
     def is_tf32(self) -> bool:
         """True for a product that rounds float32 to tf32."""
-        forward = self.variants.get(Role.FORWARD)
+        forward = self.problems.get(Role.FORWARD)
         return isinstance(forward, GemmProblem) and forward.precision == "tf32"
 
     def placeholder(self, role: Role) -> str:
@@ -83,12 +83,12 @@ class Session:
     sites: list[Site] = field(default_factory=list)
     settings: Settings = field(default_factory=current)
 
-    def add(self, call: str, function: str, variants: Mapping[Role, Variant], **facts: Any) -> Site:
+    def add(self, call: str, function: str, problems: Mapping[Role, Problem], **facts: Any) -> Site:
         """Record a site with the fields of :class:`Site`, and return it with its placeholders."""
-        self.sites.append(Site(len(self.sites), call, function, dict(variants), **facts))
+        self.sites.append(Site(len(self.sites), call, function, dict(problems), **facts))
         return self.sites[-1]
 
     def on_scalar_path(self, reasons: Mapping[int, Rejected]) -> Session:
         """The same with some sites on the scalar path, for the reasons by their numbers."""
-        taken = {index: replace(self.sites[index], variants={}, scalar_reason=why) for index, why in reasons.items()}
+        taken = {index: replace(self.sites[index], problems={}, scalar_reason=why) for index, why in reasons.items()}
         return replace(self, sites=[taken.get(site.index, site) for site in self.sites])

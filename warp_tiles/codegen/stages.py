@@ -14,7 +14,7 @@ from warp_tiles.codegen.module_code import Accumulation, Ring, StageBuffer, Stag
 from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros, memory_of
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to
-from warp_tiles.gemm.main_loop import PipelineRecords, loop_question, transpositions
+from warp_tiles.gemm.main_loop import PipelineRecords, loop_problem, transpositions
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
@@ -35,7 +35,7 @@ class LoopTarget:
         records: Measured pipelines; None leaves all choices to the heuristics.
     """
 
-    variants: Mapping[int, GemmProblem] = field(default_factory=dict)
+    problems: Mapping[int, GemmProblem] = field(default_factory=dict)
     families: Collection[InstructionFamily] = ()
     rejection: Rejected | None = None
     choice: PipelineOverrides = AUTO
@@ -52,16 +52,16 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
     check_order(body, products)
     asked: list[tuple[GemmProblem, tuple[str, str]]] = []
     for product in products:
-        variant = target.variants[product.operation.site]
+        problem = target.problems[product.operation.site]
         refuse(product.home != loop.hook, "accumulators_over_outer_loop")
-        a, b = loaded_operands(context.function, product, variant, body)
-        asked.append((variant, (a.name, b.name)))
+        a, b = loaded_operands(context.function, product, problem, body)
+        asked.append((problem, (a.name, b.name)))
     _, stage_bytes = stage_buffers(body.loads)
     overlapping = _overlapping(context, products) | _scaled(context, loop, products)
     idle, starts = idle_tiles(context, loop, body, products, keeps_starts=bool(overlapping), overlapping=overlapping)
     memory, first = memory_of(context, idle, stage_bytes)
     arrays = list(dict.fromkeys(product.array for product in products))
-    question = loop_question(
+    question = loop_problem(
         asked,
         tuple(target.families),
         memory,
@@ -121,13 +121,13 @@ def check_order(body: Body, products: Sequence[Accumulation]) -> None:
 
 
 def loaded_operands(
-    function: FunctionTrace, product: Accumulation, variant: GemmProblem, body: Body
+    function: FunctionTrace, product: Accumulation, problem: GemmProblem, body: Body
 ) -> tuple[Tile, Tile]:
     """Returns the loaded tiles that A and B are, or are the transposes of. Others are refused."""
     roots = []
     for tile, operand, shape in (
-        (product.a, variant.a, (variant.m, variant.k)),
-        (product.b, variant.b, (variant.k, variant.n)),
+        (product.a, problem.a, (problem.m, problem.k)),
+        (product.b, problem.b, (problem.k, problem.n)),
     ):
         stored = shape if operand.arrangement == "row_major" else shape[::-1]
         root = _whole_root(function, tile, body.tiles)

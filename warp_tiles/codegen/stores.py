@@ -169,7 +169,7 @@ def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> A
     refuse(first.addition is not None, "added_to_another_tile")
     refuse(ring.adds_starts, "added_to_start")
     refuse(not c.owner, "c_of_caller")
-    refuse(not _are_neighbours(ring.products[0].variant, plan), "no_neighbours")
+    refuse(not _are_neighbours(ring.products[0].problem, plan), "no_neighbours")
     computed = _store_after(function, loop, c)
     accumulator_store = AccumulatorStore(computed, first)
     expected = {*(product.operation for product in products), *computed.statements, computed.store}
@@ -217,16 +217,16 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore:
     return store
 
 
-def _are_neighbours(variant: GemmProblem, answer: MmaPlan) -> bool:
+def _are_neighbours(problem: GemmProblem, answer: MmaPlan) -> bool:
     """True if a thread holds neighbouring accumulators of a row, as the products in ``kernels/module`` arrange them."""
     if answer.instruction == "fma":
-        return variant.b.arrangement == "row_major"  # else each vector of B belongs to one column
-    if answer.instruction == "wgmma" or DTYPE_BYTES[variant.a.dtype] == 2:
+        return problem.b.arrangement == "row_major"  # else each vector of B belongs to one column
+    if answer.instruction == "wgmma" or DTYPE_BYTES[problem.a.dtype] == 2:
         return True
-    rows_of_b = variant.b.arrangement == "row_major"
-    if variant.a.arrangement != "row_major":
+    rows_of_b = problem.b.arrangement == "row_major"
+    if problem.a.arrangement != "row_major":
         return False
-    return rows_of_b or variant.a.dtype == "float32"  # computed as the transpose of C, or by ldmatrix
+    return rows_of_b or problem.a.dtype == "float32"  # computed as the transpose of C, or by ldmatrix
 
 
 # ---- adjoints

@@ -14,7 +14,7 @@ from typing import Literal
 
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import ELEMENTWISE, UNKNOWN_MEMORY, UNREAD_ASSIGN, Effect, Operation, Tile, Value
-from warp_tiles.solver.variant import SOLVERS
+from warp_tiles.solver.problem import SOLVERS
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,7 +58,7 @@ class LinkRequest:
     """One module to link from LTO-IR.
 
     Attributes:
-        inputs: LTO-IR of the module and of its GEMM variants.
+        inputs: LTO-IR of the module and of its GEMM functions.
         arch: Real or virtual architecture, e.g. ``sm_90``.
         max_registers: Largest number of registers per thread, or None for the hardware's limit.
     """

@@ -142,7 +142,7 @@ class _Process:
         assert process.stdout is not None
         try:
             worker.send(process.stdin, (request, most_bytes))  # type: ignore[arg-type]
-            succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
+            succeeded, reply = worker.receive(process.stdout)  # type: ignore[arg-type]
         except (EOFError, OSError, MemoryError, pickle.UnpicklingError) as error:
             self._end_process()
             raise WorkerError(
@@ -154,9 +154,9 @@ class _Process:
             self._requests = 0
             self._end_process()
         if succeeded:
-            result: Compiled = answer
+            result: Compiled = reply
             return result
-        failure: WarpTilesError = answer
+        failure: WarpTilesError = reply
         raise failure
 
     def _end_process(self, *, kill: bool = False) -> None:

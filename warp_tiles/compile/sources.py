@@ -48,24 +48,24 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
         path, prefix = pending.pop()
         for quote, raw in _includes(pattern, Path(path).read_bytes()):
             name = raw.decode("utf-8", "replace")
-            place, label = os.path.join(os.path.dirname(path), name), os.path.join(prefix, name)
-            if quote != b'"' or not os.path.isfile(place):
+            path, label = os.path.join(os.path.dirname(path), name), os.path.join(prefix, name)
+            if quote != b'"' or not os.path.isfile(path):
                 if name not in searched:
-                    places = (os.path.join(folder, name) for folder in folders)
-                    searched[name] = next(filter(os.path.isfile, places), None)
+                    paths = (os.path.join(folder, name) for folder in folders)
+                    searched[name] = next(filter(os.path.isfile, paths), None)
                 label = name
-                if (place_of_name := searched[name]) is None:
+                if (path_of_name := searched[name]) is None:
                     continue
-                place = place_of_name
-            place, label = os.path.normpath(place), os.path.normpath(label)
-            if place in seen:
+                path = path_of_name
+            path, label = os.path.normpath(path), os.path.normpath(label)
+            if path in seen:
                 continue
-            seen.add(place)
+            seen.add(path)
             prefix_of_found = os.path.dirname(label)
             while label in closure:  # another folder has a file with this name too
                 label += "'"
-            closure[label] = Path(place)
-            pending.append((place, prefix_of_found))
+            closure[label] = Path(path)
+            pending.append((path, prefix_of_found))
     return closure
 
 
@@ -136,5 +136,5 @@ def _flat(text: str, folder: Path, root: Path, seen: set[Path]) -> str:
 
 
 def _found(name: str, folder: Path, root: Path) -> Path | None:
-    places = ((place / name).resolve() for place in (folder, root))
-    return next((place for place in places if place.is_file() and place.is_relative_to(root)), None)
+    paths = ((path / name).resolve() for path in (folder, root))
+    return next((path for path in paths if path.is_file() and path.is_relative_to(root)), None)

@@ -117,7 +117,7 @@ def serve(parent: int | None = None, folder: str = "", *libraries: str) -> None:
         end_with(parent, folder or None)
     requests = sys.stdin.buffer
     # output of the compiler must not break the protocol, so it goes to standard error
-    answers = os.fdopen(os.dup(1), "wb")
+    replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     preload(libraries)
     while True:
@@ -127,21 +127,21 @@ def serve(parent: int | None = None, folder: str = "", *libraries: str) -> None:
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)
             return
-        answer: tuple[bool, object]
+        reply: tuple[bool, object]
         try:
             with limited(most_bytes) if most_bytes else contextlib.nullcontext():
-                answer = (True, run(request, libraries))
+                reply = (True, run(request, libraries))
         except WarpTilesError as error:
-            answer = (False, error)
+            reply = (False, error)
         except Exception as error:
             # unexpected, as the death of a process is: no other provider or linker is chosen under the module's hash
             kind = ToolchainError if isinstance(error, ImportError) else WorkerError
             reason = f"the compiler process failed: {type(error).__name__}: {error}"
-            answer = (False, kind(reason, remedy="`warp-tiles doctor` names what is missing"))
+            reply = (False, kind(reason, remedy="`warp-tiles doctor` names what is missing"))
         if folder:
             _bound_precompiled_headers(folder)
         try:
-            send(answers, answer)
+            send(replies, reply)
         except OSError:  # the parent no longer waits for the answer
             os._exit(0)  # the interpreter would try to flush the stream again
 

@@ -1,4 +1,4 @@
-"""The chooser of the tile configuration of a GEMM variant, and its cost model. Every machine gets the same result.
+"""The chooser of the tile configuration of a GEMM problem, and its cost model. Every machine gets the same result.
 
 The cost is the estimated cycles of one multiprocessor for one call. The model counts accesses to shared memory, at the
 addresses that ``kernels/tile`` computes. A lane has g = lane // 4 and q = lane % 4; see ``kernels/tile/operand.cuh``
@@ -46,20 +46,20 @@ _MIN_SLICE = 32  # elements of K per warp with split-K
 _MAX_SPLIT_THREADS = 256  # per block; with 512, split-K gains nothing in the mean (docs/templates.md)
 
 
-def choose(variant: GemmProblem) -> TileConfig:
+def choose(problem: GemmProblem) -> TileConfig:
     """The tile configuration with the least estimated time: the first of :func:`ranked`."""
-    return ranked(variant)[0]
+    return ranked(problem)[0]
 
 
-def ranked(variant: GemmProblem) -> list[TileConfig]:
-    """All candidates of a variant that fit, by estimated time, fastest first. There is always one.
+def ranked(problem: GemmProblem) -> list[TileConfig]:
+    """All candidates of a problem that fit, by estimated time, fastest first. There is always one.
 
     Raises:
-        UnsupportedVariant: The templates cannot compute the variant. The message names the field.
+        UnsupportedProblem: The templates cannot compute the problem. The message names the field.
     """
-    require_supported(variant)
-    flip = variant.c.arrangement == "col_major"
-    view = transposed(variant) if flip else variant
+    require_supported(problem)
+    flip = problem.c.arrangement == "col_major"
+    view = transposed(problem) if flip else problem
     fitting = [config for config in candidates(view) if fits(view, config)]
     if not fitting:  # with this many threads, registers are too few for tensor cores
         fitting = [config for config in fma_candidates(view) if fits(view, config)]

@@ -1,4 +1,4 @@
-"""The GEMM variants that one ``wp.tile_matmul`` call needs, from its tiles.
+"""The GEMM problems that one ``wp.tile_matmul`` call needs, from its tiles.
 
 All functions are pure. They need no Warp, no toolchain and no GPU.
 """
@@ -48,14 +48,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Products:
-    """The three variants of one call, or the reason why it takes Warp's scalar path.
+    """The three problems of one call, or the reason why it takes Warp's scalar path.
 
     Attributes:
         scalar_reason: The reason for the scalar path, or None.
         warnings: Texts of warnings, which the user gets once.
     """
 
-    variants: dict[Role, GemmProblem]
+    problems: dict[Role, GemmProblem]
     scalar_reason: Rejected | None = None
     warnings: tuple[str, ...] = ()
 

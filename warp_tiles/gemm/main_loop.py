@@ -60,7 +60,7 @@ class LoopAnswer:
 
 
 @dataclass(frozen=True)
-class LoopQuestion:
+class LoopProblem:
     """What decides the pipeline of a loop.
 
     Attributes:
@@ -88,7 +88,7 @@ class LoopQuestion:
         if not self.memory.beside_solvers:
             del memory["beside_solvers"]  # so that earlier records count
         return {
-            "products": [variant.to_json() for variant in self.forms[0]],
+            "products": [problem.to_json() for problem in self.forms[0]],
             "arrays": list(self.arrays),
             "families": " ".join(sorted(self.families)),
             **memory,
@@ -150,8 +150,8 @@ class LoopQuestion:
             accumulators: Registers of a thread that hold accumulators of all products.
             is_fixed: True if ``choice`` fixes a field, so that double buffers are no alternative.
         """
-        (variant, product), memory = products[0], self.memory
-        arch, threads = variant.arch, variant.threads
+        (problem, product), memory = products[0], self.memory
+        arch, threads = problem.arch, problem.threads
         needed = products_registers(arch, [product for _, product in products], accumulators)
         allowed = self.registers or max_registers(arch, threads) or multiprocessor(arch).thread_registers
         used = min(needed, allowed)
@@ -185,7 +185,7 @@ class LoopQuestion:
             )
         total = memory.total_bytes(possible[0] * memory.stage_bytes)
         refuse(not pipelines, "stages_do_not_fit", possible[0], memory.stage_bytes, total, limit)
-        is_slow = product.instruction == "fma" or variant.a.dtype == "float64"
+        is_slow = product.instruction == "fma" or problem.a.dtype == "float64"
         least_warps = LEAST_WARPS if is_slow else _LEAST_MMA_WARPS
         least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else least_warps
         if choice.blocks or product.instruction == "wgmma" or memory.beside_solvers:
@@ -197,7 +197,7 @@ class LoopQuestion:
                 useful, key=lambda loop: (min(loop.blocks, wanted), min(loop.stages, first), loop.blocks, loop.stages)
             )
         else:
-            is_float64 = variant.a.dtype == "float64"
+            is_float64 = problem.a.dtype == "float64"
             best = max(
                 pipelines, key=partial(_preference, threads=threads, needs_warps=is_slow, needs_blocks=is_float64)
             )
@@ -208,7 +208,7 @@ class LoopQuestion:
         return replace(best, rejection=_reason_for_no_more(best, pipelines, possible))
 
 
-def loop_question(
+def loop_problem(
     products: Sequence[tuple[GemmProblem, tuple[str, str]]],
     families: tuple[InstructionFamily, ...],
     memory: LoopMemory,
@@ -216,15 +216,15 @@ def loop_question(
     arrays: tuple[int, ...],
     iterations: int = 0,
     registers: int | None = None,
-) -> LoopQuestion:
+) -> LoopProblem:
     """The question of a loop whose products have operands as they lie in tiles.
 
     Args:
         products: The forward products, each with the names of the tiles that are its operands.
-        iterations: The iterations of the loop, not rounded; 0 if only a launch knows them. See :class:`LoopQuestion`
+        iterations: The iterations of the loop, not rounded; 0 if only a launch knows them. See :class:`LoopProblem`
             for the others.
     """
-    return LoopQuestion(
+    return LoopProblem(
         tuple(tuple(_in_buffers(*product, tiles) for product in products) for tiles in transpositions(products)),
         arrays,
         families,
@@ -280,7 +280,7 @@ class MeasuredPipeline:
 class PipelineRecords(Protocol):
     """Measured pipelines. They count before the heuristics, and after a setting."""
 
-    def pipeline(self, question: LoopQuestion) -> MeasuredPipeline | None:
+    def pipeline(self, problem: LoopProblem) -> MeasuredPipeline | None:
         """The fastest measured pipeline of a loop; None leaves the choice to the heuristics."""
 
 
@@ -289,7 +289,7 @@ def _plans(
     products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
 ) -> tuple[tuple[MmaPlan, ...], Rejected | None]:
     """How each product is computed, by one instruction, and the ``rejection`` of the answer; or the reason for none."""
-    plans = tuple(accepted(staged_product(variant, families, overrides)) for variant in products)
+    plans = tuple(accepted(staged_product(problem, families, overrides)) for problem in products)
     if len({plan.instruction for plan in plans}) == 1:
         return plans, None
     refuse(not {"wgmma", "mma"} <= set(families), "several_instructions")
@@ -319,25 +319,25 @@ _LEAST_ACCUMULATORS_BESIDE_SOLVERS = 4
 _MANY_FMA_ACCUMULATORS, _LEAST_FMA_BLOCKS = 64, 3
 
 
-def _rivals_double_buffers(variant: GemmProblem) -> bool:
+def _rivals_double_buffers(problem: GemmProblem) -> bool:
     """True for products that are fast from double buffers too: those by fma, if the rows of B are contiguous."""
-    return uses_fma(variant) and variant.b.arrangement == "row_major"
+    return uses_fma(problem) and problem.b.arrangement == "row_major"
 
 
-def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False) -> Rejected | None:
+def reason_for_double_buffers(problem: GemmProblem, beside_solvers: bool = False) -> Rejected | None:
     """The reason why a loop keeps double buffers although it could have stages; None if it has none.
 
     On an H200, stages made fp32 loops with 32 accumulators of a thread or more 1.01 to 1.08 times as fast
     (``benchmarks/results/loops.json``).
 
     Args:
-        variant: The forward product, with its operands as they lie in tiles.
+        problem: The forward product, with its operands as they lie in tiles.
         beside_solvers: See :class:`LoopMemory`.
     """
-    accumulators, code, least = accumulators_of(variant), "", 0
-    if _rivals_double_buffers(variant):
+    accumulators, code, least = accumulators_of(problem), "", 0
+    if _rivals_double_buffers(problem):
         code, least = "few_accumulators", _LEAST_FMA_ACCUMULATORS
-    elif beside_solvers and uses_fma(variant):
+    elif beside_solvers and uses_fma(problem):
         code, least = "few_accumulators_beside_solver", _LEAST_ACCUMULATORS_BESIDE_SOLVERS
     return Rejected(code, (_few(accumulators), least)) if accumulators < least else None
 
@@ -393,11 +393,11 @@ def _refuse_few_blocks(
 
 
 @rejectable
-def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, extra_bytes: int) -> None:
+def reason_for_no_buffers(problems: Sequence[GemmProblem], memory: LoopMemory, extra_bytes: int) -> None:
     refuse(memory.beside_solvers, "buffers_beside_solver")
-    accumulators, least = min(map(accumulators_of, variants)), _LEAST_BUFFERED_ACCUMULATORS
+    accumulators, least = min(map(accumulators_of, problems)), _LEAST_BUFFERED_ACCUMULATORS
     refuse(accumulators < least, "few_accumulators_for_buffers", _few(accumulators), least)
-    tiles, arch, threads = memory.around_bytes + memory.tile_bytes, variants[0].arch, variants[0].threads
+    tiles, arch, threads = memory.around_bytes + memory.tile_bytes, problems[0].arch, problems[0].threads
     total, limit = tiles + extra_bytes, shared_limit(arch, threads)
     refuse(total > limit, "buffers_do_not_fit", total, limit)
     blocks, without = (resident_blocks(arch, threads, shared_bytes=shared) for shared in (total, tiles))
@@ -424,7 +424,7 @@ STAGES = 2
 class GradientProduct:
     """The product that computes the gradient of a tile, by the threads that take part. G may be its left operand."""
 
-    variant: GemmProblem
+    problem: GemmProblem
     answer: MmaPlan
     gradient_is_a: bool
 
@@ -449,7 +449,7 @@ class ReverseLoop:
     @property
     def registers(self) -> int:
         """Registers of a thread that its products take, by estimate."""
-        arch, plans = self.of_a.variant.arch, (self.of_a.answer, self.of_b.answer)
+        arch, plans = self.of_a.problem.arch, (self.of_a.answer, self.of_b.answer)
         return products_registers(arch, plans, self.accumulators, reverse=True)
 
 
@@ -461,10 +461,10 @@ def reverse_loop(
 ) -> ReverseLoop:
     """The reverse pass of a loop, or the reason why it has no stages. ``memory`` has a gradient beside each tile."""
     products = []
-    for variant, gradient_is_a in gradient_variants(forward):
-        shared = _shared_product(variant, families)
+    for problem, gradient_is_a in gradient_problems(forward):
+        shared = _shared_product(problem, families)
         if isinstance(shared, Rejected):
-            shared = shared.after(f"gradients of {variant.size}: ")
+            shared = shared.after(f"gradients of {problem.size}: ")
         products.append(GradientProduct(*accepted(shared), gradient_is_a))
     needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
     of_a, of_b = products
@@ -477,17 +477,17 @@ def reverse_loop(
 
 
 def _shared_product(
-    variant: GemmProblem, families: Collection[InstructionFamily]
+    problem: GemmProblem, families: Collection[InstructionFamily]
 ) -> tuple[GemmProblem, MmaPlan] | Rejected:
     """The product, by as many threads of the block as can share it, or the reason why none can.
 
     A short step along K leaves few rows or columns in the gradient of a tile.
     """
-    answer = staged_product(variant, families)
+    answer = staged_product(problem, families)
     if isinstance(answer, MmaPlan):
-        return variant, answer
-    if variant.threads >= 2 * LANES:
-        shared = _shared_product(replace(variant, threads=variant.threads // 2), families)
+        return problem, answer
+    if problem.threads >= 2 * LANES:
+        shared = _shared_product(replace(problem, threads=problem.threads // 2), families)
         if not isinstance(shared, Rejected):
             return shared
     return answer
@@ -500,7 +500,7 @@ def gradient_bytes(forward: GemmProblem) -> int:
     return part * (2 if size == 2 else 1)
 
 
-def gradient_variants(forward: GemmProblem) -> Sequence[tuple[GemmProblem, bool]]:
+def gradient_problems(forward: GemmProblem) -> Sequence[tuple[GemmProblem, bool]]:
     """The products for the gradients of A and B, and whether G is their left operand.
 
     The gradient of an operand that is loaded as its transpose is computed transposed. G is row-major.
@@ -512,9 +512,9 @@ def gradient_variants(forward: GemmProblem) -> Sequence[tuple[GemmProblem, bool]
     g = dense_operand(dtype, m, n)
     of_a = (b, g.transposed(), (k, m, n)) if a_transposed else (g, b.transposed(), (m, k, n))
     of_b = (g.transposed(), a, (n, k, m)) if b_transposed else (a.transposed(), g, (k, n, m))
-    return (_variant(forward, *of_a), not a_transposed), (_variant(forward, *of_b), b_transposed)
+    return (_problem(forward, *of_a), not a_transposed), (_problem(forward, *of_b), b_transposed)
 
 
-def _variant(forward: GemmProblem, a: Operand, b: Operand, sizes: tuple[int, int, int]) -> GemmProblem:
+def _problem(forward: GemmProblem, a: Operand, b: Operand, sizes: tuple[int, int, int]) -> GemmProblem:
     m, n, k = sizes
     return replace(forward, m=m, n=n, k=k, a=a, b=b, c=dense_operand(forward.c.dtype, m, n))

@@ -17,7 +17,7 @@ from warp_tiles.gemm.hardware import (
     resident_blocks,
     static_shared_bytes,
 )
-from warp_tiles.gemm.main_loop import LoopAnswer, loop_question
+from warp_tiles.gemm.main_loop import LoopAnswer, loop_problem
 from warp_tiles.gemm.matmul_problem import (
     ALIGNED,
     STRIDED,
@@ -288,7 +288,7 @@ def _stages(
     tile_bytes += n * DTYPE_BYTES[problem.bias] if problem.bias and not problem.summed else 0
     stage_bytes = sum(_ceil(size, STAGE_ALIGNMENT) * STAGE_ALIGNMENT for size in loaded)
     memory = LoopMemory(stage_bytes, tile_bytes, tile_bytes)
-    question = loop_question(products, ("wgmma", "mma"), memory, arrays=(0,) * len(products))
+    question = loop_problem(products, ("wgmma", "mma"), memory, arrays=(0,) * len(products))
     return question.answer_alone(overrides)
 
 

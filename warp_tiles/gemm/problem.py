@@ -160,7 +160,7 @@ class GemmProblem:
 
     @property
     def symbol(self) -> str:
-        """Name of the device function. Variants and symbols correspond one to one."""
+        """Name of the device function. Problems and symbols correspond one to one."""
         dtypes = "_".join(DTYPES[operand.dtype].code for operand in self.operands)
         arrangements = "".join(operand.arrangement[0] for operand in self.operands)
         lds, alignments = ("_".join(map(str, numbers)) for numbers in (self.leading_dimensions, self.alignments))

@@ -1,7 +1,7 @@
-"""The answer: how this project's own templates compute a GEMM variant, and the limits of these templates.
+"""The answer: how this project's own templates compute a GEMM problem, and the limits of these templates.
 
 A :class:`TileConfig` holds every choice that ``kernels/gemm`` leaves open. :func:`warp_tiles.gemm.choose.choose`
-chooses one for a variant. Any field can be replaced; :func:`fits` tells whether the result can be built.
+chooses one for a problem. Any field can be replaced; :func:`fits` tells whether the result can be built.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.errors import UnsupportedProblem
 from warp_tiles.gemm.hardware import (
     LANES,
     MIN_ARCH,
@@ -91,20 +91,20 @@ INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
 }
 
 
-def transposed(variant: GemmProblem) -> GemmProblem:
+def transposed(problem: GemmProblem) -> GemmProblem:
     return replace(
-        variant,
-        m=variant.n,
-        n=variant.m,
-        a=variant.b.transposed(),
-        b=variant.a.transposed(),
-        c=variant.c.transposed(),
+        problem,
+        m=problem.n,
+        n=problem.m,
+        a=problem.b.transposed(),
+        b=problem.a.transposed(),
+        c=problem.c.transposed(),
     )
 
 
-def view_of(variant: GemmProblem, config: TileConfig) -> GemmProblem:
-    """The problem that a configuration computes: the variant or its transpose, with a row-major C."""
-    return transposed(variant) if config.transposed else variant
+def view_of(problem: GemmProblem, config: TileConfig) -> GemmProblem:
+    """The problem that a configuration computes: the problem or its transpose, with a row-major C."""
+    return transposed(problem) if config.transposed else problem
 
 
 class Side(NamedTuple):
@@ -147,17 +147,17 @@ def sides(view: GemmProblem, config: TileConfig) -> tuple[Side, Side]:
     )
 
 
-def computes_in_double(variant: GemmProblem) -> bool:
+def computes_in_double(problem: GemmProblem) -> bool:
     """True if the accumulators are fp64, because a matrix is."""
-    return "float64" in (operand.dtype for operand in variant.operands)
+    return "float64" in (operand.dtype for operand in problem.operands)
 
 
-def instructions(variant: GemmProblem) -> tuple[Instruction, ...]:
-    """The instructions that can multiply this variant's operands on its architecture, tensor cores first."""
-    a, b, c = (operand.dtype for operand in variant.operands)
-    arch = variant.arch
+def instructions(problem: GemmProblem) -> tuple[Instruction, ...]:
+    """The instructions that can multiply this problem's operands on its architecture, tensor cores first."""
+    a, b, c = (operand.dtype for operand in problem.operands)
+    arch = problem.arch
     usable: list[Instruction] = []
-    if computes_in_double(variant):
+    if computes_in_double(problem):
         if arch >= WIDE_DOUBLES_ARCH:
             usable.append("mma_m16n8k8")
         if arch >= TENSOR_CORES_ARCH:
@@ -170,29 +170,29 @@ def instructions(variant: GemmProblem) -> tuple[Instruction, ...]:
     elif arch >= TENSOR_CORES_ARCH:
         exact = "float32" not in (a, b)  # fp16 and bf16 fit tf32
         in_two_parts = (a == "float32") != (b == "float32") and DTYPE_BYTES[c] == 2
-        if variant.precision == "tf32" or exact or in_two_parts:
+        if problem.precision == "tf32" or exact or in_two_parts:
             usable.append("mma_m16n8k8")
     return (*usable, "fma")
 
 
-def require_supported(variant: GemmProblem) -> None:
-    """Check that the templates can compute a variant at all. An UnsupportedVariant names the field and its value."""
-    if variant.arch < MIN_ARCH:
-        raise UnsupportedVariant(f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest supported architecture")
-    most = multiprocessor(variant.arch).block_threads
-    if variant.threads < LANES or variant.threads % LANES or variant.threads > most:
-        raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to {most} threads in whole warps")
+def require_supported(problem: GemmProblem) -> None:
+    """Check that the templates can compute a problem at all. An UnsupportedProblem names the field and its value."""
+    if problem.arch < MIN_ARCH:
+        raise UnsupportedProblem(f"arch={problem.arch}: sm_{MIN_ARCH} is the oldest supported architecture")
+    most = multiprocessor(problem.arch).block_threads
+    if problem.threads < LANES or problem.threads % LANES or problem.threads > most:
+        raise UnsupportedProblem(f"threads={problem.threads}: the block must have 32 to {most} threads in whole warps")
 
 
-def registers(variant: GemmProblem, config: TileConfig) -> int:
+def registers(problem: GemmProblem, config: TileConfig) -> int:
     """Estimated registers per thread: accumulators, fragments, C and addresses."""
-    word = 2 if computes_in_double(variant) else 1
+    word = 2 if computes_in_double(problem) else 1
     lanes = LANES // config.lanes_k
     accumulators = config.tile_m * config.tile_n * word // lanes
     if config.instruction == "fma":
         rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
         return accumulators + (rows + cols) * config.k_vector * word + 24
-    view = view_of(variant, config)
+    view = view_of(problem, config)
     held_c = config.tile_m * config.tile_n * max(1, DTYPE_BYTES[view.c.dtype] // 4) // lanes if config.c_first else 0
     blocks = max(side.blocks for side in sides(view, config))
     halves = 1 if config.instruction == "mma_m16n8k16" else 2
@@ -215,65 +215,65 @@ def steps_over_k(view: GemmProblem, config: TileConfig) -> int:
     return -(-view.k // step)
 
 
-def accumulators_per_thread(variant: GemmProblem, config: TileConfig) -> int:
+def accumulators_per_thread(problem: GemmProblem, config: TileConfig) -> int:
     """Accumulators that a thread holds over a loop, of all its warp tiles; 0 if the registers cannot hold them."""
-    needed, accumulators = registers_with_accumulators(variant, config), _accumulators(variant, config)
-    limit = thread_registers(variant.arch, variant.threads)
-    if max_registers(variant.arch, variant.threads, 2) is not None:
+    needed, accumulators = registers_with_accumulators(problem, config), _accumulators(problem, config)
+    limit = thread_registers(problem.arch, problem.threads)
+    if max_registers(problem.arch, problem.threads, 2) is not None:
         # the module is linked for two blocks of up to 256 threads; the estimate is an upper bound
-        limit = min(limit, 11 * multiprocessor(variant.arch).registers // (20 * variant.threads))
+        limit = min(limit, 11 * multiprocessor(problem.arch).registers // (20 * problem.threads))
     return accumulators if needed <= limit else 0
 
 
-def registers_with_accumulators(variant: GemmProblem, config: TileConfig) -> int:
+def registers_with_accumulators(problem: GemmProblem, config: TileConfig) -> int:
     """Estimated registers per thread with the accumulators of all its warp tiles, as a loop keeps them."""
-    word = 2 if computes_in_double(variant) else 1
+    word = 2 if computes_in_double(problem) else 1
     of_tile = config.tile_m * config.tile_n * config.lanes_k // LANES
-    others = registers(variant, replace(config, c_first=False)) - of_tile * word
-    return others + _accumulators(variant, config) * word
+    others = registers(problem, replace(config, c_first=False)) - of_tile * word
+    return others + _accumulators(problem, config) * word
 
 
-def _accumulators(variant: GemmProblem, config: TileConfig) -> int:
-    iterations = -(-warp_tile_count(view_of(variant, config), config) // (variant.threads // LANES))
+def _accumulators(problem: GemmProblem, config: TileConfig) -> int:
+    iterations = -(-warp_tile_count(view_of(problem, config), config) // (problem.threads // LANES))
     return iterations * (config.tile_m * config.tile_n * config.lanes_k // LANES)
 
 
-def fits(variant: GemmProblem, config: TileConfig) -> bool:
-    """True if a configuration can be built for a variant."""
+def fits(problem: GemmProblem, config: TileConfig) -> bool:
+    """True if a configuration can be built for a problem."""
     powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "swizzle_a", "swizzle_b", "swizzle_c")
     sizes = {name: getattr(config, name) for name in ("tile_m", "tile_n", "k_unroll", *powers)}
     return (
-        config.instruction in instructions(variant)
+        config.instruction in instructions(problem)
         and all(value > 0 for value in sizes.values())
         and not any(sizes[name] & (sizes[name] - 1) for name in powers)
         and config.k_vector <= 8
         and max(config.swizzle_a, config.swizzle_b, config.swizzle_c) <= 4
-        and (_fits_lanes if config.instruction == "fma" else _fits_instruction)(variant, config)
-        and (config.warps_k == 1 or _fits_split(variant, config))
-        and registers(variant, config) <= thread_registers(variant.arch, variant.threads)
+        and (_fits_lanes if config.instruction == "fma" else _fits_instruction)(problem, config)
+        and (config.warps_k == 1 or _fits_split(problem, config))
+        and registers(problem, config) <= thread_registers(problem.arch, problem.threads)
     )
 
 
-def _fits_lanes(variant: GemmProblem, config: TileConfig) -> bool:
+def _fits_lanes(problem: GemmProblem, config: TileConfig) -> bool:
     """True if the lanes of a warp share its tile, and the swizzle divides K."""
     swizzle = max(config.swizzle_a, config.swizzle_b)
     return (
         config.lanes_m * config.lanes_n * config.lanes_k == LANES
         and config.tile_m % config.lanes_m == config.tile_n % config.lanes_n == 0
-        and (swizzle == 1 or variant.k % (config.k_vector * config.lanes_k * swizzle) == 0)
+        and (swizzle == 1 or problem.k % (config.k_vector * config.lanes_k * swizzle) == 0)
     )
 
 
-def _fits_split(variant: GemmProblem, config: TileConfig) -> bool:
+def _fits_split(problem: GemmProblem, config: TileConfig) -> bool:
     """True if the warps of the block share K. They add to C one after another, after their products, unrounded."""
-    view = view_of(variant, config)
-    split, warps = config.warps_k, variant.threads // LANES
+    view = view_of(problem, config)
+    split, warps = config.warps_k, problem.threads // LANES
     return (
         warps % split == 0
         and warp_tile_count(view, config) * split <= warps
         and steps_over_k(view, config) % split == 0
         and not config.c_first
-        and DTYPE_BYTES[variant.c.dtype] >= (8 if computes_in_double(variant) else 4)
+        and DTYPE_BYTES[problem.c.dtype] >= (8 if computes_in_double(problem) else 4)
     )
 
 
@@ -283,9 +283,9 @@ def result_vectors(operand: Operand, tile_n: int) -> int:
     return tile_n // (4 * elements)
 
 
-def _fits_instruction(variant: GemmProblem, config: TileConfig) -> bool:
+def _fits_instruction(problem: GemmProblem, config: TileConfig) -> bool:
     """True if instructions of tensor cores fill the warp tile, and swizzles divide what a lane reads and writes."""
-    view = view_of(variant, config)
+    view = view_of(problem, config)
     m, n, k = INSTRUCTION_MNK[config.instruction]
     both = sides(view, config)
     blocks = [side.blocks for side in both]

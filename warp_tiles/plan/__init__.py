@@ -1,1 +1,1 @@
-"""The variants that a module needs, with the reasons, as values."""
+"""The functions that a module needs, with the reasons, as values."""

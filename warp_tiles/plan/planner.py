@@ -42,9 +42,9 @@ from warp_tiles.gemm.tile_config import (
     registers_with_accumulators,
 )
 from warp_tiles.gemm.whole_product import WholeProduct
-from warp_tiles.plan.planning import STAGES, KernelMemory, ModulePlan, PlannedLoop, PlannedVariant
+from warp_tiles.plan.planning import STAGES, KernelMemory, ModulePlan, PlannedFunction, PlannedLoop
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import SolverVariant, Variant, register_limit, registers_of_indexed, registers_of_rows
+from warp_tiles.solver.problem import Problem, SolverProblem, register_limit, registers_of_indexed, registers_of_rows
 
 _RACE = (
     "Warp's two adjoints may add to one gradient at the same time, and lose parts of it: load the operands as two tiles"
@@ -53,8 +53,8 @@ _NO_CUBIN = Rejected("no_cubin_for_wgmma")
 DETERMINISTIC_GRADIENTS = "two products of whole arrays, which add in a fixed order, if a launch on a GPU covers them"
 WHOLE_GRADIENTS = "two products of whole arrays, if a launch on a GPU covers large arrays; else the adjoint kernel"
 
-Choose = Callable[[PlannedVariant], PlannedVariant]
-"""Gives a needed variant its provider and its device function, which is None on the scalar path."""
+Choose = Callable[[PlannedFunction], PlannedFunction]
+"""Gives a needed function its provider and its device function, which is None on the scalar path."""
 
 Reserve = Callable[[Mapping[str, tuple[int, int]]], Iterable[KernelMemory]]
 """Reserves shared memory and returns that of each kernel. It gets the bytes that functions need beyond their tiles, by
@@ -120,7 +120,7 @@ def plan_module(
         generated = replace(generated, session=generated.session.on_scalar_path(slower))
     plan = replace(
         planner.bare,
-        variants=planner.variants(calls),
+        functions=planner.functions(calls),
         loops=planner.loops(loops),
         whole_products=planner.whole_products(),
         stuck=() if arch is None else planner.stuck(),
@@ -142,7 +142,7 @@ class _Planner:
     generated: GeneratedModule
     bare: ModulePlan
     choose: Choose
-    chosen: dict[PlannedVariant, PlannedVariant] = field(default_factory=dict)
+    chosen: dict[PlannedFunction, PlannedFunction] = field(default_factory=dict)
 
     @classmethod
     def of(cls, generated: GeneratedModule, linker_reason: str, choose: Choose) -> _Planner:
@@ -164,41 +164,41 @@ class _Planner:
 
     # ---- functions
 
-    def chosen_variant(self, planned: PlannedVariant) -> PlannedVariant:
-        """A needed variant with its provider and function."""
+    def chosen_function(self, planned: PlannedFunction) -> PlannedFunction:
+        """A needed function with its provider and function."""
         if planned not in self.chosen:
             self.chosen[planned] = self.choose(planned)
         return self.chosen[planned]
 
-    def function_of(self, variant: Variant) -> DeviceFunction | None:
-        """The function of a variant; None if it takes the scalar path, or if the plan does not need it."""
-        planned = next((needed for needed in self.bare.needed if needed.variant == variant), None)
-        return None if planned is None else self.chosen_variant(planned).device_function
+    def function_of(self, problem: Problem) -> DeviceFunction | None:
+        """The function of a function; None if it takes the scalar path, or if the plan does not need it."""
+        planned = next((needed for needed in self.bare.needed if needed.problem == problem), None)
+        return None if planned is None else self.chosen_function(planned).device_function
 
-    def variants(self, calls: _Calls) -> tuple[PlannedVariant, ...]:
-        """The variants of the plan. Products that loops compute from stages need no function."""
+    def functions(self, calls: _Calls) -> tuple[PlannedFunction, ...]:
+        """The functions of the plan. Products that loops compute from stages need no function."""
         sites = [site for site in self.session.sites if site.index in calls]
-        called = {(site.variants[role], role) for site in sites for role in calls[site.index]}
-        staged = {(variant, role) for site in sites for role, variant in site.variants.items()} - called
+        called = {(site.problems[role], role) for site in sites for role in calls[site.index]}
+        staged = {(problem, role) for site in sites for role, problem in site.problems.items()} - called
 
-        def treated(planned: PlannedVariant) -> PlannedVariant:
+        def treated(planned: PlannedFunction) -> PlannedFunction:
             if not planned.needed:
                 return planned
-            if (planned.variant, planned.role) in staged:
+            if (planned.problem, planned.role) in staged:
                 reason = f"{planned.reason}; computed by its loop from stages, so no function is built"
                 return replace(planned, provider=STAGES, reason=reason)
-            return self._with_race(planned if planned.variant is None else self.chosen_variant(planned))
+            return self._with_race(planned if planned.problem is None else self.chosen_function(planned))
 
-        return tuple(map(treated, self.bare.variants))
+        return tuple(map(treated, self.bare.functions))
 
-    def _with_race(self, planned: PlannedVariant) -> PlannedVariant:
-        """A needed variant, whose reason names the race of Warp's scalar adjoints if they add to one gradient."""
+    def _with_race(self, planned: PlannedFunction) -> PlannedFunction:
+        """A needed function, whose reason names the race of Warp's scalar adjoints if they add to one gradient."""
         if planned.provider != "scalar" or planned.role is not Role.ADJOINT_B:
             return planned
         waiting = waiting_sites(self.trace) & self.generated.called
         races = any(
             site.index in waiting
-            and (site.function, site.variants.get(planned.role)) == (planned.function, planned.variant)
+            and (site.function, site.problems.get(planned.role)) == (planned.function, planned.problem)
             for site in self.session.sites
         )
         return replace(planned, reason=f"{planned.reason}; {_RACE}") if races else planned
@@ -245,14 +245,14 @@ class _Planner:
             return site.index in self.generated.called and site.index not in reverse
 
         return {
-            site.index: tuple(role for role in site.variants if is_called(site, role)) for site in self._product_sites()
+            site.index: tuple(role for role in site.problems if is_called(site, role)) for site in self._product_sites()
         }
 
     def _with_functions(self, calls: _Calls) -> set[int]:
         return {
             site.index
             for site in self._product_sites()
-            if site.variants and all(self.function_of(site.variants[role]) is not None for role in calls[site.index])
+            if site.problems and all(self.function_of(site.problems[role]) is not None for role in calls[site.index])
         }
 
     def loops(self, decisions: Iterable[LoopDecision]) -> tuple[PlannedLoop, ...]:
@@ -305,9 +305,9 @@ class _Planner:
             if not loop.ring
             for product in loop.accumulations
         }
-        called = any(call.variant is not None for call in named)
-        variants = (*(call.variant for call in named), *(product for product, _ in summed.values()))
-        used = (self.function_of(variant) for variant in variants if variant is not None)
+        called = any(call.problem is not None for call in named)
+        problems = (*(call.problem for call in named), *(product for product, _ in summed.values()))
+        used = (self.function_of(problem) for problem in problems if problem is not None)
         has_stages = any(loop.ring or loop.reverse_ring or loop.chain for loop in loops)
         moves = self.settings.async_copies and bool(called or summed or has_stages)
         moving = traces if moves else ()
@@ -347,13 +347,13 @@ class _Planner:
         if site.is_solver:  # each function can take the scalar path alone
             for role in site.roles:
                 is_called = role is not Role.ADJOINT or site.index in self.generated.called
-                variant = site.variants.get(role) if is_called else None
-                function = None if variant is None else self.function_of(variant)
+                problem = site.problems.get(role) if is_called else None
+                function = None if problem is None else self.function_of(problem)
                 placeholder = site.placeholder(role)
-                yield FunctionCall(placeholder, function.symbol, variant) if function else FunctionCall(placeholder)
+                yield FunctionCall(placeholder, function.symbol, problem) if function else FunctionCall(placeholder)
             return
         roles = calls[site.index]
-        functions = {role: self.function_of(site.variants[role]) for role in roles}
+        functions = {role: self.function_of(site.problems[role]) for role in roles}
         symbols = {role: function.symbol for role, function in functions.items() if function is not None}
         if len(symbols) < len(roles):
             symbols = {}
@@ -361,15 +361,15 @@ class _Planner:
         argument = symbols.get(Role.FORWARD, next(iter(symbols.values()), ""))
         for role in site.roles:
             waits = role is Role.ADJOINT_B and role in symbols and site.index in waiting
-            variant = site.variants[role] if role in symbols else None
-            yield FunctionCall(site.placeholder(role), symbols.get(role, argument), variant, waits)
+            problem = site.problems[role] if role in symbols else None
+            yield FunctionCall(site.placeholder(role), symbols.get(role, argument), problem, waits)
 
     def _product_sites(self) -> list[Site]:
         return [site for site in self.session.sites if not site.is_solver]
 
     def _products(self) -> dict[int, GemmProblem]:
         """The forward products by the numbers of their sites."""
-        forward = {site.index: site.variants.get(Role.FORWARD) for site in self._product_sites()}
+        forward = {site.index: site.problems.get(Role.FORWARD) for site in self._product_sites()}
         return {index: product for index, product in forward.items() if isinstance(product, GemmProblem)}
 
     def _decide_loops(self, suffix: bool, without: frozenset[int]) -> tuple[LoopDecision, ...]:
@@ -377,7 +377,7 @@ class _Planner:
             site = self.session.sites[index]
             if not self.settings.register_accumulators:
                 return self.settings.against("register_accumulators", "on")
-            function = self.function_of(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
+            function = self.function_of(site.problems[Role.FORWARD]) if Role.FORWARD in site.problems else None
             if function is None or index in without:
                 reason = site.scalar_reason or Rejected("not_built")
                 return reason.after("the product takes Warp's scalar path: ")
@@ -442,16 +442,16 @@ class _Planner:
             forward = -loop.chain.spared_bytes if loop.chain else loop.extra_bytes
             reserve(loop.function, forward, loop.reverse_ring.answer.extra_bytes if loop.reverse_ring else 0)
         for site in self.session.sites:
-            adjoint = site.variants.get(Role.ADJOINT) if site.index in self.generated.called else None
-            if isinstance(adjoint, SolverVariant) and self.function_of(adjoint) is not None:
+            adjoint = site.problems.get(Role.ADJOINT) if site.index in self.generated.called else None
+            if isinstance(adjoint, SolverProblem) and self.function_of(adjoint) is not None:
                 reserve(site.function, 0, aligned(adjoint.scratch_bytes))
         return reserved
 
 
-# ---- the variants of a module
+# ---- the functions of a module
 
 
-def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[FunctionUse]) -> PlannedVariant:
+def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[FunctionUse]) -> PlannedFunction:
     adjoint = role is not Role.FORWARD
     needed = not adjoint or site.index in called
     uses = [use for use in uses if use.function == site.function]
@@ -467,10 +467,10 @@ def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[Func
         reason += f"; {where}, because {scalar}"
     lost = site.no_gradient if site.index in called else None
     reason += f"; no gradient: {lost}" if lost else ""
-    variant = site.variants.get(role)
-    provider = site.provider or ("scalar" if variant is None else "") if needed else ""
-    return PlannedVariant(
-        variant,
+    problem = site.problems.get(role)
+    provider = site.provider or ("scalar" if problem is None else "") if needed else ""
+    return PlannedFunction(
+        problem,
         role,
         site.call,
         site.function,
@@ -483,13 +483,13 @@ def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[Func
     )
 
 
-def _merge(planned: Sequence[PlannedVariant]) -> tuple[PlannedVariant, ...]:
-    """Merge equal variants. A needed variant absorbs its skipped equals of the same role."""
-    merged: dict[object, PlannedVariant] = {}
+def _merge(planned: Sequence[PlannedFunction]) -> tuple[PlannedFunction, ...]:
+    """Merge equal functions. A needed function absorbs its skipped equals of the same role."""
+    merged: dict[object, PlannedFunction] = {}
     for item in sorted(planned, key=lambda v: not v.needed):
         identity: tuple[object, ...] = (item.role, item.function, item.call, item.reason)
-        if item.variant:
-            identity = item.variant, item.role, item.no_gradient
+        if item.problem:
+            identity = item.problem, item.role, item.no_gradient
         known = merged.get(identity)
         if known is None:
             merged[identity] = item
@@ -507,9 +507,9 @@ def resolve(
     Raises:
         TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
     """
-    planned: list[PlannedVariant] = []
+    planned: list[PlannedFunction] = []
     for site in session.sites:
-        if site.bfloat16_operands and not site.variants and site.index in called:
+        if site.bfloat16_operands and not site.problems and site.index in called:
             raise TypeError(f"In '{site.function}': {BFLOAT16_ADJOINT_ERROR} Here {site.scalar_reason}.")
         roles = site.roles[:1] if site.no_gradient else site.roles
         planned.extend(_decide(site, role, called, uses) for role in roles)
@@ -522,7 +522,7 @@ def resolve(
 
 
 def with_register_limit(plan: ModulePlan) -> ModulePlan:
-    """The plan, whose needed variants have providers, with its register limit and the reason."""
+    """The plan, whose needed functions have providers, with its register limit and the reason."""
     if plan.arch is None or not plan.has_own_code or plan.linker_reason:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
@@ -535,10 +535,10 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         )
     elif (alone := hardware.max_registers(plan.arch, plan.block_dim)) is not None:
         limits[alone] = f"a block of {plan.block_dim} threads cannot launch with more"
-    solvers = [(v.variant, v.kernels) for v in own if isinstance(v.variant, SolverVariant)]
+    solvers = [(v.problem, v.kernels) for v in own if isinstance(v.problem, SolverProblem)]
     if solvers and set(plan.kernels) == {kernel for _, kernels in solvers for kernel in kernels}:
         reason = "every kernel calls a solver function, which gains more from resident blocks than from registers"
-        wanted = max(register_limit(variant) for variant, _ in solvers)
+        wanted = max(register_limit(problem) for problem, _ in solvers)
         if (indexed := registers_of_indexed(plan.indexed_elements)) > wanted:
             wanted, reason = indexed, f"an indexed load or store has {plan.indexed_elements} elements for each thread"
         least, needs = max(_needs(plan), default=(0, ""))
@@ -559,7 +559,7 @@ def _pair(plan: ModulePlan) -> tuple[int, str] | None:
     """The register limit for two resident blocks, and the reason; None if they do not fit or would spill too much."""
     assert plan.arch is not None
     limit = hardware.pair_limit(plan.arch, plan.block_dim)
-    functions = [(v.variant, v.tile_config) for v in plan.needed if v.provider == "own"]
+    functions = [(v.problem, v.tile_config) for v in plan.needed if v.provider == "own"]
     staged = [loop for loop in plan.loops if loop.instruction or loop.reverse_instructions]
     if limit is None or not (functions or staged):
         return None
@@ -570,9 +570,9 @@ def _pair(plan: ModulePlan) -> tuple[int, str] | None:
     states = {loop.state for loop in plan.loops if not loop.instruction}
     in_loop, ahead = bool(states - {"as_warp"}), AHEAD_REGISTERS * ("pipelined" in states)
     taken = [
-        ahead + (registers_with_accumulators if in_loop else registers)(variant, config)
-        for variant, config in functions
-        if isinstance(variant, GemmProblem) and isinstance(config, TileConfig)
+        ahead + (registers_with_accumulators if in_loop else registers)(problem, config)
+        for problem, config in functions
+        if isinstance(problem, GemmProblem) and isinstance(config, TileConfig)
     ]
     # on sm_90, addresses that load ahead may spill: the limit made such loops 1.1 to 1.35 times as fast on an H200
     needed = max(taken, default=0) - ahead * (plan.arch == hardware.WGMMA_ARCH)
@@ -588,12 +588,12 @@ def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
     """Registers of a thread that a kernel needs, and the reasons: with fewer it spills, or cannot be assembled."""
     assert plan.arch is not None
     for planned in plan.needed:
-        if isinstance(planned.variant, GemmProblem) and isinstance(planned.tile_config, TileConfig):
-            instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
+        if isinstance(planned.problem, GemmProblem) and isinstance(planned.tile_config, TileConfig):
+            instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.problem)
             yield hardware.least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
-        elif isinstance(planned.variant, SolverVariant) and planned.provider == "own" and plan.loops:
-            row = f"{planned.variant.size} is slower with fewer beside a loop of products"
-            yield registers_of_rows(planned.variant), row
+        elif isinstance(planned.problem, SolverProblem) and planned.provider == "own" and plan.loops:
+            row = f"{planned.problem.size} is slower with fewer beside a loop of products"
+            yield registers_of_rows(planned.problem), row
     for loop in plan.loops:
         if loop.accumulators:
             yield loop.registers, f"the loop of {loop.file}:{loop.line} needs as many"

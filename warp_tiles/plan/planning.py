@@ -24,18 +24,18 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, Role
 from warp_tiles.gemm.rejected import Rejected, code_of
 from warp_tiles.gemm.whole_product import WholeProduct
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import Config, Variant
+from warp_tiles.solver.problem import Config, Problem
 
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 STAGES = "stages"  # in place of a provider, for products that loops compute
 
 
 @dataclass(frozen=True)
-class PlannedVariant:
+class PlannedFunction:
     """One function of one site, and the decision about it.
 
     Attributes:
-        variant: The variant; None on the scalar path.
+        function: The function; None on the scalar path.
         role: The forward product, or one of the adjoints.
         call, function: The Warp function and the key of the function that calls it.
         kernels: Keys of the kernels that need it; if it is skipped, of those that contain it.
@@ -55,7 +55,7 @@ class PlannedVariant:
         device_function: The function that its site calls; None until a provider is found, and on the scalar path.
     """
 
-    variant: Variant | None
+    problem: Problem | None
     role: Role
     call: str
     function: str
@@ -76,21 +76,21 @@ class PlannedVariant:
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path.
 
-        A solver has fields of its own (:meth:`SolverVariant.to_json`), and null for those that only products have.
+        A solver has fields of its own (:meth:`SolverProblem.to_json`), and null for those that only products have.
         """
         names = ["m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement"]
         names += ["leading_dimensions", "alignments", "threads", "arch"]
-        variant = self.variant
+        problem = self.problem
         return {
-            **{name: value for name, value in vars(self).items() if name not in ("variant", "device_function")},
+            **{name: value for name, value in vars(self).items() if name not in ("problem", "device_function")},
             **dict.fromkeys(names),
-            **({} if variant is None else variant.to_json()),
+            **({} if problem is None else problem.to_json()),
             "role": self.role.value,
             "no_gradient": str(self.no_gradient or ""),
             "no_gradient_code": code_of(self.no_gradient),
-            "size": self.call if variant is None else variant.size,
-            "dtypes": variant.dtypes if variant else "",
-            "symbol": self.symbol or (variant.symbol if variant else ""),
+            "size": self.call if problem is None else problem.size,
+            "dtypes": problem.dtypes if problem else "",
+            "symbol": self.symbol or (problem.symbol if problem else ""),
             "kernels": list(self.kernels),
             **config_json(self.tile_config),
         }
@@ -251,14 +251,14 @@ class PlannedLoop:
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """The variants and loops of one module for one target.
+    """The functions and loops of one module for one target.
 
     Attributes:
         name: Warp's name of the module.
         arch: Compute capability, or None for the CPU.
         block_dim: Threads per block.
         kernels: Keys of all kernels of the module.
-        variants: Every product of every site, needed or not; equal ones of one role appear once, and
+        functions: Every product of every site, needed or not; equal ones of one role appear once, and
             equal ones of several roles are built once.
         settings: The settings in force for the module.
         loops: Every loop that contains products, once for each kernel that runs it.
@@ -279,7 +279,7 @@ class ModulePlan:
     arch: int | None
     block_dim: int
     kernels: tuple[str, ...]
-    variants: tuple[PlannedVariant, ...]
+    functions: tuple[PlannedFunction, ...]
     settings: Settings = field(default_factory=Settings)
     loops: tuple[PlannedLoop, ...] = ()
     loops_reason: str = ""
@@ -295,8 +295,8 @@ class ModulePlan:
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """What is needed or done, and why: each function and loop, and launches that fail."""
-        for planned in self.variants:
-            size = planned.call if planned.variant is None else planned.variant.size
+        for planned in self.functions:
+            size = planned.call if planned.problem is None else planned.problem.size
             yield f"{planned.role.value} {size}, {', '.join(planned.kernels)}", planned.reason
         for loop in self.loops:
             yield f"loop in {loop.file}:{loop.line}, {loop.kernel}", f"{loop.describe()}: {loop.explanation}"
@@ -341,9 +341,9 @@ class ModulePlan:
         )
 
     @property
-    def needed(self) -> tuple[PlannedVariant, ...]:
-        """The variants whose functions are called."""
-        return tuple(v for v in self.variants if v.needed and v.variant is not None and v.provider != STAGES)
+    def needed(self) -> tuple[PlannedFunction, ...]:
+        """The functions whose functions are called."""
+        return tuple(v for v in self.functions if v.needed and v.problem is not None and v.provider != STAGES)
 
     @property
     def has_own_code(self) -> bool:
@@ -370,7 +370,7 @@ class ModulePlan:
             "kernels": list(self.kernels),
             "provider": self.settings.provider,
             "policy": self.settings.policy,
-            "variants": [v.to_json() for v in self.variants],
+            "functions": [v.to_json() for v in self.functions],
             "loops": [loop.to_json() for loop in self.loops],
             "stuck": list(self.stuck_problems),
             "memory": [memory.to_json() for memory in self.memory],
@@ -431,7 +431,7 @@ def _store_reason(store: AccumulatorStore | Rejected | None) -> str:
 
 def _load_reason(ring: Ring) -> str:
     """How tiles reach the stages (``kernels/module/stage_buffers.cuh``)."""
-    size_bytes = DTYPE_BYTES[ring.products[0].variant.a.dtype]
+    size_bytes = DTYPE_BYTES[ring.products[0].problem.a.dtype]
     word = max(size_bytes, _SHORTEST_COPY)
     odd = " or begins at an odd element" if size_bytes < word else ""
     transposed = {buffer.transposed for buffer in ring.buffers.values()}

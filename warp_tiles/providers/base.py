@@ -1,4 +1,4 @@
-"""The interface of a provider of device functions: its recipes for a variant, its requirements, and the build.
+"""The interface of a provider of device functions: its recipes for a problem, its requirements, and the build.
 
 Those that compile device sources of ``kernels/`` with NVRTC, and cache the result, are a :class:`NvrtcProvider`. The
 provider ``scalar``, which builds nothing, is here too.
@@ -17,11 +17,11 @@ from warp_tiles.compile import sources
 from warp_tiles.compile.find import require_arch
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.errors import UnsupportedProblem
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.solver.variant import Config, SolverVariant, Variant
+from warp_tiles.solver.problem import Config, Problem, SolverProblem
 
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled, CompileRequest
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way in which a provider builds a variant.
+    """One way in which a provider builds a problem.
 
     Attributes:
         title: Name for messages, e.g. ``cuBLASDx without alignment``, with what it costs more than the own templates.
-        variant: The variant to build: the requested one, or the same with a weaker promise about alignment.
+        problem: The problem to build: the requested one, or the same with a weaker promise about alignment.
         symbol: Name of the function; empty if there is none.
         tile_config: The tile configuration; None if the provider has none.
     """
 
     title: str
-    variant: Variant
+    problem: Problem
     symbol: str
     tile_config: Config | None = None
 
@@ -95,7 +95,7 @@ class ProviderContext(Protocol):
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """The fastest measured way to compute a variant.
+    """The fastest measured way to compute a problem.
 
     Attributes:
         tile_config: The tile configuration for the provider ``own``; None for other providers.
@@ -114,21 +114,21 @@ class Tuned(PipelineRecords, Protocol):
     def fingerprint(self) -> str:
         """A text that changes whenever an answer changes."""
 
-    def best(self, variant: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
+    def best(self, problem: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
         """The fastest measured function among these providers; None leaves the choice to the heuristics."""
 
 
-V = TypeVar("V", bound=Variant)
+V = TypeVar("V", bound=Problem)
 
 
 class Provider(ABC, Generic[V]):
-    """Builds variants. It refuses a variant that it cannot serve, with the name of the field.
+    """Builds problems. It refuses a problem that it cannot serve, with the name of the field.
 
     Attributes:
         name: Its name in the setting ``provider``.
         compiles: True if it needs NVRTC. All such providers need the same NVRTC.
         in_source: True if its functions stand in the source of the module that calls them.
-        serves: The kinds of variants that it is tried for.
+        serves: The kinds of problems that it is tried for.
     """
 
     name: ClassVar[str]
@@ -137,19 +137,19 @@ class Provider(ABC, Generic[V]):
     serves: tuple[type, ...] = (GemmProblem,)
 
     @abstractmethod
-    def recipes(self, variant: V) -> tuple[Recipe, ...]:
-        """The recipes for a variant, best first. They do not depend on the machine.
+    def recipes(self, problem: V) -> tuple[Recipe, ...]:
+        """The recipes for a problem, best first. They do not depend on the machine.
 
         Raises:
-            UnsupportedVariant: There is no recipe. The message names the field and its value.
+            UnsupportedProblem: There is no recipe. The message names the field and its value.
         """
 
-    def require(self, variant: V, context: ProviderContext) -> None:
+    def require(self, problem: V, context: ProviderContext) -> None:
         """Check that this machine has all that a build needs.
 
         Raises:
             ToolchainError: Something is missing.
-            UnsupportedVariant: Nothing is missing, but the module cannot use the result.
+            UnsupportedProblem: Nothing is missing, but the module cannot use the result.
         """
 
     def key_of(self, recipe: Recipe) -> CacheKey | None:
@@ -157,7 +157,7 @@ class Provider(ABC, Generic[V]):
         return None
 
     def fingerprint(self) -> dict[str, str]:
-        """The inputs, besides the variants, of a module that is built with this provider.
+        """The inputs, besides the problems, of a module that is built with this provider.
 
         Raises:
             ToolchainError: There is no toolchain.
@@ -166,7 +166,7 @@ class Provider(ABC, Generic[V]):
 
     @abstractmethod
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
-        """Build a variant.
+        """Build a problem.
 
         Raises:
             BuildError: The build failed.
@@ -174,12 +174,12 @@ class Provider(ABC, Generic[V]):
         """
 
 
-def refusal(provider: str, field: str, value: object, reason: str) -> UnsupportedVariant:
-    return UnsupportedVariant(f"{provider} cannot serve {field}={value}: {reason}")
+def refusal(provider: str, field: str, value: object, reason: str) -> UnsupportedProblem:
+    return UnsupportedProblem(f"{provider} cannot serve {field}={value}: {reason}")
 
 
 class NvrtcProvider(Provider[V]):
-    """Builds variants with NVRTC, from templates in ``kernels/`` that include only their own headers.
+    """Builds problems with NVRTC, from templates in ``kernels/`` that include only their own headers.
 
     Args:
         store: Finds the toolchain and digests its files.
@@ -220,9 +220,9 @@ class NvrtcProvider(Provider[V]):
         return CompileRequest(
             f"{recipe.symbol}_{self.name}.cu",
             self.text(recipe),
-            self.flags(recipe.variant.arch),
+            self.flags(recipe.problem.arch),
             tuple(map(os.fspath, self.source().include_dirs)),
-            f"the {self.name} function {recipe.variant.describe()}",
+            f"the {self.name} function {recipe.problem.describe()}",
         )
 
     def fingerprint(self) -> dict[str, str]:
@@ -239,17 +239,17 @@ class NvrtcProvider(Provider[V]):
         """Facts that the cache stores with LTO-IR."""
         return {
             "symbol": recipe.symbol,
-            "variant": recipe.variant.to_json(),
+            "problem": recipe.problem.to_json(),
             "provider": self.name,
             "build_seconds": round(compiled.seconds, 3),
             "compiler": compiled.compiler,
             **({"tile_config": recipe.tile_config.to_json()} if recipe.tile_config else {}),
         }
 
-    def require(self, variant: V, context: ProviderContext) -> None:
-        require_arch(context.toolchain(), variant.arch)
+    def require(self, problem: V, context: ProviderContext) -> None:
+        require_arch(context.toolchain(), problem.arch)
         if reason := context.unlinkable_reason:
-            raise UnsupportedVariant(reason)
+            raise UnsupportedProblem(reason)
         self.fingerprint()
 
     def key_of(self, recipe: Recipe) -> CacheKey:
@@ -257,10 +257,10 @@ class NvrtcProvider(Provider[V]):
         from warp_tiles.store.key import CacheKey
 
         fields: dict[str, KeyValue] = dict(self.fingerprint())
-        fields.update({f"variant.{name}": str(value) for name, value in recipe.variant.to_json().items()})
+        fields.update({f"problem.{name}": str(value) for name, value in recipe.problem.to_json().items()})
         if recipe.tile_config is not None:
             fields.update({f"tile_config.{name}": str(value) for name, value in recipe.tile_config.to_json().items()})
-        fields["flags"] = self.flags(recipe.variant.arch)
+        fields["flags"] = self.flags(recipe.problem.arch)
         fields["translation_unit"] = self.text(recipe)
         return CacheKey.of(fields)
 
@@ -271,16 +271,16 @@ class NvrtcProvider(Provider[V]):
         return Built(recipe.symbol, payload, key.digest, hit)
 
 
-class ScalarProvider(Provider[Variant]):
+class ScalarProvider(Provider[Problem]):
     """Leaves a product to Warp's templates, which compute it without a device function."""
 
     name = "scalar"
-    serves = (GemmProblem, SolverVariant)
+    serves = (GemmProblem, SolverProblem)
 
-    def recipes(self, variant: Variant) -> tuple[Recipe, ...]:
-        if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
-            raise refusal(self.name, "c_dtype", variant.c.dtype, "Warp's scalar path would accumulate in bfloat16")
-        return (Recipe("Warp's scalar path, which uses no tensor cores", variant, ""),)
+    def recipes(self, problem: Problem) -> tuple[Recipe, ...]:
+        if isinstance(problem, GemmProblem) and problem.c.dtype == "bfloat16":
+            raise refusal(self.name, "c_dtype", problem.c.dtype, "Warp's scalar path would accumulate in bfloat16")
+        return (Recipe("Warp's scalar path, which uses no tensor cores", problem, ""),)
 
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
         return Built("", b"")

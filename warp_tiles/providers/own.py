@@ -1,6 +1,6 @@
 """The providers of this project's own device code, compiled with NVRTC: products and solvers.
 
-The chooser of products is imported when a variant is planned. A process that finds all modules in Warp's cache does not
+The chooser of products is imported when a problem is planned. A process that finds all modules in Warp's cache does not
 need it.
 """
 
@@ -14,18 +14,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.errors import ToolchainError, UnsupportedVariant, WorkerError
+from warp_tiles.errors import ToolchainError, UnsupportedProblem, WorkerError
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, computes_in_double
 from warp_tiles.providers.base import Built, NvrtcProvider, Provider, ProviderContext, Recipe, Tuned, V
-from warp_tiles.solver.variant import (
+from warp_tiles.solver.problem import (
     OPERANDS,
     Config,
     Function,
+    Problem,
     SolverConfig,
-    SolverVariant,
-    Variant,
+    SolverProblem,
     choose,
     reason_unsupported,
 )
@@ -48,9 +48,9 @@ def struct(name: str, *members: str) -> str:
 
 
 def unique_name(symbol: str, members: str) -> str:
-    """A name for the structure that a variant's templates are instantiated with.
+    """A name for the structure that a problem's templates are instantiated with.
 
-    With equal names, the linker would use one variant's templates for all variants. The name is short, because it is
+    With equal names, the linker would use one problem's templates for all problems. The name is short, because it is
     part of every other name. An unnamed namespace would also work, but its long names would fill a seventh of the
     LTO-IR.
     """
@@ -58,10 +58,10 @@ def unique_name(symbol: str, members: str) -> str:
     return f"w{base64.b32encode(digest[:5]).decode().lower()}"
 
 
-def problem_struct(variant: GemmProblem) -> str:
-    operands = dict(zip("abc", variant.operands))
+def problem_struct(problem: GemmProblem) -> str:
+    operands = dict(zip("abc", problem.operands))
     types = (f"using {name.upper()} = {DTYPES[operand.dtype].kernel_type};" for name, operand in operands.items())
-    sizes = {"m": variant.m, "n": variant.n, "k": variant.k}
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
     sizes |= {f"ld{name}": operand.leading_dimension for name, operand in operands.items()}
     flags = {f"{name}_row_major": operand.arrangement == "row_major" for name, operand in operands.items()}
     return struct(
@@ -69,8 +69,8 @@ def problem_struct(variant: GemmProblem) -> str:
         f"    {' '.join(types)}",
         constants("int", sizes),
         constants("int", {f"align_{name}": operand.alignment for name, operand in operands.items()}),
-        constants("bool", {**flags, "tf32": variant.precision == "tf32"}),
-        constants("int", {"threads": variant.threads, "sm": variant.arch}),
+        constants("bool", {**flags, "tf32": problem.precision == "tf32"}),
+        constants("int", {"threads": problem.threads, "sm": problem.arch}),
     )
 
 
@@ -83,33 +83,33 @@ def config_struct(config: TileConfig) -> str:
     return struct("Config", instruction, constants("int", numbers), constants("bool", flags))
 
 
-def translation_unit(variant: GemmProblem, config: TileConfig) -> str:
-    """The translation unit of the variant's device function. Both structures lie in one with a unique name."""
-    structs = f"{problem_struct(variant)}\n{config_struct(config)}"
-    unique = unique_name(variant.symbol, structs)
+def translation_unit(problem: GemmProblem, config: TileConfig) -> str:
+    """The translation unit of the problem's device function. Both structures lie in one with a unique name."""
+    structs = f"{problem_struct(problem)}\n{config_struct(config)}"
+    unique = unique_name(problem.symbol, structs)
     return f"""#include "{_SOURCE}"
 
 {struct(unique, structs)}
 
-extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void* beta, void* c)
+extern "C" __device__ void {problem.symbol}(void* alpha, void* a, void* b, void* beta, void* c)
 {{
     wt::block_gemm<{unique}>(alpha, a, b, beta, c);
 }}
-{_loop_functions(variant, config, unique)}"""
+{_loop_functions(problem, config, unique)}"""
 
 
-def _loop_functions(variant: GemmProblem, config: TileConfig, unique: str) -> str:
-    if isinstance(register_accumulators(variant, variant.symbol, config), Rejected):
+def _loop_functions(problem: GemmProblem, config: TileConfig, unique: str) -> str:
+    if isinstance(register_accumulators(problem, problem.symbol, config), Rejected):
         return ""
     # must be inlined, or the compiler keeps the accumulators, an array of the caller, in local memory
     return f"""
-extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(
+extern "C" __device__ __attribute__((always_inline)) void {problem.symbol}_add(
     void* accumulators, void* a, void* b, bool recompute)
 {{
     wt::block_gemm_add<{unique}>(accumulators, a, b, recompute);
 }}
 
-extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finish(
+extern "C" __device__ __attribute__((always_inline)) void {problem.symbol}_finish(
     void* accumulators, void* c, bool recompute)
 {{
     wt::block_gemm_finish<{unique}>(accumulators, c, recompute);
@@ -117,26 +117,26 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 """
 
 
-def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | Rejected:
+def register_accumulators(problem: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | Rejected:
     from warp_tiles.codegen.module_code import LoopAccumulators
 
-    if DTYPE_BYTES[variant.c.dtype] < 4:
-        return Rejected("rounded_products", (variant.c.dtype,))
-    if not (count := accumulators_per_thread(variant, config)):
+    if DTYPE_BYTES[problem.c.dtype] < 4:
+        return Rejected("rounded_products", (problem.c.dtype,))
+    if not (count := accumulators_per_thread(problem, config)):
         return Rejected("many_function_accumulators")
-    accumulators = DTYPES["float64" if computes_in_double(variant) else "float32"]
+    accumulators = DTYPES["float64" if computes_in_double(problem) else "float32"]
     return LoopAccumulators(symbol, accumulators.warp_type, count)
 
 
 @functools.lru_cache(maxsize=4096)
-def _chosen(variant: GemmProblem) -> TileConfig:
+def _chosen(problem: GemmProblem) -> TileConfig:
     from warp_tiles.gemm.choose import choose
 
-    return choose(variant)
+    return choose(problem)
 
 
 class OwnProvider(NvrtcProvider[GemmProblem]):
-    """Builds GEMM variants from the templates in ``kernels/gemm``, as measured or else as the heuristics choose."""
+    """Builds GEMM problems from the templates in ``kernels/gemm``, as measured or else as the heuristics choose."""
 
     header = _SOURCE
 
@@ -145,16 +145,16 @@ class OwnProvider(NvrtcProvider[GemmProblem]):
         self._tuned = tuned
 
     def text(self, recipe: Recipe) -> str:
-        return unit_of(recipe.variant, recipe.tile_config)
+        return unit_of(recipe.problem, recipe.tile_config)
 
-    def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
+    def recipes(self, problem: GemmProblem) -> tuple[Recipe, ...]:
         """The first recipe is the fastest measured one, the second the chooser's."""
         try:
-            config = _chosen(variant)
-        except UnsupportedVariant as error:
-            raise UnsupportedVariant(f"{self.name} cannot serve {error.message}") from error
-        chosen = Recipe("the provider own", variant, variant.symbol, config)
-        tuned = self._tuned.best(variant, (self.name,)) if self._tuned else None
+            config = _chosen(problem)
+        except UnsupportedProblem as error:
+            raise UnsupportedProblem(f"{self.name} cannot serve {error.message}") from error
+        chosen = Recipe("the provider own", problem, problem.symbol, config)
+        tuned = self._tuned.best(problem, (self.name,)) if self._tuned else None
         if tuned is None or tuned.tile_config == config:
             return (chosen,)
         return (replace(chosen, title="the provider own as tuned", tile_config=tuned.tile_config), chosen)
@@ -174,8 +174,8 @@ _TEMPLATES: dict[Function, tuple[str, str]] = {  # header below kernels/solver, 
 }
 
 
-def header_of(variant: SolverVariant) -> str:
-    return f"solver/{_TEMPLATES[variant.function][0]}.cuh"
+def header_of(problem: SolverProblem) -> str:
+    return f"solver/{_TEMPLATES[problem.function][0]}.cuh"
 
 
 def _matrix(operand: Operand) -> str:
@@ -184,49 +184,49 @@ def _matrix(operand: Operand) -> str:
     return f"wt::solver::Matrix<{kind}, {strides[0]}, {strides[1]}, {operand.alignment}>"
 
 
-def solver_translation_unit(variant: SolverVariant, config: SolverConfig) -> str:
-    """Source of the variant's device function, which takes pointers to its operands and to scratch memory."""
-    names = OPERANDS[variant.function]
-    numbers = {"n": variant.n, "columns": variant.columns, "threads": variant.threads, "lanes": config.lanes}
-    lines = [f"    using {name.upper()} = {_matrix(operand)};" for name, operand in zip(names, variant.operands)]
-    lines += [constants("int", numbers), constants("bool", {"in_place": variant.in_place})]
-    solve = variant.function.partition("_")[0]
+def solver_translation_unit(problem: SolverProblem, config: SolverConfig) -> str:
+    """Source of the problem's device function, which takes pointers to its operands and to scratch memory."""
+    names = OPERANDS[problem.function]
+    numbers = {"n": problem.n, "columns": problem.columns, "threads": problem.threads, "lanes": config.lanes}
+    lines = [f"    using {name.upper()} = {_matrix(operand)};" for name, operand in zip(names, problem.operands)]
+    lines += [constants("int", numbers), constants("bool", {"in_place": problem.in_place})]
+    solve = problem.function.partition("_")[0]
     if solve in ("lower", "upper"):
         order = "forward" if solve == "lower" else "backward"
         lines.append(f"    static constexpr wt::solver::Order order = wt::solver::Order::{order};")
     body = "\n".join(lines)
-    unique = unique_name(variant.symbol, body)
-    template = f"wt::solver::{_TEMPLATES[variant.function][1]}<{unique}>"
+    unique = unique_name(problem.symbol, body)
+    template = f"wt::solver::{_TEMPLATES[problem.function][1]}<{unique}>"
     matrices = [f"{unique}::{name.upper()}::at({name})" for name in names]
-    if variant.scratch_elements:
+    if problem.scratch_elements:
         matrices.append(f"{template}::W::at(w)")
-    return f"""#include "{header_of(variant)}"
+    return f"""#include "{header_of(problem)}"
 
 {struct(unique, body)}
 
-extern "C" __device__ void {variant.symbol}({", ".join(f"void* {name}" for name in variant.parameters)})
+extern "C" __device__ void {problem.symbol}({", ".join(f"void* {name}" for name in problem.parameters)})
 {{
     {template}::run({", ".join(matrices)});
 }}
 """
 
 
-class SolverProvider(NvrtcProvider[SolverVariant]):
-    """Builds solver variants from the templates in ``kernels/solver``.
+class SolverProvider(NvrtcProvider[SolverProblem]):
+    """Builds solver problems from the templates in ``kernels/solver``.
 
     It belongs to the setting's value ``own``: the project's own device code.
     """
 
     header = "solver/solver.cuh"
-    serves = (SolverVariant,)
+    serves = (SolverProblem,)
 
     def text(self, recipe: Recipe) -> str:
-        return unit_of(recipe.variant, recipe.tile_config)
+        return unit_of(recipe.problem, recipe.tile_config)
 
-    def recipes(self, variant: SolverVariant) -> tuple[Recipe, ...]:
-        if reason := reason_unsupported(variant):
-            raise UnsupportedVariant(f"{self.name} cannot serve {reason}")
-        return (Recipe("the provider own", variant, variant.symbol, choose(variant)),)
+    def recipes(self, problem: SolverProblem) -> tuple[Recipe, ...]:
+        if reason := reason_unsupported(problem):
+            raise UnsupportedProblem(f"{self.name} cannot serve {reason}")
+        return (Recipe("the provider own", problem, problem.symbol, choose(problem)),)
 
 
 # ---- functions in the source of a module
@@ -234,13 +234,13 @@ class SolverProvider(NvrtcProvider[SolverVariant]):
 IN_SOURCE = "functions in the module's source, which Warp compiles with the module, without a limit of registers"
 
 
-def unit_of(variant: Variant, config: Config | None) -> str:
-    """The translation unit of a variant's device function."""
-    if isinstance(variant, SolverVariant):
+def unit_of(problem: Problem, config: Config | None) -> str:
+    """The translation unit of a problem's device function."""
+    if isinstance(problem, SolverProblem):
         assert isinstance(config, SolverConfig)
-        return solver_translation_unit(variant, config)
+        return solver_translation_unit(problem, config)
     assert isinstance(config, TileConfig)
-    return translation_unit(variant, config)
+    return translation_unit(problem, config)
 
 
 class InSourceProvider(Provider[V]):
@@ -257,17 +257,17 @@ class InSourceProvider(Provider[V]):
         self._provider, self._store = provider, store
         self.serves = provider.serves
 
-    def recipes(self, variant: V) -> tuple[Recipe, ...]:
-        return (replace(self._provider.recipes(variant)[0], title=IN_SOURCE),)
+    def recipes(self, problem: V) -> tuple[Recipe, ...]:
+        return (replace(self._provider.recipes(problem)[0], title=IN_SOURCE),)
 
-    def require(self, variant: V, context: ProviderContext) -> None:
+    def require(self, problem: V, context: ProviderContext) -> None:
         try:
-            self._provider.require(variant, context)
+            self._provider.require(problem, context)
         except WorkerError:  # a crash must not choose the provider
             raise
-        except (ToolchainError, UnsupportedVariant):
+        except (ToolchainError, UnsupportedProblem):
             return
-        raise UnsupportedVariant("NVRTC can build it for the linker of the module")
+        raise UnsupportedProblem("NVRTC can build it for the linker of the module")
 
     def fingerprint(self) -> dict[str, str]:
         return {"source": self._store.source_digest(self._provider.source())}

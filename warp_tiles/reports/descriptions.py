@@ -35,64 +35,64 @@ LOOP_HEADINGS = ("kernel", "line", "products", "what is done", "reason", "gradie
 
 @dataclass(frozen=True)
 class Function:
-    """One planned variant and its build.
+    """One planned function and its build.
 
     Attributes:
-        variant: An entry of a module's ``variants``.
-        build: The entry of its ``builds`` for the same variant; None if nothing was built or looked up.
+        function: An entry of a module's ``functions``.
+        build: The entry of its ``builds`` for the same function; None if nothing was built or looked up.
         is_plan: True if the module is part of a plan, False if it is part of the record of a run.
     """
 
-    variant: Json
+    problem: Json
     build: Json | None
     is_plan: bool
 
     @property
     def title(self) -> str:
         """Its role and sizes, e.g. ``forward 64x64x32``."""
-        return f"{self.variant['role']} {self.variant['size']}"
+        return f"{self.problem['role']} {self.problem['size']}"
 
     @property
     def provider(self) -> str:
         """The provider that built it, or that will, and its tile configuration."""
-        of = self.build or self.variant
+        of = self.build or self.problem
         return ", ".join(filter(None, (of["provider"], of["tile"])))
 
     @property
     def state(self) -> str:
         """What was done, or what will be done, in one or two words: one of :data:`STATES`."""
-        variant, build = self.variant, self.build
-        if not variant["needed"]:
+        problem, build = self.problem, self.build
+        if not problem["needed"]:
             return SKIPPED
-        if (build or variant)["provider"] in ("", "scalar"):
+        if (build or problem)["provider"] in ("", "scalar"):
             return SCALAR
-        if (build or variant)["provider"] == STAGES:
+        if (build or problem)["provider"] == STAGES:
             return STAGED
         if build is not None:
             return "built" if not build["hit"] else "shared" if build["shared"] else "from cache"
         if not self.is_plan:
             return "not built"
-        return "built by Warp" if not variant["key"] else "in the cache" if variant["cached"] else "to build"
+        return "built by Warp" if not problem["key"] else "in the cache" if problem["cached"] else "to build"
 
     @property
     def choice(self) -> str:
         """What decided about provider and tile configuration, in words; empty if there was no choice."""
-        return _CHOICES[self.variant["choice"]]
+        return _CHOICES[self.problem["choice"]]
 
     @property
     def fallback(self) -> str:
         """How the build differs from the plan; empty if it is as planned."""
-        build, variant = self.build, self.variant
+        build, problem = self.build, self.problem
         if build is None:
             return ""
-        if build["provider"] != variant["provider"]:
-            return f"planned with {variant['provider'] or 'no provider'}, built with {build['provider']}"
-        return "" if build["tile"] == variant["tile"] else f"planned with the tile {variant['tile']}"
+        if build["provider"] != problem["provider"]:
+            return f"planned with {problem['provider'] or 'no provider'}, built with {build['provider']}"
+        return "" if build["tile"] == problem["tile"] else f"planned with the tile {problem['tile']}"
 
     @property
     def reason(self) -> str:
         """Why it was built as it was."""
-        return "; ".join(filter(None, (self.variant["reason"], self.fallback)))
+        return "; ".join(filter(None, (self.problem["reason"], self.fallback)))
 
 
 def module_title(module: Json) -> str:
@@ -110,7 +110,7 @@ def with_tiles(modules: Iterable[Json]) -> tuple[list[Json], str]:
     shown: list[Json] = []
     names: dict[str, None] = {}
     for module in modules:
-        known = module.get("variants") or module.get("uninstantiated")
+        known = module.get("functions") or module.get("uninstantiated")
         if known or module.get("policy") == "off" or module.get("up_to_date"):
             shown.append(module)
         else:
@@ -128,7 +128,7 @@ def compiled_again(modules: Iterable[Json]) -> list[str]:
     compiled: dict[tuple[str, str, int, int], list[int]] = {}  # the functions for each architecture
     planned = [module for module in modules if "launched" in module]
     for module in planned:
-        kernels = (kernel for variant in module.get("variants", ()) for kernel in variant["kernels"])
+        kernels = (kernel for function in module.get("functions", ()) for kernel in function["kernels"])
         tiled = {kernel.partition("[")[0] for kernel in kernels}  # a launch does not name the instance
         others = [m for m in planned if (m["name"], m["arch"]) == (module["name"], module["arch"]) and m is not module]
         useful = next((m["block_dim"] for m in others if tiled & set(m["launched"])), None)
@@ -162,14 +162,14 @@ def filled(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list
 
 
 def functions(module: Json) -> list[Function]:
-    """Every planned variant of a module, needed or not, in the order of the plan."""
+    """Every planned function of a module, needed or not, in the order of the plan."""
     builds = module.get("builds", ())
 
-    def build_of(variant: Json) -> Json | None:
-        equal = (b for b in builds if all(variant.get(name) == value for name, value in b["variant"].items()))
-        return next(equal, None) if variant["needed"] else None
+    def build_of(problem: Json) -> Json | None:
+        equal = (b for b in builds if all(problem.get(name) == value for name, value in b["problem"].items()))
+        return next(equal, None) if problem["needed"] else None
 
-    return [Function(variant, build_of(variant), "builds" not in module) for variant in module.get("variants", ())]
+    return [Function(function, build_of(function), "builds" not in module) for function in module.get("functions", ())]
 
 
 def loop_rows(module: Json) -> list[tuple[str, ...]]:

@@ -132,8 +132,8 @@ def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[
     build, state = function.build, function.state
     kind = "wait" if on_cpu else descriptions.STATES[state][0]
     cells: list[Content] = [
-        _with_more(function.title, function.variant["dtypes"]),
-        _codes(function.variant["kernels"]),
+        _with_more(function.title, function.problem["dtypes"]),
+        _codes(function.problem["kernels"]),
         element("span", state, class_=f"state {kind}"),
         _with_more(function.provider, function.choice),
         function.reason,
@@ -287,8 +287,8 @@ class _Scale:
         return min(100.0, max(0.0, 100 * (time_s - self._start) / self._length))
 
     def _lines(self) -> list[Markup]:
-        places = [f"{self._percent(tick):.2f}%" for tick in self._ticks]
-        return [element("line", x1=x, x2=x, y1="0", y2=str(HEIGHT), class_="tick") for x in places]
+        positions = [f"{self._percent(tick):.2f}%" for tick in self._ticks]
+        return [element("line", x1=x, x2=x, y1="0", y2=str(HEIGHT), class_="tick") for x in positions]
 
     def axis(self) -> Markup:
         """The times of the ticks. A text near an edge stays inside."""
@@ -315,8 +315,8 @@ class _Scale:
 def _rect(kind: str, left: float, width: float, title: str | None) -> Markup:
     top, height = _SHAPES.get(kind, _WORK)
     inner = () if title is None else (element("title", title),)
-    place = {"x": f"{left:.2f}%", "y": str(top), "width": f"{width:.2f}%", "height": str(height)}
-    return element("rect", *inner, class_=kind, **place)
+    position = {"x": f"{left:.2f}%", "y": str(top), "width": f"{width:.2f}%", "height": str(height)}
+    return element("rect", *inner, class_=kind, **position)
 
 
 def _drawing(parts: Sequence[Markup], label: str | None = None) -> Markup:

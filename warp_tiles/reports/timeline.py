@@ -113,16 +113,16 @@ def _lookup_rows(module: Json) -> list[Row]:
     spans = tuple(Span(kind, *times[name], text) for name, (kind, text) in _LOOKUPS.items() if name in times)
     if not spans:
         return []
-    place = "from the remote store or the bundle" if "fetch_module" in times else "from the cache"
-    place = f"from {package}" if (package := module.get("kernel_package")) else place
-    result = place if module["found"] else "not found"
+    origin = "from the remote store or the bundle" if "fetch_module" in times else "from the cache"
+    origin = f"from {package}" if (package := module.get("kernel_package")) else origin
+    result = origin if module["found"] else "not found"
     return [Row("linked module", f"{result}, {spans[-1].end_s - spans[0].start_s:.3f} s", spans)]
 
 
 def _label(module: Json, build: Json) -> str:
-    variants = [function.variant for function in functions(module) if function.build is build]
-    roles = ", ".join(dict.fromkeys(variant["role"] for variant in variants))
-    return f"{roles} {variants[0]['size'] if variants else build['symbol']}"
+    problems = [function.problem for function in functions(module) if function.build is build]
+    roles = ", ".join(dict.fromkeys(problem["role"] for problem in problems))
+    return f"{roles} {problems[0]['size'] if problems else build['symbol']}"
 
 
 def _span(kind: str, start: float, end: float, text: str) -> list[Span]:
@@ -230,8 +230,8 @@ def _module_events(process: int, module: ModuleRows) -> list[dict[str, Any]]:
     def event(name: str, category: str, thread: int, start_s: float, end_s: float, text: str) -> dict[str, Any]:
         start, end = round(start_s * _US), round(end_s * _US)
         times = {"ts": start, "dur": end - start}
-        place = {"pid": process, "tid": thread}
-        return {"ph": "X", "name": name, "cat": category, **times, **place, "args": {"what": text}}
+        origin = {"pid": process, "tid": thread}
+        return {"ph": "X", "name": name, "cat": category, **times, **origin, "args": {"what": text}}
 
     events = [
         named("process_name", 0, name=f"module {module.name}"),

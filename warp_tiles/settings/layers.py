@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from warp_tiles.settings.typed import Keywords
 
-ANSWERS = f"{OPTION_PREFIX}answers"  # the option of a search, which is no setting
+FORCED = f"{OPTION_PREFIX}forced"  # the option of a search, which is no setting
 
 # with-blocks apply to the whole process, because Warp loads modules on its own threads
 _configured: dict[str, tuple[Any, str]] = {}  # each value with its layer
@@ -127,7 +127,7 @@ def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]
     Raises:
         SettingError: An option that begins with ``warp_tiles_`` is unknown or has an unknown value.
     """
-    given = {n: value for n, value in options.items() if n.startswith(OPTION_PREFIX) and n != ANSWERS}
+    given = {n: value for n, value in options.items() if n.startswith(OPTION_PREFIX) and n != FORCED}
     where = f"module {module}: option " if module else "the module option "
     return _parsed(
         given, OPTION_PREFIX.__add__, where.__add__, lambda names: f"{where}{names} is unknown", skip_none=True
@@ -195,7 +195,7 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
     layers = tuple((name, layer) for name, (_, layer) in layered.items())
     return Settings(
         **{name: value for name, (value, _) in layered.items()},
-        answers=str((options or {}).get(ANSWERS) or ""),
+        forced=str((options or {}).get(FORCED) or ""),
         deterministic=bool((options or {}).get("deterministic")),
         start_list=_keeps_start_list,
         layers=layers,

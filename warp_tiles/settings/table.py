@@ -32,9 +32,9 @@ class Policy:
 
     Attributes:
         name: A value of the setting ``policy``.
-        providers: Providers that are tried for a variant, in this order; none if Warp builds everything.
-        records: True if tuning records decide a variant's tile configuration.
-        tunes: True if variants without a record are measured.
+        providers: Providers that are tried for a function, in this order; none if Warp builds everything.
+        records: True if tuning records decide a function's tile configuration.
+        tunes: True if functions without a record are measured.
         builds: True if missing functions are built, False if they are an error.
         needs_toolchain: True if a provider without its toolchain is an error, False if the next provider is tried.
     """
@@ -92,7 +92,7 @@ class Settings:
 
     Attributes:
         answers: Answers that count before tuning records, as JSON by the digests of their questions. A search forces
-            them with the option ``warp_tiles_answers`` of a module of its own. It is not a setting.
+            them with the option ``warp_tiles_forced`` of a module of its own. It is not a setting.
         deterministic: True under Warp's module option ``deterministic``. Tuning records do not count then, since they
             change the order of additions. It is not a setting.
         own_products: True in a module whose products opt out of MathDx: no library builds them, and nothing is tuned.
@@ -180,7 +180,7 @@ class Settings:
     """Name of the GPU whose records are used without a GPU, as `warp-tiles tune list` shows it."""
     tune_budget_s: float = _setting(0.0, values.seconds)
     """Time limit of one search in seconds; 0 is no limit."""
-    answers: str = dataclasses.field(default="", repr=False)
+    forced: str = dataclasses.field(default="", repr=False)
     deterministic: bool = dataclasses.field(default=False, repr=False)
     own_products: bool = dataclasses.field(default=False, repr=False)
     start_list: bool = dataclasses.field(default=False, repr=False)
@@ -251,7 +251,7 @@ class Settings:
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """The providers that are tried for a variant, in this order.
+        """The providers that are tried for a function, in this order.
 
         Raises:
             SettingError: The policy forbids the provider.

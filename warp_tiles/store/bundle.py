@@ -64,17 +64,17 @@ class _Member(NamedTuple):
         return _RECORD.pack(b"PK\1\2", *fields) + self.name.encode("ascii") + _OFFSET.pack(1, 8, at)
 
 
-def _places(members: Iterable[_Member]) -> list[int]:
+def _offsets(members: Iterable[_Member]) -> list[int]:
     """The offsets of the headers of members, which follow each other, and of the directory."""
     return [0, *accumulate(len(member.header) + member.size for member in members)]
 
 
 def _directory(members: Sequence[_Member]) -> bytes:
     """What follows the members: the directory and the end of the file."""
-    places = _places(members)
-    records = b"".join(member.record(at) for member, at in zip(members, places))
-    end = (b"PK\6\6", 44, _VERSION, _VERSION, 0, 0, len(members), len(members), len(records), places[-1])
-    locator = (b"PK\6\7", 0, places[-1] + len(records), 1)
+    offsets = _offsets(members)
+    records = b"".join(member.record(at) for member, at in zip(members, offsets))
+    end = (b"PK\6\6", 44, _VERSION, _VERSION, 0, 0, len(members), len(members), len(records), offsets[-1])
+    locator = (b"PK\6\7", 0, offsets[-1] + len(records), 1)
     return records + _END.pack(*end, *locator, b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
 
 
@@ -127,7 +127,7 @@ def _read_directory(stream: BinaryIO) -> dict[tuple[str, str], tuple[int, _Membe
     members = list(objects.values())
     if data != _directory(members):
         raise RefusedError("its directory is not as warp_tiles writes it, or names an object twice")
-    return dict(zip(objects, zip(_places(members), members)))
+    return dict(zip(objects, zip(_offsets(members), members)))
 
 
 class Bundle:
@@ -208,9 +208,9 @@ class Bundle:
         if (at, crc32) != (end, member.crc32):
             raise RefusedError("it is cut short, or does not match its CRC-32")
 
-    def _at(self, place: int, size: int) -> bytes:
+    def _at(self, offset: int, size: int) -> bytes:
         with self._lock:
-            self._stream.seek(place)
+            self._stream.seek(offset)
             return self._stream.read(size)
 
     @contextmanager

@@ -127,13 +127,13 @@ class KernelIndex:
 class KernelPackage:
     """One folder of a package, and the version of the installed Warp and of its CUDA."""
 
-    place: str
+    parent: str
     folder: str
     warp: str
 
     @cached_property
     def files(self) -> TrustedFolder:
-        return TrustedFolder(Path(self.place), f"{NAMESPACE}/{self.folder}", installed=True)
+        return TrustedFolder(Path(self.parent), f"{NAMESPACE}/{self.folder}", installed=True)
 
     @cached_property
     def unread(self) -> list[str]:
@@ -213,7 +213,7 @@ class KernelPackage:
         """Warn, once for each package, of what keeps it from serving."""
         if _said.add(str(self.files.path(""))):
             warn(
-                f"kernel package {self.title} in {self.place}: {reason}. What it does not serve is built. "
+                f"kernel package {self.title} in {self.parent}: {reason}. What it does not serve is built. "
                 "Remedy: install it again, for this Warp, or name the packages to use: WARP_TILES_KERNEL_PACKAGES"
             )
 
@@ -268,18 +268,18 @@ class KernelPackages:
             would choose what they name.
     """
 
-    def __init__(self, chosen: str, warp: str, places: Sequence[str]) -> None:
+    def __init__(self, chosen: str, warp: str, parents: Sequence[str]) -> None:
         self._names = None if chosen == "auto" else {name.replace("-", "_") for name in chosen.split(",")}
         self._warp = warp
-        self._places = dict.fromkeys(place for place in places if isinstance(place, str) and os.path.isabs(place))
+        self._parents = dict.fromkeys(parent for parent in parents if isinstance(parent, str) and os.path.isabs(parent))
 
     @cached_property
     def found(self) -> tuple[KernelPackage, ...]:
         """The packages. Their indexes are not read."""
         return tuple(
-            KernelPackage(place, folder, self._warp)
-            for place in self._places
-            for folder in _folders(os.path.join(place, NAMESPACE))
+            KernelPackage(parent, folder, self._warp)
+            for parent in self._parents
+            for folder in _folders(os.path.join(parent, NAMESPACE))
             if self._names is None or folder in self._names
         )
 
@@ -327,8 +327,8 @@ class KernelPackages:
                 yield first, second, count
 
 
-def _folders(place: str) -> list[str]:
-    with suppressed(OSError), os.scandir(place) as entries:
+def _folders(parent: str) -> list[str]:
+    with suppressed(OSError), os.scandir(parent) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     return []
 

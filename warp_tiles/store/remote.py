@@ -63,7 +63,7 @@ class MissingObjectError(Exception):
     """The store has no such object, or refuses to say."""
 
 
-class HalfAnswerError(OSError):
+class IncompleteReplyError(OSError):
     """An answer began and did not end."""
 
 
@@ -128,14 +128,14 @@ class Client:
 
         Raises:
             MissingObjectError: There is none.
-            HalfAnswerError: It did not arrive in full.
+            IncompleteReplyError: It did not arrive in full.
         """
         with self._errors():
-            answer = self._library.get(self._store, name)
+            reply = self._library.get(self._store, name)
         try:
-            yield from answer.stream(min_chunk_size=_CHUNK_BYTES)
+            yield from reply.stream(min_chunk_size=_CHUNK_BYTES)
         except Exception as error:
-            raise HalfAnswerError(f"an answer is incomplete: {self._text(error)}") from error
+            raise IncompleteReplyError(f"an answer is incomplete: {self._text(error)}") from error
 
     def exists(self, name: str) -> bool:
         """Returns True if there is such an object."""
@@ -174,8 +174,8 @@ class Client:
             request.add_header("Authorization", f"Basic {encoded}")
         data, ends_at = bytearray(), time.monotonic() + self._timeout_s
         try:
-            with urlopen(request, timeout=self._timeout_s) as answer:
-                while part := answer.read1(_CHUNK_BYTES):
+            with urlopen(request, timeout=self._timeout_s) as reply:
+                while part := reply.read1(_CHUNK_BYTES):
                     data += part
                     if len(data) > MAX_LIST_BYTES or time.monotonic() > ends_at:
                         raise OSError(f"its list has more than {MAX_LIST_BYTES} bytes, or takes {self._timeout_s:g} s")
@@ -258,7 +258,7 @@ class RemoteStore:
     def close(self) -> None:
         self._threads.close()
 
-    def answer(self, request: Callable[[], T]) -> T | None:
+    def reply(self, request: Callable[[], T]) -> T | None:
         """The result of a request; None if it fails or takes too long. The first failure of each kind is logged."""
         if not self._becomes_up():
             return None
@@ -359,11 +359,11 @@ class RemoteStore:
             self.say("no key is trusted, so nothing is loaded from it; `warp-tiles keys trust PUBLIC` adds one")
             return None, True
         start = self._clock()
-        answer = self.answer(lambda: (self._fetch(kind, key),))
-        entry = None if answer is None else answer[0]
+        reply = self.reply(lambda: (self._fetch(kind, key),))
+        entry = None if reply is None else reply[0]
         saved_s = 0.0 if entry is None else entry.manifest.info.get("build_seconds")
         self.count_wait(self._clock() - start, saved_s if isinstance(saved_s, (int, float)) else 0.0)
-        return entry, answer is not None
+        return entry, reply is not None
 
     def _fetch(self, kind: str, key: str) -> Entry | None:
         wanted = Wanted(kind, key, self._toolchain(kind))
@@ -387,14 +387,14 @@ class RemoteStore:
             raise RemoteError("nothing can be written without a signing key", remedy="set WARP_TILES_SIGNING_KEY")
         data = pack(kind, entry, self._toolchain(kind), signer)
         name = object_name(kind, entry.key)
-        return bool(self.answer(lambda: self.client().write(name, data)))
+        return bool(self.reply(lambda: self.client().write(name, data)))
 
     def remove(self, kind: str, key: str) -> None:
-        self.answer(lambda: self.client().remove(object_name(kind, key)))
+        self.reply(lambda: self.client().remove(object_name(kind, key)))
 
     def has(self, kind: str, key: str) -> bool | None:
         """True if the store has an entry with a sound, trusted statement; None without an answer. Reads no payload."""
-        return self.answer(functools.partial(self._has, kind, key))
+        return self.reply(functools.partial(self._has, kind, key))
 
     def _has(self, kind: str, key: str) -> bool:
         wanted = Wanted(kind, key, self._toolchain(kind))

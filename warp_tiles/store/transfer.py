@@ -94,9 +94,9 @@ def pull(cache: Cache, remote: RemoteStore, done: Callable[[], None]) -> Transfe
         try:
             if cache.manifest(digest) is not None:
                 return Transfer(present=1)
-            entry, answered = remote.ask(cache.object, digest)
+            entry, has_replied = remote.ask(cache.object, digest)
             if entry is None:
-                return Transfer(skipped=1) if answered else Transfer(failed=1)
+                return Transfer(skipped=1) if has_replied else Transfer(failed=1)
             if not cache.add(entry).is_stored:
                 return Transfer(failed=1)
             return Transfer(moved=1, moved_bytes=len(entry.payload))

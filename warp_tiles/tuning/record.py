@@ -420,11 +420,11 @@ def decode_records(data: bytes) -> list[Record]:
     if not isinstance(content.get("records"), list):
         raise ValueError("not an export, records is not a list")
     records = []
-    for place, item in enumerate(content["records"]):
+    for task, item in enumerate(content["records"]):
         try:
             records.append(_checked(item))
         except ValueError as error:
-            raise ValueError(f"record {place}: {error}") from error
+            raise ValueError(f"record {task}: {error}") from error
     return records
 
 
@@ -491,9 +491,7 @@ def shipped_records(subject: str, gpu: str, kind: tuple[int | None, int] | None 
     """
     path = shipped_file(subject, gpu)
     records = decode_records(path.read_bytes()) if path.is_file() else []
-    places = [(record, record.key.environment) for record in records]
+    tasks = [(record, record.key.environment) for record in records]
     return tuple(
-        record
-        for record, where in places
-        if where.device == gpu and kind in (None, (where.arch, where.multiprocessors))
+        record for record, where in tasks if where.device == gpu and kind in (None, (where.arch, where.multiprocessors))
     )

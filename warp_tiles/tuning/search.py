@@ -1,8 +1,8 @@
 """A question, and the search that answers it.
 
 A search builds candidates in parallel, measures them alternately, and reports each timing once it is final. It serves
-everything that is tuned: the answers of a script's kernels, the configurations of a tuned kernel, and the tiles of
-``matmul``. A function of each device builds candidates from configurations.
+everything that is tuned: the loops and functions of a script's kernels, a tuned kernel, and the tiles of ``matmul``. A
+function of each device builds candidates from configurations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Snapshots of measured answers, one for each set of settings. Importing this module does not import the tuner."""
+"""Snapshots of measurements, one for each set of settings. Importing this module does not import the tuner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOLDERS = ("loop", "function")  # of records that count for builds
 
 
 class TunedSnapshots:
-    """Measured answers, read once at their first use, so that choices are stable within a process."""
+    """Measurements, read once at their first use, so that choices are stable within a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,11 +34,11 @@ class TunedSnapshots:
         from warp_tiles.tuning.record import SHIPPED_RECORDS
 
         root = cache_root(now.cache_dir)
-        identity = (root, now.cache_shared, now.record_paths, now.target_gpu, now.record_driver_mismatch, now.answers)
+        identity = (root, now.cache_shared, now.record_paths, now.target_gpu, now.record_driver_mismatch, now.forced)
         with self._lock:
             if identity not in self._known:
                 stored = _has_records(root / MEASUREMENTS.folder) or _has_records(SHIPPED_RECORDS)
-                may_have_records = now.record_paths or now.answers or stored
+                may_have_records = now.record_paths or now.forced or stored
                 self._known[identity] = _read(now, store) if may_have_records else None
             return self._known[identity]
 
@@ -48,7 +48,7 @@ class TunedSnapshots:
             self._known.clear()
 
     def tune_launch(self, engine: Engine, now: Settings) -> None:
-        from warp_tiles.tuning.in_place import tune_launch
+        from warp_tiles.tuning.in_kernels import tune_launch
 
         tune_launch(engine, now)
 
@@ -67,7 +67,7 @@ def _has_records(root: Path) -> bool:
 
 
 def _read(now: Settings, store: ToolchainStore) -> Tuned | None:
-    from warp_tiles.tuning.questions import snapshot
     from warp_tiles.tuning.store import open_store
+    from warp_tiles.tuning.tasks import snapshot
 
     return snapshot(open_store(now), store, now)

@@ -282,18 +282,18 @@ class TrustedFolder:
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(self.root)) from None
         try:
             allowed = self._root_writers = self._checked(self.root, os.fstat(descriptor), None)
-            place = self.root
+            path = self.root
             for part in parts:
-                place = place / part
-                child = self._child(descriptor, part, place, create)
+                path = path / part
+                child = self._child(descriptor, part, path, create)
                 os.close(descriptor)
                 descriptor = child
-                self._checked(place, os.fstat(descriptor), allowed)
+                self._checked(path, os.fstat(descriptor), allowed)
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _child(self, parent: int, part: str, place: Path, create: bool) -> int:
+    def _child(self, parent: int, part: str, path: Path, create: bool) -> int:
         try:
             return os.open(part, _FOLDER_FLAGS | _NO_LINK, dir_fd=parent)
         except FileNotFoundError:
@@ -301,7 +301,7 @@ class TrustedFolder:
                 raise
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                raise RefusedFolderError(place, "it is a link or a file, and not a folder") from None
+                raise RefusedFolderError(path, "it is a link or a file, and not a folder") from None
             raise
         mode = self.modes()[0]
         with suppress(FileExistsError):  # another process created it
@@ -312,7 +312,7 @@ class TrustedFolder:
             os.fchmod(descriptor, mode)  # a shared folder keeps its group bits under any umask
         return descriptor
 
-    def _checked(self, place: Path, status: os.stat_result, allowed: int | None) -> int:
+    def _checked(self, path: Path, status: os.stat_result, allowed: int | None) -> int:
         """Refuse a folder that others can write. Returns the write permissions of others that inner folders may have.
 
         Args:
@@ -321,17 +321,17 @@ class TrustedFolder:
         """
         writers = status.st_mode & _OTHERS_WRITE
         if self.installed and status.st_uid not in (0, os.geteuid()):
-            raise RefusedFolderError(place, f"it belongs to user {status.st_uid}, neither to root nor to this user")
+            raise RefusedFolderError(path, f"it belongs to user {status.st_uid}, neither to root nor to this user")
         if self.installed or (self.shared and (allowed is None or not self.private)):
             if allowed is not None and writers & ~allowed:
-                raise RefusedFolderError(place, f"its permissions {_shown(status)} are wider than those of {self.root}")
+                raise RefusedFolderError(path, f"its permissions {_shown(status)} are wider than those of {self.root}")
             return writers
         if status.st_uid != os.geteuid():
             raise RefusedFolderError(
-                place, f"it belongs to user {status.st_uid}, this process runs as user {os.geteuid()}"
+                path, f"it belongs to user {status.st_uid}, this process runs as user {os.geteuid()}"
             )
         if writers:
-            raise RefusedFolderError(place, f"its permissions {_shown(status)} let group or others write")
+            raise RefusedFolderError(path, f"its permissions {_shown(status)} let group or others write")
         return writers
 
 
@@ -374,8 +374,8 @@ def store_lock(
     wait_s = min(wait_s, WAIT_AGAIN_S) if path in _timeouts else wait_s
 
     def waiting(holder: str) -> None:
-        place = printable(str(files.root))
-        log.warning("waiting for %s, which changes %s; this process waits %g s at most", holder, place, wait_s)
+        path = printable(str(files.root))
+        log.warning("waiting for %s, which changes %s; this process waits %g s at most", holder, path, wait_s)
 
     with ExitStack() as held:
         try:

@@ -1,8 +1,8 @@
-"""The questions that are tuned in place, with their answers: the legal ones, and those that records have measured.
+"""What is tuned in kernels: tasks with their legal configurations, and the measurements that records have of them.
 
-A question is about the pipeline of a loop, or about the function of a product on shared tiles. It says nothing about
-the kernel and its launch, so its record counts for each kernel that asks the same. Builds get a snapshot of records, so
-that choices are stable within a process.
+The problem of a task is a loop, whose pipeline is chosen, or a product on shared tiles, whose function is chosen. It
+says nothing about the kernel and its launch, so its record counts for each kernel with an equal problem. Builds get a
+snapshot of records, so that choices are stable within a process.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from warp_tiles.errors import ToolchainError, UnsupportedVariant
+from warp_tiles.errors import ToolchainError, UnsupportedProblem
 from warp_tiles.gemm.choose import choose, ranked
-from warp_tiles.gemm.main_loop import LoopAnswer, LoopQuestion, MeasuredPipeline
+from warp_tiles.gemm.main_loop import LoopAnswer, LoopProblem, MeasuredPipeline
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
@@ -56,15 +56,15 @@ _SEEDS = 3  # configurations that are tried with other values of two fields
 
 
 @dataclass(frozen=True)
-class Place:
-    """A question with the answers that are legal there, and a launch on which they are measured.
+class TuningTask:
+    """A problem with the configurations that are legal for it, and a launch on which they are measured.
 
     Attributes:
         values: Everything that decides, by name.
-        configs: The answers, as a record holds them. The first one is the default: what the heuristics choose.
+        configs: The configurations, as a record holds them. The first one is the default: what the heuristics choose.
         adjoint: True for a function that only adjoint kernels call.
         launch: A :class:`NotedLaunch`; None if no kernel is launched.
-        devices: Enters a block with the devices that measure some answers; None for copies of the launch's kernel.
+        devices: Enters a block with the devices that measure configurations; None for copies of the launch's kernel.
     """
 
     subject: str
@@ -80,13 +80,13 @@ class Place:
         return question_digest(self.subject, self.values)
 
     def key(self, source: str, environment: Environment) -> TuningKey:
-        """The key of its record on a machine. ``source`` is the digest of the sources of all answers."""
+        """The key of its record on a machine. ``source`` is the digest of the sources of all configurations."""
         return TuningKey(self.subject, self.values, source, environment)
 
 
-def values_of(question: LoopQuestion | GemmProblem) -> Values:
+def values_of(problem: LoopProblem | GemmProblem) -> Values:
     """The values of the question of a loop or a function. A field in another has both names: ``products.0.m``."""
-    return tuple(sorted(_flat(question.to_json())))
+    return tuple(sorted(_flat(problem.to_json())))
 
 
 def _flat(data: Any, prefix: str = "") -> Iterator[tuple[str, Scalar]]:
@@ -101,20 +101,20 @@ def _flat(data: Any, prefix: str = "") -> Iterator[tuple[str, Scalar]]:
 # ---- loops
 
 
-def loop_place(question: LoopQuestion) -> Place:
-    """The place of a loop, with every pipeline that is possible there. Those that make equal code occur once."""
-    default = question.answer(AUTO)
+def loop_task(problem: LoopProblem) -> TuningTask:
+    """The task of a loop, with every pipeline that is possible there. Those that make equal code occur once."""
+    default = problem.answer(AUTO)
     distinct: dict[LoopAnswer | Rejected | str, PipelineOverrides] = {
         default if isinstance(default, Rejected) else default.code: AUTO
     }
     for overrides in _pipelines():
-        answer = question.answer(overrides)
-        if isinstance(answer, LoopAnswer):
-            distinct.setdefault(answer.code, overrides)
+        config = problem.answer(overrides)
+        if isinstance(config, LoopAnswer):
+            distinct.setdefault(config.code, overrides)
     if isinstance(default, LoopAnswer):
         distinct["double buffers"] = PipelineOverrides("double_buffered")
     configs = tuple({"pipeline": overrides.text} for overrides in distinct.values())
-    return Place(LOOP, values_of(question), question.describe(), configs)
+    return TuningTask(LOOP, values_of(problem), problem.describe(), configs)
 
 
 def _pipelines() -> Iterator[PipelineOverrides]:
@@ -141,15 +141,15 @@ def pipeline_of(config: Config) -> PipelineOverrides:
 MEASURED = ("own", "cublasdx")
 
 
-def function_place(variant: GemmProblem, adjoint: bool = False) -> Place | None:
-    """The place of a function on shared tiles; None if there is nothing to choose."""
-    rivals = [function_config("own", config) for config in tile_configs(variant)[1:]]
-    with contextlib.suppress(UnsupportedVariant):
-        choose(variant)  # otherwise cublasdx is the default
-        require_served("cublasdx", variant)
+def function_task(problem: GemmProblem, adjoint: bool = False) -> TuningTask | None:
+    """The task of a function on shared tiles; None if there is nothing to choose."""
+    rivals = [function_config("own", config) for config in tile_configs(problem)[1:]]
+    with contextlib.suppress(UnsupportedProblem):
+        choose(problem)  # otherwise cublasdx is the default
+        require_served("cublasdx", problem)
         rivals.append(function_config("cublasdx"))
     configs = (DEFAULTS[FUNCTION], *rivals)
-    return Place(FUNCTION, values_of(variant), variant.describe(), configs, adjoint) if rivals else None
+    return TuningTask(FUNCTION, values_of(problem), problem.describe(), configs, adjoint) if rivals else None
 
 
 def function_config(provider: str, tile_config: TileConfig | None = None) -> dict[str, Any]:
@@ -161,31 +161,31 @@ def tile_config_of(config: Config) -> TileConfig | None:
     return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "own" else None
 
 
-def tile_configs(variant: GemmProblem) -> tuple[TileConfig, ...]:
+def tile_configs(problem: GemmProblem) -> tuple[TileConfig, ...]:
     """Returns tile configurations that fit: the chooser's pick first, then its next ones by estimate.
 
     The estimate does not model how ``k_unroll`` and ``c_first`` interact with the compiler's scheduling. So the best
     ones are there with other values of both as well.
     """
     try:
-        every = ranked(variant)
-    except UnsupportedVariant:
+        every = ranked(problem)
+    except UnsupportedProblem:
         return ()
     near = [replace(config, c_first=not config.c_first) for config in every[:_SEEDS]]
     for config in every[:_SEEDS]:
-        steps = steps_over_k(view_of(variant, config), config)
+        steps = steps_over_k(view_of(problem, config), config)
         unrolls = (2 * config.k_unroll, config.k_unroll // 2, 1)
         near += [replace(config, k_unroll=unroll) for unroll in unrolls if 1 <= unroll <= steps]
-    near = [config for config in near if fits(variant, config)]
+    near = [config for config in near if fits(problem, config)]
     return tuple(dict.fromkeys([*every[: FUNCTIONS // 2], *near, *every]))[:FUNCTIONS]
 
 
-# ---- measured answers
+# ---- measured configurations
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Measured answers to the questions of a module. See :class:`warp_tiles.providers.base.Tuned`.
+class Measurements:
+    """The measurements for the problems of a module. See :class:`warp_tiles.providers.base.Tuned`.
 
     Attributes:
         records, shipped: The user's records by the digests of their questions, and those of the package for the others.
@@ -198,12 +198,12 @@ class Answers:
     soft: Mapping[str, Scalar] | None = None
     reuse_stale: bool = True
     forced: Mapping[str, Config] = field(default_factory=dict)
-    asked: dict[str, LoopQuestion] = field(default_factory=dict, compare=False)
+    asked: dict[str, LoopProblem] = field(default_factory=dict, compare=False)
     shipped: Mapping[str, Record] = field(default_factory=dict)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the answers, for Warp's module hash; empty without any."""
+        """SHA-256 over the configurations, for Warp's module hash; empty without any."""
         digest, records = hashlib.sha256(), {**self.shipped, **self.records}
         for name, record in sorted(records.items()):
             for providers in (MEASURED, ("own",)):
@@ -212,35 +212,35 @@ class Answers:
         digest.update(json.dumps(self.forced, sort_keys=True).encode())
         return digest.hexdigest() if records or self.forced else ""
 
-    def pipeline(self, question: LoopQuestion) -> MeasuredPipeline | None:
+    def pipeline(self, problem: LoopProblem) -> MeasuredPipeline | None:
         """The fastest measured pipeline of a loop; None without a usable measurement, or if the default won."""
-        digest = question_digest(LOOP, values_of(question))
-        self.asked[digest] = question
+        digest = question_digest(LOOP, values_of(problem))
+        self.asked[digest] = problem
 
         def parsed(config: Config, reason: str) -> MeasuredPipeline:
             return MeasuredPipeline(pipeline_of(config), reason)
 
-        return self._answer(digest, question, MEASURED, parsed)
+        return self._measured(digest, problem, MEASURED, parsed)
 
-    def best(self, variant: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
+    def best(self, problem: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
         """The fastest measured function of these providers; None without a usable one, or if the default won."""
 
         def parsed(config: Config, reason: str) -> TunedChoice:
             tile_config = tile_config_of(config)
-            if tile_config is not None and not fits(variant, tile_config):
+            if tile_config is not None and not fits(problem, tile_config):
                 raise ValueError(f"its tile configuration does not fit: {tile_config}")
             return TunedChoice(str(config["provider"]), tile_config, reason)
 
-        return self._answer(question_digest(FUNCTION, values_of(variant)), variant, providers, parsed)
+        return self._measured(question_digest(FUNCTION, values_of(problem)), problem, providers, parsed)
 
-    def _answer(
+    def _measured(
         self,
         digest: str,
-        question: LoopQuestion | GemmProblem,
+        problem: LoopProblem | GemmProblem,
         providers: Sequence[str],
         parsed: Callable[[Config, str], T],
     ) -> T | None:
-        """The answer, if it fits. A record that does not is ignored with one warning; a forced one is an error."""
+        """What was measured, if it fits. A record that does not causes one warning; a forced one is an error."""
         if (choice := self._choice(digest, providers)) is None:
             return None
         try:
@@ -252,7 +252,7 @@ class Answers:
             if digest in self.records:
                 name = self.records[digest].key.digest[:12]
                 what, remedy = f"the tuning record {name}", f"warp-tiles tune clear {name}, then tune again"
-            warn_once(f"{what} of {question.describe()} is ignored: {error}. Remedy: {remedy}")
+            warn_once(f"{what} of {problem.describe()} is ignored: {error}. Remedy: {remedy}")
             return None
 
     def _choice(self, digest: str, providers: Sequence[str]) -> tuple[Config, str] | None:
@@ -293,7 +293,7 @@ class Answers:
 
 
 def source_of(store: ToolchainStore) -> str:
-    """SHA-256 of the inputs of answers: device sources with their headers, and the compiler, but not the choosers.
+    """SHA-256 of what builds configurations: device sources with their headers, and the compiler, but not the choosers.
 
     Raises ToolchainError if there is no compiler.
     """
@@ -313,18 +313,18 @@ def present_environments() -> tuple[Environment, ...]:
     return tuple(dict.fromkeys(environment_of(device) for device in wp.get_cuda_devices()))
 
 
-def snapshot(records: RecordStore, toolchain: ToolchainStore, now: Settings) -> Answers | None:
-    """Returns the records that apply to this machine and these settings, and the answers that a search forces.
+def snapshot(records: RecordStore, toolchain: ToolchainStore, now: Settings) -> Measurements | None:
+    """Returns the records that apply to this machine and these settings, and the configurations that a search forces.
 
     None if nothing applies, or if nothing can be built here.
     """
     present = present_environments()
-    forced = json.loads(now.answers) if now.answers else {}
+    forced = json.loads(now.forced) if now.forced else {}
     applicable, shipped = _applicable(records, toolchain, now, present), _shipped(now.target_gpu, present)
-    if not applicable and not shipped and not now.answers:
+    if not applicable and not shipped and not now.forced:
         return None
     soft = present[0].soft() if present else None
-    return Answers(applicable, soft, now.record_driver_mismatch == "reuse", forced, shipped=shipped)
+    return Measurements(applicable, soft, now.record_driver_mismatch == "reuse", forced, shipped=shipped)
 
 
 def by_question(records: Iterable[Record]) -> dict[str, Record]:

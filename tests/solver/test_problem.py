@@ -1,4 +1,4 @@
-"""Solver variants: symbols and JSON, the chooser of their lanes, and the variants of a call."""
+"""Solver problems: symbols and JSON, the chooser of their lanes, and the problems of a call."""
 
 import re
 from dataclasses import replace
@@ -12,13 +12,13 @@ from warp_tiles.gemm.dispatch import Target, Tile
 from warp_tiles.gemm.hardware import LANES, MULTIPROCESSORS
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand, Role
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.solver.variant import (
+from warp_tiles.solver.problem import (
     ADJOINTS,
     MAX_ROWS,
     OPERANDS,
     Function,
     SolverConfig,
-    SolverVariant,
+    SolverProblem,
     choose,
     reason_unsupported,
     register_limit,
@@ -30,8 +30,8 @@ FUNCTIONS = get_args(Function)
 
 
 @st.composite
-def variants(draw: st.DrawFn) -> SolverVariant:
-    """Any variant, sensible or not."""
+def problems(draw: st.DrawFn) -> SolverProblem:
+    """Any problem, sensible or not."""
     function, dtype = draw(st.sampled_from(FUNCTIONS)), draw(st.sampled_from(["float32", "float64"]))
     operand = st.builds(
         Operand,
@@ -43,14 +43,14 @@ def variants(draw: st.DrawFn) -> SolverVariant:
     count = len(OPERANDS[function])
     operands = tuple(draw(st.lists(operand, min_size=count, max_size=count)))
     n, columns, threads = (draw(st.integers(1, most)) for most in (300, 300, 1024))
-    return SolverVariant(
+    return SolverProblem(
         function, n, columns, operands, draw(st.booleans()), threads, draw(st.sampled_from(list(MULTIPROCESSORS)))
     )
 
 
 L, Y = Operand("float32", "row_major", 24, 16), Operand("float32", "col_major", 24, 8)
-BASE = SolverVariant("lower_solve", 24, 20, (L, Y, Y), False, 128, 90)
-CHANGED: dict[str, SolverVariant] = {
+BASE = SolverProblem("lower_solve", 24, 20, (L, Y, Y), False, 128, 90)
+CHANGED: dict[str, SolverProblem] = {
     "function": replace(BASE, function="upper_solve"),
     "n": replace(BASE, n=25),
     "columns": replace(BASE, columns=21),
@@ -70,16 +70,16 @@ for _position, _name in enumerate(OPERANDS["lower_solve"]):
 # ---- symbols
 
 
-@given(variants())
-def test_the_symbol_determines_the_variant(variant: SolverVariant) -> None:
-    assert parse(variant.symbol) == variant
-    assert variant.symbol.isascii()
-    assert variant.symbol.isidentifier()
-    assert len(variant.symbol) < 256
+@given(problems())
+def test_the_symbol_determines_the_problem(problem: SolverProblem) -> None:
+    assert parse(problem.symbol) == problem
+    assert problem.symbol.isascii()
+    assert problem.symbol.isidentifier()
+    assert len(problem.symbol) < 256
 
 
-def parse(symbol: str) -> SolverVariant:
-    """The variant of a symbol."""
+def parse(symbol: str) -> SolverProblem:
+    """The problem of a symbol."""
     names = "|".join(sorted(FUNCTIONS, key=len, reverse=True))
     match = re.fullmatch(
         rf"wt_({names})(_in_place)?_(\d+)_(\d+)_(f32|f64)_([rc]+)_ld([\d_]+)_al([\d_]+)_t(\d+)_sm(\d+)", symbol
@@ -92,7 +92,7 @@ def parse(symbol: str) -> SolverVariant:
         Operand(dtype, {"r": "row_major", "c": "col_major"}[letter], int(ld), int(alignment))  # type: ignore[arg-type]
         for letter, ld, alignment in rows
     )
-    return SolverVariant(function, int(n), int(columns), operands, bool(in_place), int(threads), int(arch))  # type: ignore[arg-type]
+    return SolverProblem(function, int(n), int(columns), operands, bool(in_place), int(threads), int(arch))  # type: ignore[arg-type]
 
 
 # ---- JSON
@@ -100,8 +100,8 @@ def parse(symbol: str) -> SolverVariant:
 
 def test_every_field_is_in_the_json() -> None:
     before = BASE.to_json()
-    for field, variant in CHANGED.items():
-        changed = {name for name, value in variant.to_json().items() if value != before[name]}
+    for field, problem in CHANGED.items():
+        changed = {name for name, value in problem.to_json().items() if value != before[name]}
         assert len(changed) == 1, field
 
 
@@ -109,9 +109,9 @@ def test_every_field_is_in_the_json() -> None:
 
 
 def test_texts_for_tables_and_messages() -> None:
-    factor = SolverVariant("cholesky", 8, 8, (L, L), False, 32, 90)
+    factor = SolverProblem("cholesky", 8, 8, (L, L), False, 32, 90)
     single = replace(BASE, columns=1, in_place=True)
-    assert [variant.size for variant in (factor, BASE, single)] == [
+    assert [problem.size for problem in (factor, BASE, single)] == [
         "cholesky 8x8",
         "lower_solve 24x24, 20 columns",
         "lower_solve 24x24, 1 column, in place",
@@ -123,17 +123,17 @@ def test_texts_for_tables_and_messages() -> None:
     assert (SolverConfig(8).describe(), SolverConfig().describe()) == ("8 lanes per column", "")
 
 
-@given(variants())
-def test_only_adjoints_need_scratch_memory(variant: SolverVariant) -> None:
-    assert (variant.scratch_elements > 0) == variant.function.endswith("_adjoint")
-    assert variant.scratch_bytes == variant.scratch_elements * DTYPE_BYTES[variant.dtype]
-    if variant.function == "cholesky_adjoint":
-        assert variant.scratch_elements >= variant.n * variant.n
-    if variant.function.endswith("solve_adjoint"):
-        assert variant.scratch_elements >= variant.n * variant.columns
+@given(problems())
+def test_only_adjoints_need_scratch_memory(problem: SolverProblem) -> None:
+    assert (problem.scratch_elements > 0) == problem.function.endswith("_adjoint")
+    assert problem.scratch_bytes == problem.scratch_elements * DTYPE_BYTES[problem.dtype]
+    if problem.function == "cholesky_adjoint":
+        assert problem.scratch_elements >= problem.n * problem.n
+    if problem.function.endswith("solve_adjoint"):
+        assert problem.scratch_elements >= problem.n * problem.columns
 
 
-# ---- the variants of a call
+# ---- the problems of a call
 
 
 TARGET = Target(90, 64)
@@ -147,18 +147,18 @@ def tile(rows: int, columns: int, *, transposed: bool = False, pad: int = 0, ali
     return Tile("float32", (rows, columns), (columns + pad, 1), "row_major", aligned)
 
 
-def solved(function: Function, *tiles: Tile, target: Target = TARGET, **changes: Any) -> dict[Role, SolverVariant]:
+def solved(function: Function, *tiles: Tile, target: Target = TARGET, **changes: Any) -> dict[Role, SolverProblem]:
     found = solvers(function, tiles, target, **changes)
     assert isinstance(found, dict)
     return found
 
 
-def factored(a: Tile, result: Tile, **changes: Any) -> dict[Role, SolverVariant]:
+def factored(a: Tile, result: Tile, **changes: Any) -> dict[Role, SolverProblem]:
     return solved("cholesky", a, result, **changes)
 
 
-def arrangements(variant: SolverVariant) -> str:
-    return "".join(operand.arrangement[0] for operand in variant.operands)
+def arrangements(problem: SolverProblem) -> str:
+    return "".join(operand.arrangement[0] for operand in problem.operands)
 
 
 # ---- Cholesky
@@ -168,8 +168,8 @@ def test_a_factor_and_its_adjoint() -> None:
     found = factored(tile(8, 8), tile(8, 8, transposed=True))
     a, factor = Operand("float32", "row_major", 8, 16), Operand("float32", "col_major", 8, 16)
     assert found == {
-        Role.FORWARD: SolverVariant("cholesky", 8, 8, (a, factor), False, 64, 90),
-        Role.ADJOINT: SolverVariant("cholesky_adjoint", 8, 8, (factor, factor, a), False, 64, 90),
+        Role.FORWARD: SolverProblem("cholesky", 8, 8, (a, factor), False, 64, 90),
+        Role.ADJOINT: SolverProblem("cholesky_adjoint", 8, 8, (factor, factor, a), False, 64, 90),
     }
 
 
@@ -185,9 +185,9 @@ def test_a_factor_in_place_and_its_adjoint_have_one_operand() -> None:
     a = tile(8, 8)
     found = factored(a, a, in_place=True)
     assert set(found) == {Role.FORWARD, Role.ADJOINT}
-    for variant in found.values():
-        assert variant.in_place
-        assert len(set(variant.operands)) == 1
+    for problem in found.values():
+        assert problem.in_place
+        assert len(set(problem.operands)) == 1
 
 
 # ---- solves
@@ -273,14 +273,14 @@ def test_other_strides_of_a_matrix_that_is_factored_are_refused() -> None:
 # ---- the chooser
 
 
-def variant(function: Function, n: int = 16, columns: int = 4, dtype: DType = "float32", threads: int = 64,
-            arch: int = 90) -> SolverVariant:  # fmt: skip
+def problem(function: Function, n: int = 16, columns: int = 4, dtype: DType = "float32", threads: int = 64,
+            arch: int = 90) -> SolverProblem:  # fmt: skip
     operands = (Operand(dtype, "row_major", n, 4),) * len(OPERANDS[function])
-    return SolverVariant(function, n, columns if "solve" in function else n, operands, False, threads, arch)
+    return SolverProblem(function, n, columns if "solve" in function else n, operands, False, threads, arch)
 
 
-usual_variants = st.builds(
-    variant,
+usual_problems = st.builds(
+    problem,
     function=st.sampled_from(get_args(Function)),
     n=st.integers(1, MAX_ROWS),
     columns=st.integers(1, 300),
@@ -294,8 +294,8 @@ usual_variants = st.builds(
 
 
 @pytest.mark.parametrize("function", get_args(Function))
-def test_a_usual_variant_is_served(function: Function) -> None:
-    assert reason_unsupported(variant(function)) is None
+def test_a_usual_problem_is_served(function: Function) -> None:
+    assert reason_unsupported(problem(function)) is None
 
 
 @pytest.mark.parametrize("function", get_args(Function))
@@ -312,36 +312,36 @@ def test_a_usual_variant_is_served(function: Function) -> None:
 def test_a_rejection_has_the_value_of_the_field(
     function: Function, changes: dict[str, int], rejected: Rejected
 ) -> None:
-    assert reason_unsupported(replace(variant(function), **changes)) == rejected
+    assert reason_unsupported(replace(problem(function), **changes)) == rejected
 
 
 # ---- lanes
 
 
-@given(usual_variants)
-def test_lanes_are_a_power_of_two_within_a_warp_and_none_is_without_a_row(variant: SolverVariant) -> None:
-    lanes = choose(variant).lanes
+@given(usual_problems)
+def test_lanes_are_a_power_of_two_within_a_warp_and_none_is_without_a_row(problem: SolverProblem) -> None:
+    lanes = choose(problem).lanes
     assert lanes in (1, 2, 4, 8, 16, 32)
-    assert lanes == 1 or lanes // 2 < variant.n
-    assert lanes == 1 or variant.function != "cholesky", "a factor has one lane per column"
+    assert lanes == 1 or lanes // 2 < problem.n
+    assert lanes == 1 or problem.function != "cholesky", "a factor has one lane per column"
 
 
 def test_few_columns_get_several_lanes_and_many_one() -> None:
-    assert choose(variant("lower_solve", n=32, columns=1)).lanes > 1
-    assert choose(variant("lower_solve", n=32, columns=64)).lanes == 1
+    assert choose(problem("lower_solve", n=32, columns=1)).lanes > 1
+    assert choose(problem("lower_solve", n=32, columns=64)).lanes == 1
 
 
 @pytest.mark.parametrize("columns", [1, 2, 4, 8])
 def test_a_warp_has_a_lane_for_each_part_of_each_column(columns: int) -> None:
-    assert choose(variant("lower_solve", n=32, columns=columns)).lanes * columns == 32
+    assert choose(problem("lower_solve", n=32, columns=columns)).lanes * columns == 32
 
 
 # ---- registers
 
 
-@given(usual_variants)
-def test_a_register_limit_is_a_number_that_the_linker_takes(variant: SolverVariant) -> None:
-    assert 32 <= register_limit(variant) <= MULTIPROCESSORS[variant.arch].thread_registers
+@given(usual_problems)
+def test_a_register_limit_is_a_number_that_the_linker_takes(problem: SolverProblem) -> None:
+    assert 32 <= register_limit(problem) <= MULTIPROCESSORS[problem.arch].thread_registers
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_a_register_limit_is_a_number_that_the_linker_takes(variant: SolverVaria
 def test_a_register_limit_follows_from_the_tiles_in_shared_memory(
     function: Function, changes: dict[str, Any], limit: int
 ) -> None:
-    assert register_limit(variant(function, **changes)) == limit
+    assert register_limit(problem(function, **changes)) == limit
 
 
 @pytest.mark.parametrize(
@@ -380,4 +380,4 @@ def test_a_register_limit_follows_from_the_tiles_in_shared_memory(
     ],
 )
 def test_registers_of_rows(function: Function, n: int, columns: int, dtype: DType, registers: int) -> None:
-    assert registers_of_rows(variant(function, n, columns, dtype, 128)) == registers
+    assert registers_of_rows(problem(function, n, columns, dtype, 128)) == registers

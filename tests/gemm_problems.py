@@ -1,4 +1,4 @@
-"""A hypothesis strategy for GEMM variants of every kind that Warp requests."""
+"""A hypothesis strategy for GEMM problems of every kind that Warp requests."""
 
 from typing import Any, get_args
 
@@ -8,7 +8,7 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem
 
 
 @st.composite
-def gemm_variants(draw: Any, largest: int = 96) -> GemmProblem:
+def gemm_problems(draw: Any, largest: int = 96) -> GemmProblem:
     """Any sizes, dtypes, arrangements, gaps between lines, alignments, block sizes and architectures."""
     sizes = st.one_of(st.sampled_from([8, 16, 32, 64]), st.integers(1, largest))
     m, n, k = draw(sizes), draw(sizes), draw(sizes)

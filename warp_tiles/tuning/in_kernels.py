@@ -1,7 +1,7 @@
-"""Tunes the answers of kernels in place: on the launches that a program makes.
+"""Tunes the loops and functions of kernels, on the launches that a program makes.
 
-A place of a kernel (:mod:`warp_tiles.tuning.questions`) is a question, such as the pipeline of a loop. For each answer
-the kernel is copied to a module of its own, in which that question has that answer, and launched with copies of the
+A kernel has tasks (:mod:`warp_tiles.tuning.tasks`), such as to choose the pipeline of a loop. For each configuration of
+a task, the kernel is copied to a module of its own, which has that configuration, and is launched with copies of the
 launch's arguments. So the time is that of the whole kernel as the program runs it.
 """
 
@@ -23,42 +23,42 @@ from warp_tiles._warp.intercept import NotedLaunch, launching
 from warp_tiles._warp.launch import argument_names
 from warp_tiles._warp.modules import copied_kernel, forget_modules, hashed_names, name_of
 from warp_tiles.errors import ToolchainError, WarpTilesError
-from warp_tiles.gemm.main_loop import LoopQuestion
+from warp_tiles.gemm.main_loop import LoopProblem
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.settings import Settings
-from warp_tiles.settings.layers import ANSWERS
+from warp_tiles.settings.layers import FORCED
 from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.launches import KernelLaunches, LaunchOptions
 from warp_tiles.tuning.measure import SearchDevice
-from warp_tiles.tuning.questions import Answers, Place, function_place, loop_place, source_of
 from warp_tiles.tuning.record import Config, Environment, Record, Timing, environment_of, identity
 from warp_tiles.tuning.search import Question, by_identity
 from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.tuning.tasks import Measurements, TuningTask, function_task, loop_task, source_of
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
 
 
-_TOLERANCE = 0.03  # of the largest element: answers differ by the order of additions
+_TOLERANCE = 0.03  # of the largest element: configurations differ by the order of additions
 
 
-#: Called after each batch of answers with the place and its record so far.
-Progress = Callable[[Place, Record], object]
+#: Called after each batch of configurations with the task and its record so far.
+Progress = Callable[[TuningTask, Record], object]
 
 
 @dataclass(frozen=True)
-class TunedPlace:
-    """The result of tuning a place.
+class TunedTask:
+    """The result of tuning a task.
 
     Attributes:
         record: All timings, those of earlier searches included.
-        measured: Number of answers that were measured now.
-        error: The failure that left the place unfinished; empty if there was none.
-        pending: Number of answers that a later search would measure.
+        measured: Number of configurations that were measured now.
+        error: The failure that left the task unfinished; empty if there was none.
+        pending: Number of configurations that a later search would measure.
     """
 
-    place: Place
+    task: TuningTask
     kernel: str
     record: Record
     measured: int
@@ -67,25 +67,25 @@ class TunedPlace:
 
     @property
     def winner(self) -> Timing | None:
-        """The answer that builds take: the default, unless another one is faster. None if the default has no timing."""
+        """What builds take: the default, unless another configuration is faster. None if the default has no timing."""
         return self.record.winner()
 
 
 @dataclass(frozen=True)
 class Tuner:
-    """Measures the answers of places that have no usable timing, and stores the timings.
+    """Measures the configurations of tasks that have no usable timing, and stores the timings.
 
     Attributes:
         environment: The GPU of the measurements.
-        source: See :func:`warp_tiles.tuning.questions.source_of`.
+        source: See :func:`warp_tiles.tuning.tasks.source_of`.
         devices: Enters a block with that GPU, and others like it, as devices of a search; see :func:`search_devices`.
-        changed: Called after each place whose record has changed, so that the next place is built with its answer.
+        changed: Called after each task whose record has changed, so that the next task is built with its configuration.
     """
 
     store: RecordStore
     environment: Environment
     source: str
-    devices: Callable[[Place, Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]]
+    devices: Callable[[TuningTask, Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]]
     reuse_stale: bool = True
     changed: Callable[[], None] = lambda: None
 
@@ -96,22 +96,24 @@ class Tuner:
         devices = partial(search_devices, gpus)
         return cls(open_store(now), environment_of(gpus[0]), source, devices, reuse_stale, engine.records_changed)
 
-    def question(self, place: Place) -> Question:
-        configs, key = place.configs, place.key(self.source, self.environment)
-        devices, wanted = place.devices or partial(self.devices, place), by_identity(configs)
-        return Question(key, self.store, wanted, devices, self.reuse_stale, kernel_of(place), configs[0])
+    def question(self, task: TuningTask) -> Question:
+        configs, key = task.configs, task.key(self.source, self.environment)
+        devices, wanted = task.devices or partial(self.devices, task), by_identity(configs)
+        return Question(key, self.store, wanted, devices, self.reuse_stale, kernel_of(task), configs[0])
 
-    def tune(self, place: Place, budget_s: float = 0.0, progress: Progress = lambda place, record: None) -> TunedPlace:
-        """Measure the answers without a usable timing beside the default and the best so far, all under one clock.
+    def tune(
+        self, task: TuningTask, budget_s: float = 0.0, progress: Progress = lambda task, record: None
+    ) -> TunedTask:
+        """Measure what has no usable timing beside the default and the best so far, all under one clock.
 
         Raises ToolchainError if nothing can be built or measured here.
         """
-        question = self.question(place)
+        question = self.question(task)
         before, error, measured = question.record(), "", set[str]()
 
         def finished(timings: Sequence[Timing], record: Record) -> None:
             measured.update(timing.identity for timing in timings)
-            progress(place, record)
+            progress(task, record)
 
         try:
             question.settle(budget_s, wait_s=budget_s or None, finished=finished)
@@ -122,40 +124,42 @@ class Tuner:
         if measured:
             self.changed()
         new = measured - {timing.identity for timing in before.timings if not timing.unfinished}
-        return replace(self._known(place), measured=len(new), error=error)
+        return replace(self._known(task), measured=len(new), error=error)
 
-    def _known(self, place: Place) -> TunedPlace:
-        question = self.question(place)
+    def _known(self, task: TuningTask) -> TunedTask:
+        question = self.question(task)
         record = question.record()
-        return TunedPlace(place, kernel_of(place), record, 0, pending=len(question.pending(record)))
+        return TunedTask(task, kernel_of(task), record, 0, pending=len(question.pending(record)))
 
     def tune_all(
-        self, places: Iterable[Place], budget_s: float = 0.0, progress: Progress = lambda place, record: None
-    ) -> list[TunedPlace]:
-        """Tune places one after another, in ``budget_s`` seconds. Time that one leaves goes to the next ones."""
-        wanted, end = list(places), time.monotonic() + (budget_s or math.inf)
+        self, tasks: Iterable[TuningTask], budget_s: float = 0.0, progress: Progress = lambda task, record: None
+    ) -> list[TunedTask]:
+        """Tune tasks one after another, in ``budget_s`` seconds. Time that one leaves goes to the next ones."""
+        wanted, end = list(tasks), time.monotonic() + (budget_s or math.inf)
         tuned = []
-        for number, place in enumerate(wanted):
+        for number, task in enumerate(wanted):
             left_s = end - time.monotonic()
             share_s = 0.0 if left_s == math.inf else left_s / (len(wanted) - number)
-            tuned.append(self._known(place) if left_s <= 0 else self.tune(place, share_s, progress))
+            tuned.append(self._known(task) if left_s <= 0 else self.tune(task, share_s, progress))
         return tuned
 
 
-# ---- the launches of a place
+# ---- the launches of a task
 
 
-def kernel_of(place: Place) -> str:
-    if place.launch is None:
-        return place.title
-    kernel = place.launch.kernel
-    return hashed_names(kernel.module, place.launch.block_dim).get(kernel.hash, name_of(kernel))
+def kernel_of(task: TuningTask) -> str:
+    if task.launch is None:
+        return task.title
+    kernel = task.launch.kernel
+    return hashed_names(kernel.module, task.launch.block_dim).get(kernel.hash, name_of(kernel))
 
 
 @contextmanager
-def search_devices(gpus: Sequence[Any], place: Place, configs: Sequence[Config]) -> Iterator[Sequence[SearchDevice]]:
-    """Enter a block with GPUs, which are alike and launch the answers of a place, as devices of a search."""
-    launch, (gpu, *others) = place.launch, gpus
+def search_devices(
+    gpus: Sequence[Any], task: TuningTask, configs: Sequence[Config]
+) -> Iterator[Sequence[SearchDevice]]:
+    """Enter a block with GPUs, which are alike and launch the configurations of a task, as devices of a search."""
+    launch, (gpu, *others) = task.launch, gpus
     names = argument_names(launch.kernel)
     copies: dict[str, TunedLaunch] = {}
     lock = threading.Lock()
@@ -163,15 +167,15 @@ def search_devices(gpus: Sequence[Any], place: Place, configs: Sequence[Config])
     def launch_of(config: Config) -> TunedLaunch:
         with lock:
             if (name := identity(config)) not in copies:
-                copies[name] = copy_of(place, config)
+                copies[name] = copy_of(task, config)
             return copies[name]
 
     written = frozenset(names[len(names) - launch.outputs :])
     options = LaunchOptions(
         lambda *_: launch.dim, reference="first", rtol=0.0, atol=_TOLERANCE, devices=tuple(others), is_scaled=True,
-        adjoint=place.adjoint, is_planned=True,
+        adjoint=task.adjoint, is_planned=True,
     )  # fmt: skip
-    default = place.configs[:1]
+    default = task.configs[:1]
     launches = KernelLaunches(launch.kernel.func, names, launch_of, launch.values, written, gpu, options, default)
     try:
         with launches.devices(configs) as devices:
@@ -180,15 +184,15 @@ def search_devices(gpus: Sequence[Any], place: Place, configs: Sequence[Config])
         forget_modules(copy.kernel.module.name for copy in copies.values())
 
 
-def copy_of(place: Place, config: Config) -> TunedLaunch:
-    answers = json.dumps({place.digest: config}, sort_keys=True)
-    return TunedLaunch(config, _copy(place.launch, answers), place.launch.block_dim)
+def copy_of(task: TuningTask, config: Config) -> TunedLaunch:
+    configs = json.dumps({task.digest: config}, sort_keys=True)
+    return TunedLaunch(config, _copy(task.launch, configs), task.launch.block_dim)
 
 
-def _copy(launch: NotedLaunch, answers: str) -> Any:
+def _copy(launch: NotedLaunch, configs: str) -> Any:
     module = launch.kernel.module.name
-    digest = hashlib.sha256(f"{launch.kernel.key} {launch.block_dim} {answers}".encode()).hexdigest()[:16]
-    copy = copied_kernel(launch.kernel, f"{module}_tuned_{digest}", {ANSWERS: answers})
+    digest = hashlib.sha256(f"{launch.kernel.key} {launch.block_dim} {configs}".encode()).hexdigest()[:16]
+    copy = copied_kernel(launch.kernel, f"{module}_tuned_{digest}", {FORCED: configs})
     if copy.is_generic:
         copy.add_overload(copy.infer_argument_types(list(launch.values)))
     return copy
@@ -197,10 +201,10 @@ def _copy(launch: NotedLaunch, answers: str) -> Any:
 # ---- the places of launches
 
 
-def places_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list[Place]:
-    """The places that kernels have on a GPU, each once, with its largest launch. Launches on the CPU have none."""
+def tasks_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list[TuningTask]:
+    """The tasks that kernels have on a GPU, each once, with its largest launch. Launches on the CPU have none."""
     arch = int(gpu.get_cuda_compile_arch())  # its own, or the newest that Warp's compiler knows
-    largest: dict[Place, Place] = {}
+    largest: dict[TuningTask, TuningTask] = {}
     for launch in launches:
         if launch.device.is_cpu:
             continue
@@ -208,19 +212,19 @@ def places_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list
             warn(f"kernel {launch.kernel.key} is not tuned: records do not count in its module, which is deterministic")
             continue
         try:
-            places = _places_of(engine, launch, arch)
+            tasks = _tasks_of(engine, launch, arch)
         except WarpTilesError as error:
             warn(f"kernel {launch.kernel.key} is not tuned: {error.message}")
             continue
-        for place in places:
-            known = largest.get(place)
+        for task in tasks:
+            known = largest.get(task)
             if known is None or _work(launch) > _work(known.launch):
-                largest[place] = replace(place, launch=launch)
+                largest[task] = replace(task, launch=launch)
     return list(largest.values())
 
 
-def _places_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[Place]:
-    """The places of a kernel: what the plan of a copy asks."""
+def _tasks_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[TuningTask]:
+    """The tasks of a kernel: what the plan of a copy asks."""
     copy = _copy(launch, "{}")
     try:
         plan = require_hooks("tuning").plan_module(copy.module, arch, launch.block_dim)
@@ -228,34 +232,34 @@ def _places_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[Place]:
         forget_modules([copy.module.name])
     if plan is None:
         return []
-    questions = _taken(engine.answers(plan.settings))
-    loops = [loop_place(question) for question in questions]
+    questions = _taken(engine.measurements(plan.settings))
+    loops = [loop_task(question) for question in questions]
     # a loop with stages calls no function
-    staged = {variant for question in questions for form in question.forms for variant in form}
+    staged = {problem for question in questions for form in question.forms for problem in form}
     staged = staged if all(loop.instruction for loop in plan.loops) else set()
     functions: dict[GemmProblem, bool] = {}
     for needed in plan.needed:
-        if isinstance(needed.variant, GemmProblem) and needed.provider in ("own", "cublasdx"):
+        if isinstance(needed.problem, GemmProblem) and needed.provider in ("own", "cublasdx"):
             is_adjoint = needed.role is not Role.FORWARD
-            if launch.taped if is_adjoint else needed.variant not in staged:
-                functions[needed.variant] = functions.get(needed.variant, True) and is_adjoint
-    function_places = [function_place(variant, adjoint) for variant, adjoint in functions.items()]
-    return [place for place in (*loops, *filter(None, function_places)) if len(place.configs) > 1]
+            if launch.taped if is_adjoint else needed.problem not in staged:
+                functions[needed.problem] = functions.get(needed.problem, True) and is_adjoint
+    function_tasks = [function_task(problem, adjoint) for problem, adjoint in functions.items()]
+    return [task for task in (*loops, *filter(None, function_tasks)) if len(task.configs) > 1]
 
 
-def _taken(answers: Any) -> list[LoopQuestion]:
+def _taken(configs: Any) -> list[LoopProblem]:
     """The questions about loops that were asked since the last call.
 
-    A module that may fall back to a target without wgmma asks for both. The answers for the first target count.
+    A module that may fall back to a target without wgmma asks for both. The configurations for the first target count.
     """
-    if not isinstance(answers, Answers):
+    if not isinstance(configs, Measurements):
         return []
-    widest: dict[LoopQuestion, LoopQuestion] = {}
-    for question in answers.asked.values():
+    widest: dict[LoopProblem, LoopProblem] = {}
+    for question in configs.asked.values():
         name = replace(question, families=())
         if name not in widest or len(widest[name].families) < len(question.families):
             widest[name] = question
-    answers.asked.clear()
+    configs.asked.clear()
     return list(widest.values())
 
 
@@ -279,6 +283,6 @@ def tune_launch(engine: Engine, now: Settings) -> None:
         return
     try:
         tuner = Tuner.of(engine, now, [launch.device])
-        tuner.tune_all(places_of(engine, [launch], launch.device), now.tune_budget_s)
+        tuner.tune_all(tasks_of(engine, [launch], launch.device), now.tune_budget_s)
     except ToolchainError as error:
         warn(f"{error.message}; building with the known records")

@@ -1,4 +1,4 @@
-"""Questions and their legal answers; measured answers as builds see them, and what a search forces."""
+"""Tasks and their legal configurations; measured configurations as builds see them, and what a search forces."""
 
 import json
 from dataclasses import replace
@@ -8,38 +8,38 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.gemm_variants import gemm_variants
-from tests.tuning.place_fakes import H200, question, timing, variant
+from tests.gemm_problems import gemm_problems
+from tests.tuning.task_fakes import H200, loop, problem, timing
 from warp_tiles import settings
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.errors import ToolchainError, UnsupportedVariant
+from warp_tiles.errors import ToolchainError, UnsupportedProblem
 from warp_tiles.gemm.choose import choose, ranked
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import fits
-from warp_tiles.tuning import questions as module
-from warp_tiles.tuning.questions import (
+from warp_tiles.tuning import tasks as module
+from warp_tiles.tuning.record import DEFAULTS, Record, Timing, question_digest
+from warp_tiles.tuning.snapshots import TunedSnapshots
+from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.tasks import (
     FUNCTIONS,
-    Answers,
-    Place,
+    Measurements,
+    TuningTask,
     function_config,
-    function_place,
-    loop_place,
+    function_task,
+    loop_task,
     pipeline_of,
     snapshot,
     tile_config_of,
     tile_configs,
     values_of,
 )
-from warp_tiles.tuning.record import DEFAULTS, Record, Timing, question_digest
-from warp_tiles.tuning.snapshots import TunedSnapshots
-from warp_tiles.tuning.store import RecordStore
 
-ASKED, PRODUCT = question(), variant(64, 64, 64, 128)
-LOOP = loop_place(ASKED)
-FUNCTION = function_place(PRODUCT)
+ASKED, PRODUCT = loop(), problem(64, 64, 64, 128)
+LOOP = loop_task(ASKED)
+FUNCTION = function_task(PRODUCT)
 assert FUNCTION is not None
 SOURCE = "5" * 64
 ALL = ("own", "cublasdx", "libmathdx", "scalar")
@@ -55,59 +55,59 @@ class TestLoops:
     @pytest.mark.parametrize(
         "asked",
         [
-            question(),
-            question(variant(64, 64, 32, 128, "float32")),
-            question(variant(128, 64, 16, 256, "float64", "float64")),
+            loop(),
+            loop(problem(64, 64, 32, 128, "float32")),
+            loop(problem(128, 64, 16, 256, "float64", "float64")),
         ],
         ids=["float16", "float32", "float64"],
     )
     def test_each_answer_is_possible_and_makes_code_of_its_own(self, asked: object) -> None:
-        place = loop_place(asked)  # type: ignore[arg-type]
-        assert place.configs[0] == DEFAULTS["loop"]
-        assert pipeline_of(place.configs[-1]).family == "double_buffered"
-        answers = [asked.answer(pipeline_of(config)) for config in place.configs[:-1]]  # type: ignore[attr-defined]
-        assert all(isinstance(answer, LoopAnswer) for answer in answers)
-        assert len({answer.code for answer in answers}) == len(answers) > 5
+        task = loop_task(asked)  # type: ignore[arg-type]
+        assert task.configs[0] == DEFAULTS["loop"]
+        assert pipeline_of(task.configs[-1]).family == "double_buffered"
+        configs = [asked.answer(pipeline_of(config)) for config in task.configs[:-1]]  # type: ignore[attr-defined]
+        assert all(isinstance(config, LoopAnswer) for config in configs)
+        assert len({config.code for config in configs}) == len(configs) > 5
 
     def test_the_fields_of_the_answer_vary(self) -> None:
-        answers = [question().answer(pipeline_of(config)) for config in loop_place(question()).configs[:-1]]
-        loops = [answer.loop for answer in answers if isinstance(answer, LoopAnswer)]
+        configs = [loop().answer(pipeline_of(config)) for config in loop_task(loop()).configs[:-1]]
+        loops = [config.loop for config in configs if isinstance(config, LoopAnswer)]
         assert {loop.instruction for loop in loops} == {"wgmma", "mma_m16n8k16"}
         assert {loop.stages for loop in loops} >= {2, 3, 4, 5, 6}
         assert {loop.in_flight for loop in loops} == {0, 1}
-        grids = {answer.products[0].warps_m for answer in answers if isinstance(answer, LoopAnswer)}
+        grids = {config.products[0].warps_m for config in configs if isinstance(config, LoopAnswer)}
         assert len(grids) > 2
 
     def test_a_loop_with_double_buffers_by_default_can_have_stages(self) -> None:
         rejected = Rejected("few_accumulators", ("16 accumulators", 32))
-        asked = question(variant(64, 64, 32, 256, "float32"), double_buffers_reason=rejected)
-        place = loop_place(asked)
+        asked = loop(problem(64, 64, 32, 256, "float32"), double_buffers_reason=rejected)
+        task = loop_task(asked)
         assert asked.answer(AUTO) == rejected
-        assert len(place.configs) > 3
-        assert PipelineOverrides("double_buffered") not in [pipeline_of(config) for config in place.configs]
+        assert len(task.configs) > 3
+        assert PipelineOverrides("double_buffered") not in [pipeline_of(config) for config in task.configs]
 
     def test_an_instruction_that_the_module_cannot_use_is_no_answer(self) -> None:
-        asked = replace(question(), families=("mma",))
+        asked = replace(loop(), families=("mma",))
         assert asked.answer(PipelineOverrides("wgmma")) == Rejected("family", ("wgmma",))
-        answers = [asked.answer(pipeline_of(config)) for config in loop_place(asked).configs]
-        assert {answer.loop.instruction for answer in answers if isinstance(answer, LoopAnswer)} == {"mma_m16n8k16"}
+        configs = [asked.answer(pipeline_of(config)) for config in loop_task(asked).configs]
+        assert {config.loop.instruction for config in configs if isinstance(config, LoopAnswer)} == {"mma_m16n8k16"}
 
     @pytest.mark.parametrize(
         ("field", "value"),
         [
-            *(("memory", replace(question().memory, **{name: value})) for name, value in OTHER_MEMORY.items()),
+            *(("memory", replace(loop().memory, **{name: value})) for name, value in OTHER_MEMORY.items()),
             ("families", ("mma",)), ("arrays", (1,)),
-            ("forms", ((variant(128, 128, 32, 256),),)), ("forms", ((variant(128, 128, 64, 128),),)),
+            ("forms", ((problem(128, 128, 32, 256),),)), ("forms", ((problem(128, 128, 64, 128),),)),
         ],
     )  # fmt: skip
     def test_everything_that_decides_is_in_the_key(self, field: str, value: object) -> None:
-        changed = replace(question(), **{field: value})
-        assert question_digest("loop", values_of(changed)) != question_digest("loop", values_of(question()))
+        changed = replace(loop(), **{field: value})
+        assert question_digest("loop", values_of(changed)) != question_digest("loop", values_of(loop()))
 
     def test_the_registers_of_the_module_are_not_in_the_key(self) -> None:
-        """They follow from the answers of all kernels of a module, and the copy of a kernel is alone in its own."""
-        changed = replace(question(), registers=128, double_buffers_reason="few accumulators")
-        assert values_of(changed) == values_of(question())
+        """They follow from all kernels of a module, and the copy of a kernel is alone in its own."""
+        changed = replace(loop(), registers=128, double_buffers_reason="few accumulators")
+        assert values_of(changed) == values_of(loop())
 
     def test_a_pipeline_that_is_none_is_refused(self) -> None:
         for config in ({}, {"pipeline": 3}, {"pipeline": "stages=99"}):
@@ -117,40 +117,40 @@ class TestLoops:
 
 class TestFunctions:
     def test_the_default_comes_first_and_the_library_last(self) -> None:
-        place = function_place(variant(64, 64, 64, 128))
-        assert place.configs[0] == DEFAULTS["function"]
-        assert place.configs[-1] == {"provider": "cublasdx"}
-        assert function_config("own", choose(variant(64, 64, 64, 128))) not in place.configs
-        assert 10 < len(place.configs) <= FUNCTIONS + 1
+        task = function_task(problem(64, 64, 64, 128))
+        assert task.configs[0] == DEFAULTS["function"]
+        assert task.configs[-1] == {"provider": "cublasdx"}
+        assert function_config("own", choose(problem(64, 64, 64, 128))) not in task.configs
+        assert 10 < len(task.configs) <= FUNCTIONS + 1
 
-    def test_nothing_to_choose_is_no_place(self) -> None:
+    def test_nothing_to_choose_is_no_task(self) -> None:
         """cuBLASDx, the only provider of this product, is its default."""
-        assert function_place(replace(variant(16, 16, 16, 48), threads=48)) is None
+        assert function_task(replace(problem(16, 16, 16, 48), threads=48)) is None
 
     @hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None)
-    @hypothesis.given(gemm_variants())
+    @hypothesis.given(gemm_problems())
     def test_every_tile_fits(self, asked: GemmProblem) -> None:
         found = tile_configs(asked)
         try:
             assert found[0] == choose(asked)
-        except UnsupportedVariant:
+        except UnsupportedProblem:
             assert found == ()
         assert len(set(found)) == len(found) <= FUNCTIONS
         assert not [config for config in found if not fits(asked, config)]
 
     def test_fields_that_the_estimate_does_not_model_are_tried(self) -> None:
-        asked = variant(64, 64, 64, 128)
+        asked = problem(64, 64, 64, 128)
         found = tile_configs(asked)
         alike = [replace(config, c_first=found[0].c_first, k_unroll=found[0].k_unroll) for config in found[1:]]
         assert found[0] in alike
 
     def test_configurations_survive_a_record(self) -> None:
-        tile = choose(variant(64, 64, 64, 128))
+        tile = choose(problem(64, 64, 64, 128))
         assert tile_config_of(function_config("own", tile)) == tile
         assert tile_config_of({"provider": "cublasdx"}) is None
 
-    def test_each_field_of_the_variant_is_in_the_key(self) -> None:
-        asked = variant(64, 64, 64, 128)
+    def test_each_field_of_the_problem_is_in_the_key(self) -> None:
+        asked = problem(64, 64, 64, 128)
         others = [
             replace(asked, m=32), replace(asked, n=32), replace(asked, k=32), replace(asked, threads=64),
             replace(asked, arch=80), replace(asked, precision="tf32"), replace(asked, a=replace(asked.a, alignment=2)),
@@ -159,15 +159,15 @@ class TestFunctions:
         assert len({question_digest("function", values_of(one)) for one in (asked, *others)}) == 10
 
 
-# ---- measured answers
+# ---- measured configurations
 
 
-def answers(place: Place, *timings: Timing, **fields: Any) -> Answers:
-    return Answers({place.digest: Record(place.key(SOURCE, H200), timings)}, **fields)
+def configs(task: TuningTask, *timings: Timing, **fields: Any) -> Measurements:
+    return Measurements({task.digest: Record(task.key(SOURCE, H200), timings)}, **fields)
 
 
-def loop_answers(us: float, text: str = "stages=3", **fields: Any) -> Answers:
-    return answers(LOOP, timing(DEFAULTS["loop"], 100.0), timing({"pipeline": text}, us), **fields)
+def loop_answers(us: float, text: str = "stages=3", **fields: Any) -> Measurements:
+    return configs(LOOP, timing(DEFAULTS["loop"], 100.0), timing({"pipeline": text}, us), **fields)
 
 
 class TestChoices:
@@ -175,23 +175,23 @@ class TestChoices:
         found = loop_answers(80.0).pipeline(ASKED)
         assert found.overrides == PipelineOverrides(stages=3)
         assert found.reason == "tuned: 80.0 us against 100.0 us of the default"
-        assert loop_answers(99.9).pipeline(ASKED) is None, "the default needs no answer"
+        assert loop_answers(99.9).pipeline(ASKED) is None, "the default needs no configuration"
         other = replace(ASKED, memory=replace(ASKED.memory, around_bytes=512))
-        assert loop_answers(80.0).pipeline(other) is None, "another place has no record"
+        assert loop_answers(80.0).pipeline(other) is None, "another task has no record"
         failed = Timing(DEFAULTS["loop"], "failed", reason="too large")
-        found = answers(LOOP, failed, timing({"pipeline": "mma"}, 80.0)).pipeline(ASKED)
+        found = configs(LOOP, failed, timing({"pipeline": "mma"}, 80.0)).pipeline(ASKED)
         assert found.reason == "tuned: 80.0 us, and the default failed"
 
     def test_an_answer_that_does_not_fit_causes_a_warning(self) -> None:
         with pytest.warns(RuntimeWarning, match=r"is ignored: 'tiles=3' is unknown.*tune clear"):
             assert loop_answers(80.0, "tiles=3").pipeline(ASKED) is None
         config = function_config("own", replace(TILE, tile_m=512))
-        tuned = answers(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0))
+        tuned = configs(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0))
         with pytest.warns(RuntimeWarning, match="is ignored: "):
             assert tuned.best(PRODUCT, ALL) is None
 
     def test_a_faster_function_is_chosen_and_a_named_provider_takes_the_best_of_its_own(self) -> None:
-        found = answers(
+        found = configs(
             FUNCTION,
             timing(DEFAULTS["function"], 100.0),
             timing({"provider": "cublasdx"}, 70.0),
@@ -209,14 +209,14 @@ class TestChoices:
         assert loop_answers(80.0, soft=present, reuse_stale=False).pipeline(ASKED) is None
 
     def test_the_fingerprint_changes_with_the_answer_alone(self) -> None:
-        assert Answers({}).fingerprint == ""
+        assert Measurements({}).fingerprint == ""
         prints = [loop_answers(us).fingerprint for us in (80.0, 81.0, 99.9)]
         assert prints[0] == prints[1] != prints[2]
-        assert Answers({}, forced={LOOP.digest: {"pipeline": "mma"}}).fingerprint not in ("", *prints)
+        assert Measurements({}, forced={LOOP.digest: {"pipeline": "mma"}}).fingerprint not in ("", *prints)
 
 
 class TestForced:
-    def test_a_search_forces_one_answer_of_one_place(self) -> None:
+    def test_a_search_forces_one_config_of_one_task(self) -> None:
         forced = {LOOP.digest: {"pipeline": "double_buffered"}, FUNCTION.digest: {"provider": "cublasdx"}}
         found = replace(loop_answers(80.0), forced=forced)
         assert found.pipeline(ASKED).overrides.family == "double_buffered"
@@ -232,14 +232,14 @@ class TestForced:
     def test_a_forced_answer_that_does_not_fit_is_an_error(self) -> None:
         """So that the candidate fails. A warning about a record would leave the default to be timed in its place."""
         forced = {FUNCTION.digest: function_config("own", replace(TILE, tile_m=512)), LOOP.digest: {"pipeline": "?"}}
-        for found in (Answers({}, forced=forced), replace(loop_answers(80.0), forced=forced)):
+        for found in (Measurements({}, forced=forced), replace(loop_answers(80.0), forced=forced)):
             with pytest.raises(ValueError, match="does not fit"):
                 found.best(PRODUCT, ALL)
             with pytest.raises(ValueError, match="unknown"):
                 found.pipeline(ASKED)
 
     def test_what_a_plan_asks_is_noted(self) -> None:
-        found = Answers({})
+        found = Measurements({})
         found.pipeline(ASKED)
         found.pipeline(ASKED)
         assert list(found.asked.values()) == [ASKED]
@@ -257,7 +257,7 @@ class TestSnapshot:
         store.merge(LOOP.key(source, environment), timings)
 
     @staticmethod
-    def take(store: RecordStore, environments: Any = (H200,), **changes: Any) -> Answers | None:
+    def take(store: RecordStore, environments: Any = (H200,), **changes: Any) -> Measurements | None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "present_environments", lambda: environments)
             return snapshot(store, None, replace(settings.current(), **changes))  # type: ignore[arg-type]
@@ -285,9 +285,9 @@ class TestSnapshot:
         assert self.take(store) is None
 
     def test_forced_answers_come_with_the_settings(self, store: RecordStore) -> None:
-        found = self.take(store, answers=json.dumps({LOOP.digest: {"pipeline": "mma"}}))
+        found = self.take(store, forced=json.dumps({LOOP.digest: {"pipeline": "mma"}}))
         assert found.pipeline(ASKED).overrides.family == "mma"
-        assert self.take(store, answers="{}") is not None, "a plan asks without forcing anything"
+        assert self.take(store, forced="{}") is not None, "a plan asks without forcing anything"
 
 
 def test_without_folders_of_records_nothing_is_read(tmp_path: Path) -> None:
@@ -296,8 +296,8 @@ def test_without_folders_of_records_nothing_is_read(tmp_path: Path) -> None:
 
 
 def test_the_answers_of_a_search_are_no_setting() -> None:
-    options = {"warp_tiles_answers": '{"a": 1}', "warp_tiles_main_loop": "mma"}
+    options = {"warp_tiles_forced": '{"a": 1}', "warp_tiles_main_loop": "mma"}
     assert settings.from_options(options) == {"main_loop": "mma"}
-    assert settings.current(options).answers == '{"a": 1}'
-    assert settings.current().answers == ""
-    assert "answers" not in settings.current().to_json()
+    assert settings.current(options).forced == '{"a": 1}'
+    assert settings.current().forced == ""
+    assert "forced" not in settings.current().to_json()

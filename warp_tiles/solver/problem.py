@@ -1,6 +1,6 @@
 """The question and the answer: which solver function a kernel needs, and how a block computes it.
 
-A :class:`SolverVariant` holds everything that decides the machine code of one factorization or solve on shared-memory
+A :class:`SolverProblem` holds everything that decides the machine code of one factorization or solve on shared-memory
 tiles, and nothing else. Factors are lower triangles L: an upper factor U is the transpose of its L.
 :func:`reason_unsupported` has the limits of the templates in ``kernels/solver``.
 """
@@ -67,7 +67,7 @@ ADJOINTS: dict[Function, Function] = {name: f"{name}_adjoint" for name in _FORWA
 
 
 @dataclass(frozen=True)
-class SolverVariant:
+class SolverProblem:
     """One solver function.
 
     | function | computes |
@@ -128,7 +128,7 @@ class SolverVariant:
 
     @property
     def symbol(self) -> str:
-        """Name of the device function; it determines the variant and the other way round."""
+        """Name of the device function; it determines the problem and the other way round."""
         arrangements = "".join(operand.arrangement[0] for operand in self.operands)
         lds = "_".join(str(operand.leading_dimension) for operand in self.operands)
         alignments = "_".join(str(operand.alignment) for operand in self.operands)
@@ -156,7 +156,7 @@ class SolverVariant:
         return f"{what}, {self.threads} threads, sm_{self.arch}"
 
     def to_json(self) -> dict[str, Any]:
-        """The variant under the names that ``warp-tiles plan --json`` prints."""
+        """The problem under the names that ``warp-tiles plan --json`` prints."""
         return {
             "solver": self.function,
             "n": self.n,
@@ -171,7 +171,7 @@ class SolverVariant:
         }
 
 
-Variant = GemmProblem | SolverVariant
+Problem = GemmProblem | SolverProblem
 """Any device function that a kernel may need."""
 
 _VALID: dict[str, Any] = {
@@ -180,8 +180,8 @@ _VALID: dict[str, Any] = {
 _MOST = 1 << 20
 
 
-def variant_from_fields(data: Any) -> Variant:
-    """Rebuild a variant from untrusted JSON, as ``asdict()`` wrote it. Raises a ValueError if a field is invalid."""
+def problem_from_fields(data: Any) -> Problem:
+    """Rebuild a problem from untrusted JSON, as ``asdict()`` wrote it. Raises a ValueError if a field is invalid."""
 
     def checked(fields: Any) -> dict[str, Any]:
         for name, value in fields.items():
@@ -199,7 +199,7 @@ def variant_from_fields(data: Any) -> Variant:
     try:
         if "operands" in data:
             operands = tuple(Operand(**checked(operand)) for operand in data["operands"])
-            solver = SolverVariant(**checked({**data, "operands": operands}))
+            solver = SolverProblem(**checked({**data, "operands": operands}))
             if len(operands) != len(OPERANDS[solver.function]):
                 raise ValueError(f"{solver.function} has {len(operands)} operands")
             return solver
@@ -210,7 +210,7 @@ def variant_from_fields(data: Any) -> Variant:
 
 def solvers(
     function: Function, tiles: Sequence[Tile], target: Target, *, upper: bool = False, in_place: bool = False
-) -> dict[Role, SolverVariant] | Rejected:
+) -> dict[Role, SolverProblem] | Rejected:
     """The forward function of a call of a solver builtin, and its adjoint.
 
     Args:
@@ -219,7 +219,7 @@ def solvers(
         upper: True if factors are upper triangles.
 
     Returns:
-        The variants by role, or the reason why no function of this project can serve the call.
+        The problems by role, or the reason why no function of this project can serve the call.
     """
     names = ("the triangle", "the right-hand side", "the result") if len(tiles) == 3 else ("the triangle", "the result")
     operands: list[Operand] = []
@@ -234,7 +234,7 @@ def solvers(
         operands = [operand.transposed() for operand in operands]
     elif upper and function == "cholesky_solve":
         operands[0] = operands[0].transposed()
-    forward = SolverVariant(function, n, columns, tuple(operands), in_place, target.threads, arch)
+    forward = SolverProblem(function, n, columns, tuple(operands), in_place, target.threads, arch)
     # a gradient lies as its tile does
     if function == "cholesky":
         a, factor = operands
@@ -265,52 +265,52 @@ REGISTERS_BESIDE_INDEXED = 32  # of an indexed load or store
 
 
 @rejectable
-def reason_unsupported(variant: SolverVariant) -> None:
-    """The reason why the templates do not serve a variant; None if they do."""
-    refuse(variant.arch < MIN_ARCH, "solver_arch", variant.arch, MIN_ARCH)
-    are_warps = variant.threads % LANES == 0 and variant.threads <= multiprocessor(variant.arch).block_threads
-    refuse(not are_warps, "solver_threads", variant.threads)
-    refuse(variant.n > MAX_ROWS, "solver_rows", variant.n)
+def reason_unsupported(problem: SolverProblem) -> None:
+    """The reason why the templates do not serve a problem; None if they do."""
+    refuse(problem.arch < MIN_ARCH, "solver_arch", problem.arch, MIN_ARCH)
+    are_warps = problem.threads % LANES == 0 and problem.threads <= multiprocessor(problem.arch).block_threads
+    refuse(not are_warps, "solver_threads", problem.threads)
+    refuse(problem.n > MAX_ROWS, "solver_rows", problem.n)
 
 
-def _shared_elements(variant: SolverVariant) -> int:
+def _shared_elements(problem: SolverProblem) -> int:
     """Elements in shared memory of a block: its tiles and, for an adjoint, their gradients and the scratch memory."""
-    names = OPERANDS[variant.function.removesuffix("_adjoint")]  # type: ignore[index]  # a Function
-    tiles = sum(variant.n * (variant.columns if name in RIGHT_SIDES else variant.n) for name in names)
-    return 2 * tiles + variant.scratch_elements if variant.is_adjoint else tiles
+    names = OPERANDS[problem.function.removesuffix("_adjoint")]  # type: ignore[index]  # a Function
+    tiles = sum(problem.n * (problem.columns if name in RIGHT_SIDES else problem.n) for name in names)
+    return 2 * tiles + problem.scratch_elements if problem.is_adjoint else tiles
 
 
-def register_limit(variant: SolverVariant) -> int:
+def register_limit(problem: SolverProblem) -> int:
     """Registers of a thread with which as many blocks are resident as shared memory has room for.
 
     A solver waits for its own results most of the time, so another resident block gains more than registers do. A
     factor of 32 rows is an exception: with 96 registers (float32) or 128 (float64) in place of 64 and 80, it takes 0.67
     and 0.79 of the time in blocks that are alone, and 0.88 and 0.98 where 4,096 blocks of 128 threads run (H200).
     """
-    size = DTYPE_BYTES[variant.dtype]
-    blocks = resident_blocks(variant.arch, variant.threads, shared_bytes=size * _shared_elements(variant))
-    limits, threads = multiprocessor(variant.arch), max(1, blocks) * variant.threads
-    words = min(variant.n, LANES) * size // 4  # a lane holds so many words of a factor, at most
-    least = (LEAST_ADJOINT_REGISTERS if variant.is_adjoint else LEAST_REGISTERS) + words // 2 // 8 * 8
-    few_threads = variant.threads < FEW_THREADS
-    if not variant.is_adjoint and choose(variant).lanes == 1:
+    size = DTYPE_BYTES[problem.dtype]
+    blocks = resident_blocks(problem.arch, problem.threads, shared_bytes=size * _shared_elements(problem))
+    limits, threads = multiprocessor(problem.arch), max(1, blocks) * problem.threads
+    words = min(problem.n, LANES) * size // 4  # a lane holds so many words of a factor, at most
+    least = (LEAST_ADJOINT_REGISTERS if problem.is_adjoint else LEAST_REGISTERS) + words // 2 // 8 * 8
+    few_threads = problem.threads < FEW_THREADS
+    if not problem.is_adjoint and choose(problem).lanes == 1:
         least += REGISTERS_OF_ONE_LANE * (1 + few_threads)
     elif size == 8 or few_threads:
         least = max(least, LEAST_REGISTERS_OF_FEW_THREADS)
-    if variant.function == "cholesky" and variant.n == LANES:
-        least = max(least, registers_of_rows(variant))
+    if problem.function == "cholesky" and problem.n == LANES:
+        least = max(least, registers_of_rows(problem))
     return max(least, min(limits.thread_registers, limits.registers // threads // 8 * 8))
 
 
-def registers_of_rows(variant: SolverVariant) -> int:
+def registers_of_rows(problem: SolverProblem) -> int:
     """Registers of a thread for a solver beside a loop of products, and for a factor of 32 rows.
 
     With fewer, a lane that holds a row or a column reads shared memory vector by vector and waits for each
     (docs/experiments.md).
     """
-    size = DTYPE_BYTES[variant.dtype]
-    alone = variant.n >= LANES or (not variant.is_adjoint and choose(variant).lanes == 1)
-    holds_many = alone and variant.n * size // 4 >= LANES
+    size = DTYPE_BYTES[problem.dtype]
+    alone = problem.n >= LANES or (not problem.is_adjoint and choose(problem).lanes == 1)
+    holds_many = alone and problem.n * size // 4 >= LANES
     return REGISTERS_OF_ROWS + (LANES * size // 4 if holds_many else 0)
 
 
@@ -323,17 +323,17 @@ def registers_of_indexed(elements: int) -> int:
     return -(-(REGISTERS_BESIDE_INDEXED + 4 * elements) // 8) * 8 if elements else 0
 
 
-def choose(variant: SolverVariant) -> SolverConfig:
+def choose(problem: SolverProblem) -> SolverConfig:
     """As many lanes for a column as one warp has for all columns, and as many as its rows need registers.
 
     A thread that has a column alone needs the fewest instructions, so several lanes pay only where columns are few.
     """
-    if variant.function == "cholesky" or variant.columns > FEW_COLUMNS:
+    if problem.function == "cholesky" or problem.columns > FEW_COLUMNS:
         return SolverConfig()
     lanes = 1
-    while lanes < LANES and lanes < variant.n and 2 * lanes * variant.columns <= LANES:
+    while lanes < LANES and lanes < problem.n and 2 * lanes * problem.columns <= LANES:
         lanes *= 2
-    rows = LANE_BYTES // DTYPE_BYTES[variant.dtype]
-    while 1 < lanes < LANES and lanes * rows < variant.n:
+    rows = LANE_BYTES // DTYPE_BYTES[problem.dtype]
+    while 1 < lanes < LANES and lanes * rows < problem.n:
         lanes *= 2
     return SolverConfig(lanes)

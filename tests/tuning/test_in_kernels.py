@@ -1,4 +1,4 @@
-"""Tuning of places by a fake machine: what is measured, kept, and measured again."""
+"""Tuning of tasks by a fake machine: what is measured, kept, and measured again."""
 
 import time
 from dataclasses import replace
@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.tuning.place_fakes import H200, Machine, placed, question, timing, variant
+from tests.tuning.task_fakes import H200, Machine, loop, problem, task, timing
 from warp_tiles.errors import ToolchainError, TuningError
-from warp_tiles.tuning.in_place import Tuner
-from warp_tiles.tuning.questions import loop_place
+from warp_tiles.tuning.in_kernels import Tuner
 from warp_tiles.tuning.record import DEFAULTS, Record, identity
 from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.tasks import loop_task
 
-PLACE = loop_place(question())
-OTHER = loop_place(question(variant(64, 64, 32, 128, "float32")))
+TASK = loop_task(loop())
+OTHER = loop_task(loop(problem(64, 64, 32, 128, "float32")))
 AUTO = identity(DEFAULTS["loop"])
 
 
@@ -30,28 +30,28 @@ def tuner(tmp_path: Path, machine: Machine) -> Tuner:
 
 
 def test_every_answer_is_measured_and_the_fastest_wins(tuner: Tuner, machine: Machine) -> None:
-    machine.times_us = {identity(PLACE.configs[3]): 80.0}
-    found = tuner.tune(placed(PLACE))
-    assert {item.identity for item in found.record.timings} == {identity(config) for config in PLACE.configs}
-    assert (found.measured, found.error) == (len(PLACE.configs), "")
+    machine.times_us = {identity(TASK.configs[3]): 80.0}
+    found = tuner.tune(task(TASK))
+    assert {item.identity for item in found.record.timings} == {identity(config) for config in TASK.configs}
+    assert (found.measured, found.error) == (len(TASK.configs), "")
     assert found.winner is not None
-    assert found.winner.config == PLACE.configs[3]
-    assert tuner.store.load(PLACE.key("5" * 64, H200)) == found.record
+    assert found.winner.config == TASK.configs[3]
+    assert tuner.store.load(TASK.key("5" * 64, H200)) == found.record
 
 
 def test_that_the_default_won_is_recorded(tuner: Tuner, machine: Machine) -> None:
     """Otherwise the policy ``max`` would search at each start."""
-    machine.times_us = {identity(PLACE.configs[3]): 99.5}
-    found = tuner.tune(placed(PLACE))
+    machine.times_us = {identity(TASK.configs[3]): 99.5}
+    found = tuner.tune(task(TASK))
     assert found.winner is not None
     assert found.winner is found.record.default
-    assert tuner.tune(placed(PLACE)).measured == 0
+    assert tuner.tune(task(TASK)).measured == 0
 
 
 def test_a_gain_within_the_noise_does_not_win_and_nothing_wins_without_the_default() -> None:
     default = timing(DEFAULTS["loop"], 100.0)
     noisy = replace(timing({"pipeline": "stages=3"}, 90.0), low_us=80.0, high_us=100.5)
-    record = Record(PLACE.key("", H200), (default, noisy))
+    record = Record(TASK.key("", H200), (default, noisy))
     assert record.winner() is default
     assert replace(record, timings=(default, replace(noisy, high_us=99.0))).winner() is not default
     small = timing({"pipeline": "stages=3"}, 99.2)
@@ -62,25 +62,25 @@ def test_a_gain_within_the_noise_does_not_win_and_nothing_wins_without_the_defau
 
 
 def test_a_later_search_measures_what_is_missing_beside_default_and_best(tuner: Tuner, machine: Machine) -> None:
-    best, known = PLACE.configs[2], PLACE.configs[:4]
-    key = PLACE.key("5" * 64, H200)
+    best, known = TASK.configs[2], TASK.configs[:4]
+    key = TASK.key("5" * 64, H200)
     tuner.store.merge(key, [timing(config, 80.0 if config == best else 100.0) for config in known])
     machine.times_us = {identity(best): 80.0}
-    found = tuner.tune(placed(PLACE))
+    found = tuner.tune(task(TASK))
     again = {identity(config) for config in known} & set(machine.built)
     assert again == {AUTO, identity(best)}
-    assert found.measured == len(PLACE.configs) - len(known)
+    assert found.measured == len(TASK.configs) - len(known)
 
 
 def test_timings_of_another_driver_are_measured_again_if_they_do_not_count(tuner: Tuner, machine: Machine) -> None:
-    key = PLACE.key("5" * 64, H200)
+    key = TASK.key("5" * 64, H200)
     old = {"driver": "12.0", "warp": H200.warp}
-    tuner.store.merge(key, [timing(config, 100.0, soft=old) for config in PLACE.configs])
-    assert tuner.tune(placed(PLACE)).measured == 0
+    tuner.store.merge(key, [timing(config, 100.0, soft=old) for config in TASK.configs])
+    assert tuner.tune(task(TASK)).measured == 0
     strict = replace(tuner, reuse_stale=False)
-    again = strict.question(placed(PLACE))
-    assert len(again.pending(again.record())) == len(PLACE.configs)
-    strict.tune(placed(PLACE))
+    again = strict.question(task(TASK))
+    assert len(again.pending(again.record())) == len(TASK.configs)
+    strict.tune(task(TASK))
     assert {item.soft["driver"] for item in again.record().timings} == {"13.0"}
 
 
@@ -89,42 +89,42 @@ def test_a_budget_is_shared_and_ends_in_time(tuner: Tuner, machine: Machine, mon
 
     def devices(item: Any, configs: Any) -> Any:
         def build(config: Any) -> Any:
-            time.sleep(0.5 if item == PLACE else 0.0)  # the first place alone would take longer than the budget
+            time.sleep(0.5 if item == TASK else 0.0)  # the first task alone would take longer than the budget
             return Machine.build(machine, config)
 
         machine.build = build  # type: ignore[method-assign]
         return machine.devices(item, configs)
 
-    found = replace(tuner, devices=devices).tune_all([placed(PLACE), placed(OTHER)], budget_s=4.0)
-    assert [item.place for item in found] == [PLACE, OTHER]
-    assert found[0].measured < len(PLACE.configs)
-    assert found[1].measured > 0, "the first place leaves the second one its share"
+    found = replace(tuner, devices=devices).tune_all([task(TASK), task(OTHER)], budget_s=4.0)
+    assert [item.task for item in found] == [TASK, OTHER]
+    assert found[0].measured < len(TASK.configs)
+    assert found[1].measured > 0, "the first task leaves the second one its share"
 
 
 def test_a_launch_that_cannot_be_repeated_does_not_end_the_others(tuner: Tuner, machine: Machine) -> None:
     calls: list[int] = []
     tuner = replace(tuner, changed=lambda: calls.append(1))
-    tuner.tune_all([placed(PLACE), placed(OTHER)])
-    assert len(calls) == 2, "the next place is built with the answer of the one before"
+    tuner.tune_all([task(TASK), task(OTHER)])
+    assert len(calls) == 2, "the next task is built with the configuration of the one before"
 
     def devices(item: Any, configs: Any) -> Any:
-        if item == PLACE:
+        if item == TASK:
             raise TuningError("the argument a cannot be copied")
         return machine.devices(item, configs)
 
     tuner.store.remove()
-    first, second = replace(tuner, devices=devices).tune_all([placed(PLACE), placed(OTHER)])
+    first, second = replace(tuner, devices=devices).tune_all([task(TASK), task(OTHER)])
     assert (first.error, first.winner) == ("the argument a cannot be copied", None)
     assert second.winner is not None
 
 
 def test_an_answer_that_breaks_the_gpu_has_failed_and_the_rest_is_kept(tuner: Tuner, machine: Machine) -> None:
-    machine.broken_by = identity(PLACE.configs[5])
+    machine.broken_by = identity(TASK.configs[5])
     with pytest.raises(ToolchainError, match="cuda:7 cannot be used any more since it ran"):
-        tuner.tune(placed(PLACE))
-    record = tuner.question(placed(PLACE)).record()
+        tuner.tune(task(TASK))
+    record = tuner.question(task(TASK)).record()
     failed = [item.identity for item in record.timings if item.status == "failed"]
     assert failed == [machine.broken_by]
     healed = Machine()
-    assert replace(tuner, devices=healed.devices).tune(placed(PLACE)).winner is not None
+    assert replace(tuner, devices=healed.devices).tune(task(TASK)).winner is not None
     assert machine.broken_by not in healed.built

@@ -1,4 +1,4 @@
-"""Questions of loops and functions, and a machine that measures their answers by a formula."""
+"""Questions of loops and functions, and a machine that measures their configurations by a formula."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,30 +8,30 @@ from typing import Any
 
 import warp as wp
 
-from warp_tiles.gemm.main_loop import LoopQuestion
+from warp_tiles.gemm.main_loop import LoopProblem
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import DType, GemmProblem, Operand
 from warp_tiles.tuning.measure import Candidate, SearchDevice
-from warp_tiles.tuning.questions import Place
 from warp_tiles.tuning.record import Config, Environment, Timing, identity
+from warp_tiles.tuning.tasks import TuningTask
 from warp_tiles.util.version import __version__
 
 H200 = Environment("NVIDIA H200", 90, 132, wp.__version__, "13.0", __version__)
 
 
-def variant(m: int, n: int, k: int, threads: int, dtype: DType = "float16", total: DType = "float32") -> GemmProblem:
+def problem(m: int, n: int, k: int, threads: int, dtype: DType = "float16", total: DType = "float32") -> GemmProblem:
     """A dense product whose matrices are all row-major."""
     a, b = Operand(dtype, "row_major", k, 16), Operand(dtype, "row_major", n, 16)
     return GemmProblem(m, n, k, a, b, Operand(total, "row_major", n, 16), "default", threads, 90)
 
 
-def question(product: GemmProblem | None = None, **fields: Any) -> LoopQuestion:
+def loop(product: GemmProblem | None = None, **fields: Any) -> LoopProblem:
     """The question of a loop whose C is idle, in a kernel without other tiles."""
-    found = product or variant(128, 128, 64, 256)
+    found = product or problem(128, 128, 64, 256)
     size = {"float16": 2, "float32": 4, "float64": 8}
     stage = (found.m + found.n) * found.k * size[found.a.dtype]
     idle = stage + found.m * found.n * size[found.c.dtype]
-    return LoopQuestion(((found,),), (0,), ("wgmma", "mma"), LoopMemory(stage, idle, idle), **fields)
+    return LoopProblem(((found,),), (0,), ("wgmma", "mma"), LoopMemory(stage, idle, idle), **fields)
 
 
 def timing(config: Config, median_us: float, **fields: Any) -> Timing:
@@ -48,12 +48,12 @@ class Built(Candidate):
 
 @dataclass
 class Machine:
-    """A GPU whose times are given; 100 us for each answer that is not named.
+    """A GPU whose times are given; 100 us for each configuration that is not named.
 
     Attributes:
-        times_us: The times of answers, by their identities.
-        broken_by: The answer after which the GPU does not work any more.
-        built: The answers that were built.
+        times_us: The times of configurations, by their identities.
+        broken_by: The configuration after which the GPU does not work any more.
+        built: The configurations that were built.
     """
 
     times_us: Mapping[str, float] = field(default_factory=dict)
@@ -75,12 +75,12 @@ class Machine:
         return [self.times_us.get(name, 100.0) * (1 + 1e-4 * (run % 3)) for run in range(runs)]
 
     @contextmanager
-    def devices(self, placed: Place, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
-        """See :attr:`warp_tiles.tuning.in_place.Tuner.devices`."""
+    def devices(self, task: TuningTask, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
+        """See :attr:`warp_tiles.tuning.in_kernels.Tuner.devices`."""
         yield [SearchDevice(self.build, self, "cuda:7", lambda: not self.is_broken)]
 
 
-def placed(place: Place) -> Place:
-    """A place with a launch of a kernel by name alone."""
+def task(task: TuningTask) -> TuningTask:
+    """A task with a launch of a kernel by name alone."""
     kernel = SimpleNamespace(key="gemm", hash=b"", module=SimpleNamespace(hashers={}, get_module_hash=bytes))
-    return replace(place, launch=SimpleNamespace(kernel=kernel, block_dim=128))
+    return replace(task, launch=SimpleNamespace(kernel=kernel, block_dim=128))
