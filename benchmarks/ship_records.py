@@ -32,10 +32,10 @@ from benchmarks.runner import geometric_mean
 from benchmarks.speed.occupancy import limits_of
 from benchmarks.tune_matmul import shipped
 from warp_tiles.array_products.measured_solves import solve_task
+from warp_tiles.array_products.solve_choice import SolveProblem
 from warp_tiles.cli.contribution import SUBJECTS, contribute, contributed_tasks, listed_tasks, possible
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import current
-from warp_tiles.solver.dense import SolveProblem
 from warp_tiles.tuning.in_kernels import Tuner
 from warp_tiles.tuning.record import (
     DEFAULTS,

@@ -40,11 +40,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import matmul
 from benchmarks.machine import torch_with_warp
 from benchmarks.runner import geometric_mean
+from warp_tiles.array_products import tensor_kernel
+from warp_tiles.array_products.matmul_choice import RATES, Rates, candidates, choose_matmul, loop_candidate, rates_name
+from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.array_products.prepared import BUCKET, key_of
 from warp_tiles.compile.sources import kernels_folder
-from warp_tiles.gemm import tensor_kernel
-from warp_tiles.gemm.matmul import RATES, Rates, candidates, choose_matmul, loop_candidate, rates_name
-from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType
 from warp_tiles.settings import current
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock, SearchDevice
@@ -133,7 +133,7 @@ class Bench:
         from warp_tiles._warp import installed
         from warp_tiles.array_products.kernels import tile_kernel
         from warp_tiles.array_products.prepared import kernel_of, planned
-        from warp_tiles.build.tensor_kernels import cubin_of
+        from warp_tiles.array_products.tensor_matmul import cubin_of
 
         kernels = set()
         for config in map(self._config, configs):

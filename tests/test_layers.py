@@ -23,8 +23,8 @@ LAYERS = (
     ("_warp",),
     ("launch",),
     ("tuning",),
-    ("array_products",),
     ("reports",),
+    ("array_products",),
     ("api",),
     ("cli",),
     ("__init__", "__main__"),
@@ -82,6 +82,23 @@ def test_each_folder_imports_only_lower_layers() -> None:
         if folder_of(module) != folder_of(target) and LAYER_OF[folder_of(target)] >= LAYER_OF[folder_of(module)]
     }
     assert not wrong
+
+
+def test_whole_arrays_are_imported_by_public_calls_and_commands_alone() -> None:
+    """Whole arrays use the rest of the package. Nothing in it knows them, but for the doors that are named here."""
+    doors = {
+        "__init__ -> array_products.public",  # warp_tiles.matmul, cholesky, solve
+        "api -> array_products.backward",  # gradients that enable() gives to tapes
+        "cli.contribution -> array_products.measured_solves",
+        "cli.contribution -> array_products.solve_choice",
+    }
+    inner = "array_products"
+    assert doors == {
+        f"{module} -> {target}"
+        for module, targets in imports().items()
+        for target in targets
+        if folder_of(target) == inner != folder_of(module)
+    }
 
 
 def test_code_is_written_from_answers_alone() -> None:

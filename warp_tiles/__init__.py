@@ -41,8 +41,7 @@ from warp_tiles.settings import Settings, configure, override
 from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
-    from warp_tiles.array_products.product import matmul
-    from warp_tiles.array_products.solves import cholesky, solve
+    from warp_tiles.array_products.public import cholesky, matmul, solve
     from warp_tiles.gemm.problem import GemmProblem, Operand, Role
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
     from warp_tiles.plan.planning import ModulePlan, PlannedFunction, PlannedLoop
@@ -51,8 +50,7 @@ if TYPE_CHECKING:
     from warp_tiles.tuning.space import Random, Space
 
 _LAZY = {
-    "array_products.product": ("matmul",),
-    "array_products.solves": ("cholesky", "solve"),
+    "array_products.public": ("cholesky", "matmul", "solve"),
     "gemm.problem": ("GemmProblem", "Operand", "Role"),
     "launch.recorded": ("RecordedLaunch", "RecordingTarget", "record"),
     "plan.planning": ("ModulePlan", "PlannedLoop", "PlannedFunction"),

@@ -13,9 +13,9 @@ import warp as wp
 import warp_tiles
 from benchmarks import tune_matmul
 from tests.tuning.task_fakes import Machine
+from warp_tiles.array_products.matmul_choice import choose_matmul
+from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs
 from warp_tiles.array_products.prepared import key_of, winners
-from warp_tiles.gemm.matmul import choose_matmul
-from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs
 from warp_tiles.tuning.record import Environment, Record, decode_records, encode_records, identity
 from warp_tiles.tuning.store import RecordStore
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.array_products.call import Bias, MatmulCall, View, canonicalize
+from warp_tiles.array_products.matmul_problem import Candidate, MatmulConfig, MatmulPlan, MatmulProblem
 from warp_tiles.array_products.prepared import epilogue_of, kernel_of
-from warp_tiles.gemm.matmul_problem import Candidate, MatmulConfig, MatmulPlan, MatmulProblem
 
 CONFIG = MatmulConfig(64, 64, 32, 128)
 PLAN = MatmulPlan(MatmulProblem(6, 8, 7), Candidate(CONFIG), CONFIG)

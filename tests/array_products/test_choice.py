@@ -19,10 +19,17 @@ from warp_tiles.array_products import prepared
 from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
 from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.kernels import tile_kernel
+from warp_tiles.array_products.matmul_choice import choose_matmul
+from warp_tiles.array_products.matmul_problem import (
+    Candidate,
+    Gpu,
+    MatmulConfig,
+    MatmulPlan,
+    MatmulProblem,
+    MeasuredConfigs,
+)
 from warp_tiles.array_products.prepared import kept, kernel_of, planned
 from warp_tiles.gemm.main_loop import LoopAnswer
-from warp_tiles.gemm.matmul import choose_matmul
-from warp_tiles.gemm.matmul_problem import Candidate, Gpu, MatmulConfig, MatmulPlan, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.rejected import Rejected
 

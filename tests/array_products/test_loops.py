@@ -19,9 +19,9 @@ from tests.nightly import some
 from warp_tiles.array_products import prepared
 from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, reduce_kernel, tile_kernel
+from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, shared_bytes
+from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.hardware import multiprocessor
-from warp_tiles.gemm.matmul import candidates, choose_matmul, shared_bytes
-from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 pytestmark = pytest.mark.usefixtures("enabled")

@@ -14,8 +14,8 @@ from tests.nightly import some
 from warp_tiles.array_products.call import MatmulCall, View, aligned_view, contiguous, view_of
 from warp_tiles.array_products.checks import checked
 from warp_tiles.array_products.elementwise import padding_kernel
+from warp_tiles.array_products.matmul_problem import MatmulConfig
 from warp_tiles.array_products.prepared import padded_copy, prepare, transposed_copy
-from warp_tiles.gemm.matmul_problem import MatmulConfig
 
 COPIES = MatmulConfig(16, 32, 16, 1, 1, 2, True, True)
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}

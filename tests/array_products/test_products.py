@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import warp_tiles
 from tests.array_products.cases import CPU, LAYOUTS, cube, integers, on, square, transposed, values_of
-from warp_tiles.array_products import product
+from warp_tiles.array_products import public
 from warp_tiles.errors import MatmulError
 
 TYPES = [wp.float16, wp.bfloat16, wp.float32, wp.float64]
@@ -240,7 +240,7 @@ def test_a_call_with_the_same_arrays_is_recorded_on_a_tape() -> None:
 
 def test_a_new_array_with_the_identity_of_an_old_one_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python gives a new object the identity of a deleted one."""
-    monkeypatch.setattr(product, "id", lambda array: 7, raising=False)
+    monkeypatch.setattr(public, "id", lambda array: 7, raising=False)
     a, b, out = on(integers(1, 9, 8)), on(integers(2, 8, 7)), on(np.zeros((9, 7)))
     warp_tiles.matmul(a, b, out)
     half = wp.array(ptr=a.ptr, dtype=wp.float32, shape=(9, 4), strides=a.strides, device=CPU)
@@ -249,10 +249,10 @@ def test_a_new_array_with_the_identity_of_an_old_one_is_checked(monkeypatch: pyt
 
 
 def test_a_product_whose_kernel_is_no_longer_current_is_prepared_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "_known", {})
+    monkeypatch.setattr(public, "_products", {})
     a, b, out = on(integers(1, 8, 8)), on(integers(2, 8, 8)), on(np.zeros((8, 8)))
     warp_tiles.matmul(a, b, out)
-    (known,) = product._known.values()
+    (known,) = public._products.values()
     known.product = SimpleNamespace(is_current=lambda: False)  # it cannot run
     out.zero_()
     warp_tiles.matmul(a, b, out)
@@ -261,12 +261,12 @@ def test_a_product_whose_kernel_is_no_longer_current_is_prepared_again(monkeypat
 
 
 def test_the_memory_of_checked_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "_MOST_CALLS", 4)
+    monkeypatch.setattr(public, "_MOST_CALLS", 4)
     arrays = [(on(integers(1, m, 8)), on(integers(2, 8, 7)), on(np.zeros((m, 7)))) for m in range(1, 12)]
     for a, b, out in arrays:
         warp_tiles.matmul(a, b, out)
-    assert len(product._known) <= 4
-    assert len(product._repeats) <= 4
+    assert len(public._products) <= 4
+    assert len(public._repeats) <= 4
 
 
 def test_a_cpu_graph_replays_the_product() -> None:

@@ -14,11 +14,11 @@ from tests.array_products.cases import LAYOUTS
 from warp_tiles._warp.intercept import collected_products, intercepted
 from warp_tiles.array_products import prepared_solves
 from warp_tiles.array_products.call import lower_view, view_of
+from warp_tiles.array_products.matmul_problem import Gpu
 from warp_tiles.array_products.prepared_solves import SolveCall, _is_dense, prepare_solve
+from warp_tiles.array_products.solve_choice import Form, SolvePlan, SolveProblem, choose_solve, configs
 from warp_tiles.gemm.hardware import shared_limit
-from warp_tiles.gemm.matmul_problem import Gpu
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
-from warp_tiles.solver.dense import Form, SolvePlan, SolveProblem, choose_solve, configs
 
 H200 = Gpu(90, 132, "NVIDIA H200")
 SMALL = SolveProblem("solve", "float64", 16, 100, 1)

@@ -25,12 +25,12 @@ from tests.array_products.solve_cases import (
     symmetric,
 )
 from tests.nightly import some
+from warp_tiles.array_products import solve_choice
 from warp_tiles.array_products.call import lower_view
 from warp_tiles.array_products.prepared_solves import SolveCall, prepare_solve
+from warp_tiles.array_products.solve_choice import SolveProblem, choose_solve, configs
 from warp_tiles.array_products.solve_kernels import ThreadKernel, fits_registers, thread_kernel
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.solver import dense
-from warp_tiles.solver.dense import SolveProblem, choose_solve, configs
 
 F64, F32 = wp.float64, wp.float32
 LARGE = 150  # several tiles
@@ -148,7 +148,7 @@ MANY = 7  # matrices, as many as no other test has
 
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "LEAST_BATCHES", {16: MANY})
+    monkeypatch.setattr(solve_choice, "LEAST_BATCHES", {16: MANY})
     assert choose_solve(SolveProblem("solve", "float32", 16, MANY, 4), None).config.form == "thread"
 
 

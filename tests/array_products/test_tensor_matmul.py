@@ -20,14 +20,13 @@ from warp_tiles import settings
 from warp_tiles.array_products import tensor_matmul
 from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
 from warp_tiles.array_products.kernels import function_kernel
-from warp_tiles.array_products.tensor_matmul import TensorMap, TensorMatmul
+from warp_tiles.array_products.matmul_choice import launch_candidate
+from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulPlan
+from warp_tiles.array_products.tensor_kernel import Slices, TensorKernel
+from warp_tiles.array_products.tensor_matmul import TensorMap, TensorMatmul, cubin_of
 from warp_tiles.array_products.workspace import Workspace
 from warp_tiles.build.engine import Engine
-from warp_tiles.build.tensor_kernels import cubin_of
 from warp_tiles.errors import PlanError
-from warp_tiles.gemm.matmul import launch_candidate
-from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulPlan
-from warp_tiles.gemm.tensor_kernel import Slices, TensorKernel
 from warp_tiles.util import warn
 from warp_tiles.util.warn import WarnedTexts
 

@@ -13,9 +13,9 @@ import pytest
 import warp as wp
 
 from warp_tiles.array_products import workspace as module
+from warp_tiles.array_products.matmul_problem import KEPT_BYTES
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError
-from warp_tiles.gemm.matmul_problem import KEPT_BYTES
 
 
 @dataclass(frozen=True)

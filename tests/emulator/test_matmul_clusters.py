@@ -8,7 +8,7 @@ import pytest
 
 from tests.emulator.module import EmulatedModule, Machine
 from tests.emulator.test_tensor_matmul import TEXT, Product, one_unit
-from warp_tiles.gemm.tensor_kernel import TensorKernel
+from warp_tiles.array_products.tensor_kernel import TensorKernel
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 

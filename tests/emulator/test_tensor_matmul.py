@@ -18,10 +18,10 @@ from tests.emulator.native import for_host
 from tests.emulator.tensor_maps import tensor_map
 from tests.emulator.tiles import from_bytes, rounded, to_bytes
 from tests.mutation.made import changes
+from warp_tiles.array_products.tensor_kernel import HEADER, REGISTER_TILES, THREADS, TILES, TensorKernel
 from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
-from warp_tiles.gemm.tensor_kernel import HEADER, REGISTER_TILES, THREADS, TILES, TensorKernel
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 

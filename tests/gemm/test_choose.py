@@ -9,9 +9,9 @@ import pytest
 
 from tests.bench import deep_problem, problem_of
 from tests.emulator.gemm import operand
+from warp_tiles.array_products.matmul_choice import loop_candidate
+from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.choose import candidates, choose, cost
-from warp_tiles.gemm.matmul import loop_candidate
-from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType, GemmProblem, dense_operand
 from warp_tiles.gemm.tile_config import TileConfig, registers
 

@@ -17,9 +17,9 @@ from tests.products import load_kernels
 from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import RandomKernel
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
+from warp_tiles.array_products.matmul_choice import choose_matmul
+from warp_tiles.array_products.matmul_problem import Gpu, MatmulPlan, MatmulProblem
 from warp_tiles.array_products.prepared import records_for
-from warp_tiles.gemm.matmul import choose_matmul
-from warp_tiles.gemm.matmul_problem import Gpu, MatmulPlan, MatmulProblem
 
 ARCHS = (80, 90, 100, 120)
 RANDOM_SEEDS = range(30)

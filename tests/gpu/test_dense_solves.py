@@ -19,7 +19,7 @@ from tests.array_products.solve_cases import (
     read_triangle,
     spoiled,
 )
-from warp_tiles.solver import dense
+from warp_tiles.array_products import solve_choice
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 TYPES = {"float32": wp.float32, "float64": wp.float64}
@@ -58,7 +58,7 @@ def test_values(n: int, dtype: str, upper: bool, gpu: str) -> None:
 @pytest.mark.parametrize("n", [1, 4, 13, 16])
 def test_many_small_matrices(n: int, dtype: str, upper: bool, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = 1041  # the last block has fewer
-    monkeypatch.setattr(dense, "LEAST_BATCHES", {16: batch})
+    monkeypatch.setattr(solve_choice, "LEAST_BATCHES", {16: batch})
     a, b = matrices(n, n, batch), np.random.default_rng(n).normal(size=(batch, n, 3))
     info = wp.full(batch, 7, dtype=int, device=gpu)
     for first, second in zip(LAYOUTS.values(), reversed(LAYOUTS.values())):

@@ -14,9 +14,9 @@ import warp_tiles
 from tests.array_products.cases import LAYOUTS, Values, integers, on, square, values_of
 from warp_tiles.array_products.call import canonicalize
 from warp_tiles.array_products.checks import checked
+from warp_tiles.array_products.matmul_choice import candidates
+from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig
 from warp_tiles.array_products.prepared import planned, prepare
-from warp_tiles.gemm.matmul import candidates
-from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]

@@ -14,13 +14,13 @@ import warp as wp
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, integers, on, values_of
 from warp_tiles.array_products.checks import checked
+from warp_tiles.array_products.matmul_choice import launch_candidate
+from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig
 from warp_tiles.array_products.prepared import kernel_copies, planned, prepare, prepared
+from warp_tiles.array_products.tensor_kernel import MOST_SUMS, REGISTER_TILES, TILES
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.hardware import has_wgmma
-from warp_tiles.gemm.matmul import launch_candidate
-from warp_tiles.gemm.matmul_problem import Gpu, MatmulConfig
-from warp_tiles.gemm.tensor_kernel import MOST_SUMS, REGISTER_TILES, TILES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 LARGE = MatmulConfig(128, 256, 64, 256)

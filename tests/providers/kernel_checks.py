@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles import settings
+from warp_tiles.array_products.tensor_kernel import HEADER
 from warp_tiles.build.engine import Engine
 from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.compile import sources
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision
-from warp_tiles.gemm.tensor_kernel import HEADER
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import NvrtcProvider
 from warp_tiles.providers.cublasdx import CublasdxProvider
@@ -210,7 +210,7 @@ def unchecked() -> tuple[str, ...]:
     """Device sources of ``kernels/`` that no check compiles, by relative path.
 
     The sources that are copied into Warp's modules do not count, because they need Warp's headers and belong to no
-    problem. Nor do those of matmul's own kernel, which tests/gemm/test_tensor_kernel.py compiles.
+    problem. Nor do those of matmul's own kernel, which tests/array_products/test_tensor_kernel.py compiles.
 
     Raises:
         ToolchainError: Headers are missing.

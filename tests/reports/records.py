@@ -5,6 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.codegen.modules import BIG, SMALL, session
+from warp_tiles.array_products.matmul_choice import choose_matmul
+from warp_tiles.array_products.matmul_problem import DecidedBy, Gpu, MatmulConfig, MatmulProblem
+from warp_tiles.array_products.solve_choice import SolveProblem, choose_solve
 from warp_tiles.build.records import (
     COMPILE,
     FETCH,
@@ -19,13 +22,10 @@ from warp_tiles.build.records import (
     Recorder,
 )
 from warp_tiles.codegen.session import FunctionUse
-from warp_tiles.gemm.matmul import choose_matmul
-from warp_tiles.gemm.matmul_problem import DecidedBy, Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import resolve
 from warp_tiles.plan.planning import ModulePlan, PlannedLoop
-from warp_tiles.solver.dense import SolveProblem, choose_solve
 from warp_tiles.solver.problem import Problem
 
 HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"

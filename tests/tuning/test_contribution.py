@@ -26,14 +26,14 @@ from tests.tuning.tuning_records import key, timing
 from warp_tiles import settings
 from warp_tiles._warp import require_hooks
 from warp_tiles.array_products import measured_solves, prepared_solves
+from warp_tiles.array_products.matmul_problem import Gpu
 from warp_tiles.array_products.measured_solves import SOLVES, solve_task
+from warp_tiles.array_products.solve_choice import SolveProblem, choose_solve
 from warp_tiles.cli import commands
 from warp_tiles.cli import contribution as module
 from warp_tiles.cli.contribution import contribute
 from warp_tiles.errors import RecordError, TuningError
 from warp_tiles.gemm.hardware import shared_limit
-from warp_tiles.gemm.matmul_problem import Gpu
-from warp_tiles.solver.dense import SolveProblem, choose_solve
 from warp_tiles.store import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.envelope import pack

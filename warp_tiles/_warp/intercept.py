@@ -20,19 +20,25 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from warp_tiles.util.threads import unless_signalled
 
-if TYPE_CHECKING:
-    from warp_tiles.gemm.matmul_problem import MatmulPlan
-    from warp_tiles.solver.dense import SolvePlan
-
 _ABSENT = object()
+
+
+class ArrayPlan(Protocol):
+    """How a call on whole arrays is computed: a row of ``table`` in ``warp-tiles plan``. Equal ones are one row."""
+
+    @property
+    def table(self) -> str: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
 
 # global, because every thread of a script must see them
 _open_blocks = 0
-_collections: list[dict[MatmulPlan | SolvePlan, None]] = []
+_collections: list[dict[ArrayPlan, None]] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +102,10 @@ def is_planning() -> bool:
 
 
 @contextmanager
-def collected_products() -> Iterator[list[MatmulPlan | SolvePlan]]:
+def collected_products() -> Iterator[list[ArrayPlan]]:
     """Collect the products and solves that are noted in the block. They are complete after it, each once."""
-    noted: dict[MatmulPlan | SolvePlan, None] = {}
-    products: list[MatmulPlan | SolvePlan] = []
+    noted: dict[ArrayPlan, None] = {}
+    products: list[ArrayPlan] = []
     _collections.append(noted)
     try:
         yield products
@@ -108,7 +114,7 @@ def collected_products() -> Iterator[list[MatmulPlan | SolvePlan]]:
         products.extend(noted)
 
 
-def note_product(product: MatmulPlan | SolvePlan) -> None:
+def note_product(product: ArrayPlan) -> None:
     for noted in _collections:
         noted.setdefault(product)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import warp as wp
 
-from warp_tiles.gemm.matmul_problem import ALIGNED, STRIDED, MatmulProblem, Operand
+from warp_tiles.array_products.matmul_problem import ALIGNED, STRIDED, MatmulProblem, Operand
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
 
 

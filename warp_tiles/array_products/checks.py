@@ -1,4 +1,4 @@
-"""Checks of the arguments of :func:`warp_tiles.matmul`."""
+"""Checks of the arguments of :func:`warp_tiles.matmul`, ``cholesky`` and ``solve``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address
 
 
-def factor(name: str, value: Any) -> float:
+def number(name: str, value: Any) -> float:
     """Returns ``alpha`` or ``beta`` as a float.
 
     Raises:

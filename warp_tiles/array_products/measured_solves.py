@@ -13,11 +13,11 @@ import numpy as np
 import warp as wp
 
 from warp_tiles.array_products.call import lower_view, right_sides
+from warp_tiles.array_products.matmul_problem import Gpu
 from warp_tiles.array_products.prepared_solves import PreparedSolve, SolveCall, prepare_solve
+from warp_tiles.array_products.solve_choice import SolveProblem, choose_solve, configs
 from warp_tiles.errors import ToolchainError, TuningError
-from warp_tiles.gemm.matmul_problem import Gpu
 from warp_tiles.gemm.problem import DType
-from warp_tiles.solver.dense import SolveProblem, choose_solve, configs
 from warp_tiles.tuning.launches import is_usable
 from warp_tiles.tuning.measure import Candidate, SearchDevice, clock_for
 from warp_tiles.tuning.record import DEFAULTS, Config

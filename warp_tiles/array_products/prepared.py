@@ -29,11 +29,7 @@ from warp_tiles.array_products.kernels import (
     tile_kernel,
     types,
 )
-from warp_tiles.array_products.tensor_matmul import TensorMatmul, warn_of_loop
-from warp_tiles.array_products.workspace import workspace
-from warp_tiles.errors import MatmulError, WarpTilesError
-from warp_tiles.gemm.hardware import LANES
-from warp_tiles.gemm.matmul_problem import (
+from warp_tiles.array_products.matmul_problem import (
     ALIGNED,
     CPU_TILE,
     Candidate,
@@ -44,10 +40,14 @@ from warp_tiles.gemm.matmul_problem import (
     MeasuredConfigs,
     ShapeBucket,
 )
+from warp_tiles.array_products.tensor_kernel import ROW_BYTES
+from warp_tiles.array_products.tensor_matmul import TensorMatmul, warn_of_loop
+from warp_tiles.array_products.workspace import workspace
+from warp_tiles.errors import MatmulError, WarpTilesError
+from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.gemm.tensor_kernel import ROW_BYTES
 from warp_tiles.settings import DEFAULT, current
 from warp_tiles.util.threads import unless_signalled
 
@@ -65,7 +65,7 @@ def plan_of(problem: MatmulProblem, device: Any, config: MatmulConfig | None = N
     if (gpu := gpu_of(device)) is None:
         chosen = config or CPU_TILE
         return MatmulPlan(problem, Candidate(chosen), chosen, "search" if config else "heuristic")
-    from warp_tiles.gemm.matmul import choose_matmul
+    from warp_tiles.array_products.matmul_choice import choose_matmul
 
     records = {} if config or is_deterministic() else records_for(gpu)
     return choose_matmul(problem, gpu, records, pipeline=_pipeline(), forced=config)

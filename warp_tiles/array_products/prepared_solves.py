@@ -10,7 +10,9 @@ from typing import Any
 
 from warp_tiles._warp.intercept import is_planning, note_product
 from warp_tiles.array_products.call import View, contiguous
+from warp_tiles.array_products.matmul_problem import Gpu
 from warp_tiles.array_products.prepared import Layout, gpu_of, is_deterministic, kept, layout, packed
+from warp_tiles.array_products.solve_choice import Form, SolveBucket, SolveConfig, SolvePlan, SolveProblem, choose_solve
 from warp_tiles.array_products.solve_kernels import (
     SolveKernel,
     ThreadKernel,
@@ -21,9 +23,7 @@ from warp_tiles.array_products.solve_kernels import (
     thread_kernel,
 )
 from warp_tiles.array_products.workspace import temporary
-from warp_tiles.gemm.matmul_problem import Gpu
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.solver.dense import Form, SolveBucket, SolveConfig, SolvePlan, SolveProblem, choose_solve
 
 A, FACTOR, B, X, INFO, WORKSPACE, COUNTERS = range(7)  # the memory of a call
 

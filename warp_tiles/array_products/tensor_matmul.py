@@ -1,11 +1,13 @@
-"""Products by a kernel with tensor copies, which Warp does not generate and which is launched here."""
+"""Products by a kernel with tensor copies, which Warp does not generate: it is built and launched here."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import warp as wp
@@ -14,24 +16,37 @@ from warp_tiles._warp import installed, modules
 from warp_tiles._warp.launch import Definition, NativeKernel, is_saving_capture
 from warp_tiles.array_products.call import MatmulCall, View
 from warp_tiles.array_products.kernels import function_kernel
+from warp_tiles.array_products.matmul_problem import ALIGNED, Candidate, MatmulPlan
+from warp_tiles.array_products.tensor_kernel import ARCH_SUFFIX, HEADER, TARGET, THREADS, TensorKernel
 from warp_tiles.array_products.workspace import workspace
+from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import WGMMA_ARCH
-from warp_tiles.gemm.matmul_problem import ALIGNED, Candidate, MatmulPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, THREADS, TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.util import driver
 from warp_tiles.util.warn import warn_once
 
 if TYPE_CHECKING:
-    from warp_tiles.build.tensor_kernels import FunctionSource
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.compile.module import ModuleSource
+    from warp_tiles.settings import Settings
 
+_FLAGS = (f"-arch={TARGET}", "--std=c++17", "--define-macro=NDEBUG")
 _MOST_MAPS = 64  # of the arrays of one product
 _MAP_ALIGNMENT = 64
 _FUNCTION_THREADS = 256  # of the kernel for which a function is generated; it is not launched
 # enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE; swizzling, by the bytes of a box's row
 _TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
 _SWIZZLES = {64: 2, 128: 3}
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """A function of the user, by its name in C++: the code of a module with it, and what else Warp's compiler gets."""
+
+    name: str
+    code: str
+    module: ModuleSource = field(hash=False)
 
 
 class _Arguments(ctypes.Structure):
@@ -161,18 +176,66 @@ def warn_of_loop(plan: MatmulPlan, reason: object) -> None:
 def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
     """The generated code of a function of one float32, and the kernel that it was generated for."""
     from warp_tiles._warp.generation import module_source
-    from warp_tiles.build.tensor_kernels import FunctionSource
 
     kernel, name = function_kernel(function)
     module, code = module_source(kernel, WGMMA_ARCH, ARCH_SUFFIX, _FUNCTION_THREADS)
     return FunctionSource(name, code, module), Definition(kernel, _FUNCTION_THREADS, is_named=False)
 
 
+def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings, function: FunctionSource | None = None) -> bytes:
+    """The machine code of a kernel, perhaps with a function, from the cache or from the compiler and the linker.
+
+    Raises:
+        BuildError, LinkError: The compiler or the linker refused it.
+        LockedError: It is not in the cache, and the policy is ``locked``.
+        ToolchainError: There is no toolchain, or a compiler process failed.
+    """
+    from warp_tiles.compile.compiler import CompileRequest, LinkRequest, linker_flags
+    from warp_tiles.compile.module import module_flags
+    from warp_tiles.compile.pool import result_of
+    from warp_tiles.compile.sources import DeviceSource, kernels_folder
+    from warp_tiles.store import MODULE
+    from warp_tiles.store.key import CacheKey
+
+    context = engine.build_context(resolved)
+    folder = kernels_folder()
+    toolchain = context.toolchain()
+    covered = {"headers": context.store.source_digest(DeviceSource(folder / HEADER, folder, (folder,)))}
+    compile_flags: tuple[str, ...] = _FLAGS
+    folders: tuple[str, ...] = (str(folder),)
+    if function is None:
+        text = kernel.source()
+    else:
+        module = function.module
+        text = kernel.source(function.name, function.code)
+        compile_flags, folders = module_flags(module, toolchain.nvrtc_version), (*module.include_dirs, *folders)
+        covered["headers_of_warp"] = context.store.digests.digest_folder(Path(module.native_dir), "*.h")
+    link_flags = linker_flags(TARGET, "cubin", None)
+    key = CacheKey.of({
+        "compiler": context.store.compiler_digest(),
+        "flags": compile_flags,
+        "kind": "kernel",
+        "linker": context.store.linker_digest(),
+        "linker_flags": link_flags,
+        "source": text,
+        **covered,
+    })  # fmt: skip
+    with context.modules.lease(key, context.upstream(MODULE, key)) as lease:
+        if lease.found is not None:
+            return lease.found.payload
+        if not resolved.rules.builds:
+            raise LockedError(f"{resolved.named('policy')} is 'locked', and kernel {kernel.name} is not in the cache")
+        with engine.progress.counted(kernel.name, resolved.progress):
+            request = CompileRequest(f"{kernel.name}.cu", text, compile_flags, folders, f"kernel {kernel.name}")
+            compiled = result_of(context.submit(request))
+            linked = result_of(context.submit(LinkRequest(kernel.name, (compiled.payload,), TARGET, "cubin")))
+        seconds = round(compiled.seconds + linked.seconds, 3)
+        return lease.keep(linked.payload, {"module": kernel.name, "build_seconds": seconds}).payload
+
+
 @lru_cache(maxsize=256)
 def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | None = None) -> NativeKernel:
     """The kernel on the device with an alias, where it is built and loaded once. Raises what ``cubin_of`` raises."""
-    from warp_tiles.build.tensor_kernels import cubin_of
-
     hooks = installed()
     assert hooks is not None  # else the plan has no kernel
     code = cubin_of(hooks.engine, kernel, current(), function)

@@ -13,8 +13,8 @@ from typing import Any
 
 import warp as wp
 
+from warp_tiles.array_products.matmul_problem import KEPT_BYTES
 from warp_tiles.errors import MatmulError
-from warp_tiles.gemm.matmul_problem import KEPT_BYTES
 from warp_tiles.util import driver
 from warp_tiles.util.threads import acquire, held
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles.array_products.measured_solves import SOLVE, SOLVES, solve_task
+from warp_tiles.array_products.solve_choice import SolveProblem
 from warp_tiles.compile.find import dotted
 from warp_tiles.errors import RecordError, TuningError
 from warp_tiles.settings import SETTINGS, Settings, override
-from warp_tiles.solver.dense import SolveProblem
 from warp_tiles.tuning.corpus import PRODUCTS, Product
 from warp_tiles.tuning.in_kernels import Progress, TunedTask, Tuner, tasks_of
 from warp_tiles.tuning.record import decode_records

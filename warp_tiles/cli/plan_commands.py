@@ -20,11 +20,9 @@ from warp_tiles import api
 from warp_tiles._warp import require_hooks
 from warp_tiles.cli import common
 from warp_tiles.errors import BuildError, RefusedWorkerError, ScriptError, ToolchainError, WarpTilesError, WorkerError
-from warp_tiles.gemm.matmul_problem import MatmulPlan
 from warp_tiles.launch.script import Discovery, Script, Target, discover
 from warp_tiles.reports import descriptions
 from warp_tiles.settings import current
-from warp_tiles.solver.dense import SolvePlan
 from warp_tiles.util.threads import side_by_side
 
 if TYPE_CHECKING:
@@ -117,7 +115,7 @@ def plan(wanted: Wanted, page_file: Path | None, as_json: bool) -> None:
             plans = [_planned(target, arch) for target, arch in wanted.targets(discovery)]
     modules = discovery.with_launched(plans)
     products, solves = (
-        [plan.to_json() for plan in discovery.products if isinstance(plan, kind)] for kind in (MatmulPlan, SolvePlan)
+        [plan.to_json() for plan in discovery.products if plan.table == name] for name in ("matmul", "solves")
     )
     document = {"modules": modules, "matmul": products, "solves": solves}
     if page_file is not None:

@@ -16,10 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from warp_tiles._warp.intercept import NotedLaunch, collected_products, intercepted
+from warp_tiles._warp.intercept import ArrayPlan, NotedLaunch, collected_products, intercepted
 from warp_tiles.errors import ScriptError
-from warp_tiles.gemm.matmul_problem import MatmulPlan
-from warp_tiles.solver.dense import SolvePlan
 
 _USAGE_ERROR = 2  # the status of argparse, click and getopt's users
 PLANNED = "planned| "  # before each line that a script prints while it is planned
@@ -45,13 +43,14 @@ class Discovery:
             because nothing was computed. What it would have launched after that is missing.
         usage_error: True if it ended with status 2, as after a wrong command line.
         substituted: GPUs that the script names and this machine lacks, each with the device in its place.
+        products: How its calls on whole arrays are computed.
         launches: The first of equal launches, in order. They keep their arrays alive.
     """
 
     targets: tuple[Target, ...]
     stopped: str
     substituted: Mapping[str, str]
-    products: tuple[MatmulPlan | SolvePlan, ...]
+    products: tuple[ArrayPlan, ...]
     launches: tuple[NotedLaunch, ...] = ()
     usage_error: bool = False
 

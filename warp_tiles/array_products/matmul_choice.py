@@ -8,18 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Literal
 
-from warp_tiles.gemm.copies import LOADING_THREADS, copies_us, unaligned_us
-from warp_tiles.gemm.hardware import (
-    LANES,
-    TENSOR_CORES_ARCH,
-    has_wgmma,
-    multiprocessor,
-    resident_blocks,
-    static_shared_bytes,
-)
-from warp_tiles.gemm.main_loop import LoopAnswer, loop_problem
-from warp_tiles.gemm.matmul_problem import (
+from warp_tiles.array_products.matmul_problem import (
     ALIGNED,
+    LOADING_THREADS,
     STRIDED,
     Candidate,
     DecidedBy,
@@ -30,12 +21,10 @@ from warp_tiles.gemm.matmul_problem import (
     MeasuredConfigs,
     Operand,
     ShapeBucket,
+    copies_us,
+    unaligned_us,
 )
-from warp_tiles.gemm.mma_choice import WGMMA_ROWS
-from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, dense_operand
-from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
-from warp_tiles.gemm.tensor_kernel import (
+from warp_tiles.array_products.tensor_kernel import (
     MOST_SLICES,
     MOST_SUMS,
     REGISTER_TILES,
@@ -52,6 +41,19 @@ from warp_tiles.gemm.tensor_kernel import (
     overlapped,
     resident_clusters,
 )
+from warp_tiles.gemm.hardware import (
+    LANES,
+    TENSOR_CORES_ARCH,
+    has_wgmma,
+    multiprocessor,
+    resident_blocks,
+    static_shared_bytes,
+)
+from warp_tiles.gemm.main_loop import LoopAnswer, loop_problem
+from warp_tiles.gemm.mma_choice import WGMMA_ROWS
+from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, dense_operand
+from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 
 # ---- constants of architectures and types
 

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.copies import copies_us, unaligned_us
+from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, loop_candidate, shared_bytes
+from warp_tiles.array_products.matmul_problem import (
+    STRIDED,
+    Gpu,
+    MatmulConfig,
+    MatmulProblem,
+    MeasuredConfigs,
+    Operand,
+    copies_us,
+    unaligned_us,
+)
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
-from warp_tiles.gemm.matmul import candidates, choose_matmul, loop_candidate, shared_bytes
-from warp_tiles.gemm.matmul_problem import STRIDED, Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs, Operand
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 ARCHS = [75, 80, 86, 90, 100, 120]

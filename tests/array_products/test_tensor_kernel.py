@@ -9,16 +9,23 @@ import pytest
 
 from tests.nightly import some
 from warp_tiles import settings
+from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, kernel_rejection, loop_candidate
+from warp_tiles.array_products.matmul_problem import (
+    Candidate,
+    Gpu,
+    MatmulConfig,
+    MatmulPlan,
+    MatmulProblem,
+    MeasuredConfigs,
+)
+from warp_tiles.array_products.tensor_kernel import REGISTER_TILES, THREADS, TILES, Slices, TensorKernel, launch_us
+from warp_tiles.array_products.tensor_matmul import cubin_of
 from warp_tiles.build.engine import Engine
-from warp_tiles.build.tensor_kernels import cubin_of
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
-from warp_tiles.gemm.matmul import candidates, choose_matmul, kernel_rejection, loop_candidate
-from warp_tiles.gemm.matmul_problem import Candidate, Gpu, MatmulConfig, MatmulPlan, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import AUTO
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.gemm.tensor_kernel import REGISTER_TILES, THREADS, TILES, Slices, TensorKernel, launch_us
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from warp_tiles.array_products.matmul_problem import DecidedBy, Gpu
 from warp_tiles.gemm.hardware import shared_limit
-from warp_tiles.gemm.matmul_problem import DecidedBy, Gpu
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
 
 Form = Literal["thread", "block", "tiles"]
 SolveBucket = tuple[tuple[str, str | int], ...]
 
-# For matrices of at most so many rows: from how many on a thread for each is not slower than a block (docs/solves.md).
+# For matrices of at most so many rows: from how many on a thread for each is not slower than a block (docs/arrays.md).
 LEAST_BATCHES = {4: 4_096, 8: 16_384, 12: 32_768, 16: 65_536}
 _EARLIER = 4  # a solve of dense arrays gains from a quarter of them on; substitutions alone were not measured
 _STRIDED_ROWS, _MOST_COLUMNS = 12, 4  # of a thread's matrix
@@ -75,6 +75,7 @@ class SolveConfig:
 class SolvePlan:
     """The configuration of a call, who decided about its form, and why. ``gpu`` is empty on the CPU."""
 
+    table: ClassVar[str] = "solves"
     problem: SolveProblem
     config: SolveConfig
     decided_by: DecidedBy
