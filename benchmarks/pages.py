@@ -31,6 +31,7 @@ def compile_times() -> dict[str, str]:
     built = [found["warp"] for found in sides.values() if "warp" in found]
     built = [found for found in built if found.get("lto_builds")]
     archs = [found for name, found in sides.items() if name.startswith("arch ")]
+    one_kernel = [sides[name]["own"]["seconds"] for name in ("one", "forward", "cholesky", "solve", "blocked")]
 
     def architecture(name: str) -> list[str]:
         times, peers = ([one[side]["seconds"] for one in archs] for side in (name, "sm_90"))
@@ -41,6 +42,7 @@ def compile_times() -> dict[str, str]:
     return {
         "libmathdx seconds": span((found["seconds"] / found["lto_builds"] for found in built), ".0f"),
         "libmathdx megabytes": span((found["lto_bytes"] / found["lto_builds"] / 1e6 for found in built), ".0f"),
+        "own seconds": span(one_kernel, ".0f"),
         "architectures": table(head, map(architecture, archs[0])),
     }
 
@@ -49,6 +51,16 @@ def loops() -> dict[str, str]:
     rows = [row for row in at("loops/rows") if {"tiles", "cublas"} <= row["us"].keys()]
     lines = [[row["name"], f"{row['tflops']['tiles']:.0f}", f"{row['to_cublas']:.2f}"] for row in rows]
     return {"loops": table(["operands, size, tile of C and step, threads, `main_loop`", "TFLOP/s", "of cuBLAS"], lines)}
+
+
+def attention() -> dict[str, str]:
+    """Ratios of whole attention, of the cells whose loop is pipelined."""
+    rows = [row for row in at("attention/rows") if row["form"] == "attention"]
+    rows = [row for row in rows if all(loop["state"] == "pipelined" for loop in row["treatment"])]
+    return {
+        "attention to Warp": span((row["to_warp"] for row in rows), ".0f"),
+        "attention to SDPA": span((row["to_torch"] for row in rows), ".2f"),
+    }
 
 
 def own_tests() -> dict[str, str]:
@@ -66,7 +78,7 @@ def own_tests() -> dict[str, str]:
 
 
 PARTS: tuple[Callable[[], dict[str, str]], ...] = (
-    compile_times, loops, own_tests, *client_values.PARTS, *tile_values.PARTS
+    compile_times, loops, attention, own_tests, *client_values.PARTS, *tile_values.PARTS
 )  # fmt: skip
 
 

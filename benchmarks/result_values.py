@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,17 +48,33 @@ FORMS: dict[str, Callable[[float], str]] = {"ratio": ratio, "MB": lambda size_by
 
 
 def shown(mark: str) -> str:
-    """A value, or one ``over`` another, in the format behind a colon: that of Python, or a name of :data:`FORMS`."""
+    """A value, or one ``over`` another, in the format behind a colon: that of Python, or a name of :data:`FORMS`.
+
+    A path with ``*`` in the name of a row shows the least and the greatest value of the rows that it matches.
+    """
     paths, _, form = mark.partition(":")
     path, _, divisor = paths.partition(" over ")
-    value = at(path) / at(divisor) if divisor else at(path)
+    if "*" in path:
+        return span(_of_rows(path), form)
+    return _text(at(path) / at(divisor) if divisor else at(path), form)
+
+
+def _of_rows(path: str) -> list[float]:
+    name, pattern, *keys = path.split("/")
+    rows = [row["name"] for row in at(f"{name}/rows") if fnmatchcase(row["name"], pattern)]
+    if not rows:
+        raise LookupError(f"no row of {name} is named as {pattern!r}")
+    return [at("/".join((name, row, *keys))) for row in rows]
+
+
+def _text(value: Any, form: str) -> str:
     return FORMS[form](value) if form in FORMS else format(value, form)
 
 
 def span(numbers: Iterable[float], form: str = "") -> str:
     """The least and the greatest of some numbers."""
     found = list(numbers)
-    return f"{format(min(found), form)} to {format(max(found), form)}"
+    return f"{_text(min(found), form)} to {_text(max(found), form)}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import result_values
 from benchmarks.pages import MARK, ROOT, filled, pages, values
 from benchmarks.result_values import RESULTS, table
 from warp_tiles.providers.cublasdx import LIBMATHDX
@@ -46,9 +47,78 @@ def test_a_value_and_a_table_are_filled_in() -> None:
             filled(f"<!--={name}-->1<!--/-->", found)
 
 
+def test_a_pattern_of_rows_shows_the_least_and_the_greatest_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"name": name, "us": {"tiles": us}} for name, us in (("a 1", 2.0), ("a 2", 25.0), ("b 1", 100.0))]
+    monkeypatch.setattr(result_values, "result", {"times": {"rows": rows}}.__getitem__)
+    assert result_values.shown("times/a */us/tiles:ratio") == "2.0 to 25"
+    with pytest.raises(LookupError, match="no row"):
+        result_values.shown("times/c */us/tiles")
+
+
 def test_the_explanation_of_a_slow_build_has_the_measured_values() -> None:
     seconds, megabytes = VALUES["libmathdx seconds"], VALUES["libmathdx megabytes"]
     assert LIBMATHDX.endswith(f"which takes {seconds} s and {megabytes} MB of LTO-IR for each function")
+
+
+# ---- every measured figure is marked
+
+_UNITS = (
+    r"times\s+(?:as|the|that|slower|faster|longer)|(?:m?s|us|µs|seconds|MB|GB|TFLOP/s)\b|%\s+(?:slower|faster|longer)"
+)
+_FIGURE = re.compile(
+    rf"(?<![\w.])\d(?:[\d.,]*\d)?\s+(?:{_UNITS}|(?:of|over)\s+(?:cuBLAS|cuSOLVER|Warp|torch)\b)"
+    r"|(?<![\w.])0\.\d+(?![\d.]*\d)"
+)
+_CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+_NOT_MEASURED = {  # the text that begins with the number
+    "docs/cache.md": {
+        "120 s)": "a default", "5 s, a waiting": "a limit", "600 s, or": "a limit", "2 s for a worker": "a limit",
+        "0.2 s is asked": "a limit", "450 MB, and": "what the pool reserves", "80 MB each": "what the pool reserves",
+    },
+    "docs/cluster.md": {"5 s, with the address": "a limit"},
+    "docs/faq.md": {"1.1 GB with": "sizes of packages", "556 MB are": "sizes of packages"},
+    "docs/arrays.md": {"1.5 times that of a loop": "a rule of the chooser"},
+    "docs/remote.md": {"0.02 s. If": "a limit", "0.2 s or more": "a limit"},
+    "docs/report.md": {"10 s, the later": "a limit"},
+    "docs/tuning.md": {
+        "0.99 of the default's time": "a rule of searches", "1.5 times the leader's median": "a rule of searches",
+    },
+}  # fmt: skip
+
+
+def _user_pages() -> list[str]:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[1].split("For developers:")[0]
+    pages = [f"docs/{name}" for name in re.findall(r"\w+\.md", navigation)]
+    return ["README.md", "docs/tables.md", *(page for page in pages if (ROOT / page).exists())]
+
+
+def _unmarked(text: str) -> list[str]:
+    """The measured figures of a page without a mark, with what follows them."""
+    prose = _CODE.sub("", MARK.sub("", text))
+    return [prose[match.start() : match.end() + 25] for match in _FIGURE.finditer(prose)]
+
+
+@pytest.mark.parametrize("page", _user_pages())
+def test_a_measured_figure_has_a_mark(page: str) -> None:
+    exceptions = _NOT_MEASURED.get(page, {})
+    found = [" ".join(figure.split()) for figure in _unmarked((ROOT / page).read_text("utf-8"))]
+    assert [figure for figure in found if not figure.startswith(tuple(exceptions))] == []
+    assert [text for text in exceptions if not any(figure.startswith(text) for figure in found)] == [], "is not needed"
+
+
+@pytest.mark.parametrize(
+    "figure",
+    ["13 times as fast", "1.5 times\nas fast", "2 us a call", "4,096 ms", "0.9 of it", "1.02 of torch", "5 %\nslower"],
+)
+def test_a_figure_without_a_mark_is_found(figure: str) -> None:
+    text = f"The loop has {figure} there, and `3 s`, <!--=loops-->5 to 6<!--/--> s of 4096 rows with Python 3.10.\n"
+    assert [" ".join(found.split())[:5] for found in _unmarked(text)] == [" ".join(figure.split())[:5]]
+
+
+def test_an_experiment_with_a_file_has_marks() -> None:
+    rows = (ROOT / "docs" / "experiments.md").read_text("utf-8").splitlines()
+    linked = [row for row in rows if "](../benchmarks/results/" in row]
+    assert [row[:80] for row in linked if not MARK.search(row) and "tune_matmul.py --fit" not in row] == []
 
 
 # ---- every result is cited
