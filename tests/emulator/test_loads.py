@@ -331,6 +331,28 @@ def test_gradients(loops: Kernels, steps: int, passed_by: tuple[str, ...], view:
     assert np.array_equal(found["adj_A"], product(adj_c, b.T))
 
 
+ONE_PRODUCT = """
+@wp.kernel
+def one_product(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    a = wp.tile_load(A, shape=(64, 32), storage="shared")
+    b = wp.tile_load(B, shape=(32, 64), storage="shared")
+    wp.tile_store(C, wp.tile_matmul(a, b))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operand", [0, 1])
+def test_an_operand_of_a_product_outside_loops_has_no_gradient(machine: Machine, tmp_path: Path, operand: int) -> None:
+    a, b, adj_c = numbers(1, 64, 32), numbers(2, 32, 64), numbers(4, 64, 64)
+    gradients: list[Values | None] = [np.zeros_like(a), np.zeros_like(b), adj_c]
+    gradients[operand] = None
+    found = build(machine, tmp_path, ONE_PRODUCT, 64).run(
+        "one_product", (1, 1), [a, b, np.zeros_like(adj_c)], gradients
+    )
+    name, expected = ("adj_A", product(adj_c, b.T)) if operand else ("adj_B", product(a.T, adj_c))
+    assert np.array_equal(found[name], expected)
+
+
 # ---- functions in the module's source
 
 IN_SOURCE = """
