@@ -115,6 +115,12 @@ def test_a_figure_without_a_mark_is_found(figure: str) -> None:
     assert [" ".join(found.split())[:5] for found in _unmarked(text)] == [" ".join(figure.split())[:5]]
 
 
+def test_the_changes_of_the_next_release_state_no_figure() -> None:
+    unreleased = (ROOT / "CHANGELOG.md").read_text("utf-8").split("\n## ")[1]
+    limits = ("0.2 s or more)", "0.2 s; it ended")
+    assert [figure for figure in _unmarked(unreleased) if not figure.startswith(limits)] == [], "link the page instead"
+
+
 def test_an_experiment_with_a_file_has_marks() -> None:
     rows = (ROOT / "docs" / "experiments.md").read_text("utf-8").splitlines()
     linked = [row for row in rows if "](../benchmarks/results/" in row]
