@@ -3,11 +3,9 @@
     python benchmarks/attention.py --json benchmarks/results/attention.json
 
 A block has some rows of one head's queries, and loops over its keys with an online softmax. Operands are fp16 and sums
-are fp32. Other forms leave out parts of the loop, and so show what these cost: "no softmax" multiplies the scaled
-scores with V, "no loads" attends to the first keys again and again, "softmax" has no products and loads in its loop,
-and "reductions" has only the maxima and sums of rows. Sides are built ahead of time in separate processes
-(`--build-only` needs no GPU), and their launches alternate. Results are compared with NumPy's in float64, relative to
-the largest element.
+are fp32. The form "reductions" has only the maxima and sums of rows in its loop. Sides are built ahead of time in
+separate processes (`--build-only` needs no GPU), and their launches alternate. Results are compared with NumPy's in
+float64, relative to the largest element.
 """
 
 from __future__ import annotations
@@ -68,33 +66,22 @@ _SCORES = """        s = wp.tile_zeros(shape=({m}, {n}), dtype=float, storage="s
 _SOFTMAX = """        raised = wp.tile_map(wp.max, highest, wp.tile_reduce(wp.max, s, axis=1))
         factor = wp.tile_map(weight, highest, raised, scale)
         column = wp.tile_broadcast(wp.tile_reshape(raised, shape=({m}, 1)), shape=({m}, {n}))
-        wp.tile_assign({p}, wp.tile_map(weight, s, column, scale))
-        wp.tile_assign(total, total * factor + wp.tile_sum({p}, axis=1))
+        wp.tile_assign(s, wp.tile_map(weight, s, column, scale))
+        wp.tile_assign(total, total * factor + wp.tile_sum(s, axis=1))
         wp.tile_assign(o, o * wp.tile_broadcast(wp.tile_reshape(factor, shape=({m}, 1)), shape=({m}, {d})))
         wp.tile_assign(highest, raised)
 """
-_VALUES = "        wp.tile_matmul(wp.tile_astype({p}, dtype=wp.float16), v, o)\n"
+_VALUES = "        wp.tile_matmul(wp.tile_astype(s, dtype=wp.float16), v, o)\n"
 _DIVISION = "    wp.tile_assign(o, o / wp.tile_broadcast(wp.tile_reshape(total, shape=({m}, 1)), shape=({m}, {d})))\n"
 _SUM = "    wp.tile_assign(o, wp.tile_broadcast(wp.tile_reshape(total, shape=({m}, 1)), shape=({m}, {d})))\n"
-
-
-def _ahead(text: str) -> str:
-    """Statements of a loop's body, before the loop: those of its first iteration."""
-    return text.replace("        ", "    ").replace("step", "0")
-
-
 _REDUCTIONS = """        raised = wp.tile_map(wp.max, highest, wp.tile_reduce(wp.max, s, axis=1))
         wp.tile_assign(total, total + wp.tile_sum(s, axis=1))
         wp.tile_assign(highest, raised)
 """
-_P = '    p = wp.tile_zeros(shape=({m}, {n}), dtype=float, storage="shared")\n'
-_IN_PLACE = _SOFTMAX.replace("{p}", "s") + _VALUES.format(p="s")
+_FIRST = (_LOADS + _SCORES).replace("        ", "    ").replace("step", "0")
 FORMS = {  # before the loop, in it, and after it
-    "attention": ("", _LOADS + _SCORES + _IN_PLACE, _DIVISION),
-    "no softmax": ("", _LOADS + _SCORES + _VALUES.format(p="s * scale"), ""),
-    "no loads": (_ahead(_LOADS), _SCORES + _IN_PLACE, _DIVISION),
-    "softmax": (_ahead(_LOADS + _SCORES) + _P, _SOFTMAX.replace("{p}", "p"), _SUM),
-    "reductions": (_ahead(_LOADS + _SCORES), _REDUCTIONS, _SUM),
+    "attention": ("", _LOADS + _SCORES + _SOFTMAX + _VALUES, _DIVISION),
+    "reductions": (_FIRST, _REDUCTIONS, _SUM),
 }
 
 
@@ -122,13 +109,13 @@ class Cell:
     @property
     def flops(self) -> int:
         """Floating-point operations of the products of all iterations."""
-        return 0 if self.form in ("softmax", "reductions") else 4 * HEADS * SEQUENCE**2 * self.d
+        return 0 if self.form == "reductions" else 4 * HEADS * SEQUENCE**2 * self.d
 
 
 CELLS = (
     *(Cell("attention", d, m, 64, threads) for d in (64, 128) for m, threads in ((64, 128), (128, 128), (128, 256))),
     *(Cell("attention", *sizes) for sizes in ((64, 64, 128, 128), (64, 128, 128, 256), (128, 64, 128, 128))),
-    *(Cell(form, d, m, 64, threads) for form in list(FORMS)[1:] for d, m, threads in ((64, 64, 128), (128, 128, 256))),
+    *(Cell("reductions", d, m, 64, threads) for d, m, threads in ((64, 64, 128), (128, 128, 256))),
 )
 
 
@@ -140,17 +127,12 @@ def _drawn(d: int) -> list[npt.NDArray[np.float16]]:
 def expected(cell: Cell, operands: Sequence[Any], scale: float) -> Any:
     """The result for some heads, in float64."""
     q, k, v = operands
-    blocks = k.shape[1] // cell.n
-    if cell.form in ("no loads", "softmax", "reductions"):
-        k, v = k[:, : cell.n], v[:, : cell.n]
-    scores = q @ k.transpose(0, 2, 1) * scale
     if cell.form == "reductions":
-        return np.broadcast_to(scores.sum(-1, keepdims=True) / scale * blocks, q.shape)
-    if cell.form == "no softmax":
-        return scores @ v
+        sums = (q @ k[:, : cell.n].transpose(0, 2, 1)).sum(-1, keepdims=True)
+        return np.broadcast_to(sums * (k.shape[1] // cell.n), q.shape)
+    scores = q @ k.transpose(0, 2, 1) * scale
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    sums = weights.sum(-1, keepdims=True)
-    return np.broadcast_to(sums * blocks, q.shape) if cell.form == "softmax" else weights @ v / sums
+    return weights @ v / weights.sum(-1, keepdims=True)
 
 
 def measure(cell: Cell, options: Any) -> Row:

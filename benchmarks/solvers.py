@@ -153,7 +153,6 @@ class Cell:
         threads: Threads of a block.
         block: Rows of a block, if the function works in blocks; 0 if the matrix is one tile.
         batch: The number of matrices.
-        opt_out: The setting ``mathdx_opt_out`` of warp_tiles, where products opt out of MathDx; empty if they do not.
     """
 
     function: str
@@ -163,7 +162,6 @@ class Cell:
     threads: int
     block: int = 0
     batch: int = BATCH
-    opt_out: str = ""
 
     def build(self, side: str) -> Build[Cell]:
         """Its build by a side, which is that of any number of matrices."""
@@ -189,16 +187,13 @@ class Cell:
         columns = f" columns{self.columns}" if self.columns else ""
         block = f" block{self.block}" if self.block else ""
         batch = f" batch{self.batch}" if self.batch != BATCH else ""
-        opt_out = f" products by {self.opt_out}" if self.opt_out else ""
-        return f"{self.function} {self.types} n{self.n}{columns}{block} t{self.threads}{opt_out}{batch}"
+        return f"{self.function} {self.types} n{self.n}{columns}{block} t{self.threads}{batch}"
 
     def text(self, side: str) -> str:
         """The Python module with the kernel ``run``. For ``native`` options request Warp's native path."""
         options: dict[str, object] = {"block_dim": self.threads, "enable_backward": False}
         if side == "native":
             options |= {"enable_mathdx_solver": False, "enable_mathdx_gemm": False}
-        if side == "tiles" and self.opt_out:
-            options |= {"enable_mathdx_gemm": False, "warp_tiles_mathdx_opt_out": self.opt_out}
         shape = f"({self.n}, {self.columns})" if self.columns else f"{self.n}"
         rhs_rank = 3 if self.columns else 2
         if self.is_product:
@@ -229,9 +224,6 @@ def cells() -> Iterator[Cell]:
         columns = int(function == "blocked_solve")
         if batch * n**2 * BYTES[DTYPES[types]] <= LARGEST_BYTES:
             yield Cell(function, types, n, columns, 64 if columns else 128, block, batch)
-    opted_out = itertools.product(_BLOCKED, (48, 96, 192), ("own", "warp"), BATCHES)  # with MuJoCo Warp's blocks
-    for function, n, opt_out, batch in opted_out:
-        yield Cell(function, "fp32", n, int(function == "blocked_solve"), 32, 16, batch, opt_out)
 
 
 _kernels: dict[tuple[str, int, str], Any] = {}  # cells of one text differ in sizes alone
@@ -321,7 +313,6 @@ def summary(rows: list[Row]) -> Row:
     for row in rows:
         matrix = " of a matrix" if row["columns"] else ""
         batch = f", batch {row['batch']}" if row["block"] else ""
-        batch += f", products by {row['opt_out']}" if row.get("opt_out") else ""
         for name in ("all", f"{row['function']}{matrix} {row['types']}{batch}"):
             groups.setdefault(name, []).extend([row["ratio"]] if "ratio" in row else [])
     return {"summary": {name: runner.summary(found) for name, found in groups.items() if found}}
