@@ -522,7 +522,7 @@ def test_without_a_compiler_there_is_no_key(bench: Bench) -> None:
 
 def test_a_damaged_entry_is_not_built_again(bench: Bench) -> None:
     bench.build(ALIGNED)
-    for payload in bench.cache.root.glob("v1/objects/*/*.ltoir"):
+    for payload in bench.cache.root.glob("v2/objects/*/*.ltoir"):
         payload.write_bytes(b"damaged")
     bench.pool.requests.clear()
     with settings.override(policy="locked"), pytest.raises(LockedError):

@@ -17,9 +17,9 @@ def _with_mode(mode: int, inside: str = "") -> Callable[[Path], Path]:
 
 
 def _layout_without_permission(folder: Path) -> Path:
-    (folder / "cache" / "v1").mkdir(parents=True)
+    (folder / "cache" / "v2").mkdir(parents=True)
     (folder / "cache").chmod(0o700)
-    (folder / "cache" / "v1").chmod(0)
+    (folder / "cache" / "v2").chmod(0)
     return folder / "cache"
 
 
@@ -47,7 +47,7 @@ def _loop(folder: Path) -> Path:
 def _linked_layout(folder: Path) -> Path:
     (folder / "elsewhere").mkdir(mode=0o700)
     (folder / "cache").mkdir(mode=0o700)
-    (folder / "cache" / "v1").symlink_to(folder / "elsewhere")
+    (folder / "cache" / "v2").symlink_to(folder / "elsewhere")
     return folder / "cache"
 
 

@@ -69,7 +69,7 @@ def _stored(part: str, kind: Kind = FUNCTIONS) -> Callable[[Path], Path]:
 
     def write(folder: Path) -> Path:
         Cache(folder / "cache", kind).put(KEY, PAYLOAD, {"symbol": "f", "seconds": 1.25})
-        return next((folder / "cache" / kind.folder / "v1" / part).glob("*/*.*"))
+        return next((folder / "cache" / kind.folder / "v2" / part).glob("*/*.*"))
 
     return write
 

@@ -127,7 +127,7 @@ def compiling(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subpro
         WARP_TILES_CACHE_DIR=tmp_path / "cache",
         WARP_TILES_JOBS=1,
     )
-    locks = tmp_path / "cache" / ("v1" if products else "modules/v1") / "locks"
+    locks = tmp_path / "cache" / ("v2" if products else "modules/v2") / "locks"
     until(lambda: workers_of(process.pid) and list(locks.glob("*.holder")))
     yield process
     process.kill()
@@ -211,7 +211,7 @@ def suspended(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "main.py").write_text(MAIN.replace("@wp.kernel", "@wp.kernel(enable_backward=False)"))
     planned = json_of(command("plan", tmp_path / "main.py", tmp_path, cache=tmp_path / "cache"))
     (key,) = {row["key"] for row in planned["modules"][0]["functions"] if row["needed"]}
-    with suspended_holder(tmp_path / "cache", f"v1/locks/{key}.lock") as process:
+    with suspended_holder(tmp_path / "cache", f"v2/locks/{key}.lock") as process:
         yield process
 
 
@@ -255,7 +255,7 @@ def merge(root: Path, number: int) -> None:
         RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": number})])
 
 
-@pytest.mark.parametrize(("lock", "change"), [("v1/locks/store.lock", put), ("tuning/.locks/store.lock", merge)])
+@pytest.mark.parametrize(("lock", "change"), [("v2/locks/store.lock", put), ("tuning/.locks/store.lock", merge)])
 def test_a_suspended_change_is_named_and_costs_one_wait(
     tmp_path: Path,
     lock: str,

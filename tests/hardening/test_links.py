@@ -67,8 +67,8 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }
 PLACES = (
-    "v1", "v1/keys", "v1/objects", "v1/locks", "asked", "toolchain", "tuning", "tuning/.locks", "tuning/gemm", "failed",
-    "cuda_headers", *(f"{MODULES.folder}{inner}" for inner in ("", "/v1", "/v1/keys")),
+    "v2", "v2/keys", "v2/objects", "v2/locks", "asked", "toolchain", "tuning", "tuning/.locks", "tuning/gemm", "failed",
+    "v1", "cuda_headers", *(f"{MODULES.folder}{inner}" for inner in ("", "/v2", "/v2/keys")),
 )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def use_everything(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["v1/locks/store.lock", "tuning/.locks/store.lock", "locks/x.holder", "v1/digests.json"]
+    "name", ["v2/locks/store.lock", "tuning/.locks/store.lock", "locks/x.holder", "v1/digests.json"]
 )
 @pytest.mark.filterwarnings("ignore:warp_tiles")
 def test_the_target_of_a_link_in_place_of_a_file_is_neither_read_nor_written(tmp_path: Path, name: str) -> None:
@@ -163,7 +163,7 @@ def test_a_link_in_place_of_a_shard_is_not_followed(tmp_path: Path, kind: str) -
     root, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
     fill(Cache(root))
     elsewhere.mkdir(mode=0o700)
-    for shard in (root / "v1" / kind).iterdir():
+    for shard in (root / "v2" / kind).iterdir():
         os.rename(shard, elsewhere / shard.name)
         shard.symlink_to(elsewhere / shard.name)
     before = everything(elsewhere)
@@ -201,7 +201,7 @@ def test_an_inner_folder_of_a_shared_root_is_not_more_open_than_the_root(tmp_pat
     root.mkdir()
     root.chmod(0o2770)
     files = TrustedFolder(root, shared=True)
-    files.write("v1/keys/a", b"x")
-    (root / "v1/keys").chmod(0o2777)
+    files.write("v2/keys/a", b"x")
+    (root / "v2/keys").chmod(0o2777)
     with pytest.raises(RefusedFolderError, match="wider than those of"):
-        files.read("v1/keys/a", 10)
+        files.read("v2/keys/a", 10)

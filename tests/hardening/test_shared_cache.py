@@ -80,7 +80,7 @@ def test_gc_removes_old_leftovers_and_idle_locks_in_its_own_folders_alone(tmp_pa
     root = tmp_path / "cache"
     cache = Cache(root)
     entry = cache.put(CacheKey.of({"name": "a"}), b"a", {})
-    folders = ("asked", "starts", "tuning/gemm", "failed", "v1/objects/ab")
+    folders = ("asked", "starts", "tuning/gemm", "failed", "v2/objects/ab")
     old = [root / folder / ".tmp-deadbeef-1-00" for folder in folders]
     kept = [path.with_name(".tmp-deadbeef-2-00") for path in old]
     locks = root / "tuning" / ".locks"

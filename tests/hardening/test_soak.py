@@ -27,7 +27,7 @@ def unowned(root: Path) -> list[Path]:
     found = [path for path in root.rglob("*") if path.name.startswith(".tmp-") or path.suffix == ".holder"]
     for cache in (Cache(root), *inner_caches(root)):
         used = {entry.manifest.payload_sha256 for entry in cache.entries()}
-        stored = (cache.root / "v1/objects").glob("*/*")
+        stored = (cache.root / "v2/objects").glob("*/*")
         found += [path for path in stored if path.name.partition(".")[0] not in used]
     return found
 
@@ -41,7 +41,7 @@ def test_gc_also_collects_the_caches_beside_the_store(tmp_path: Path) -> None:
     (cache.root / cache._folder.file(key("payload without a key").digest)).unlink()
     files = TrustedFolder(cache.root)
     for name in (key("killed").digest, "starts"):
-        files.write(f"v1/locks/{name}.holder", b"1 elsewhere")
+        files.write(f"v2/locks/{name}.holder", b"1 elsewhere")
     assert Cache(root).gc().payloads == 1
     assert unowned(root) == []
     found = cache.get(key("kept"))

@@ -9,7 +9,7 @@ import warp
 
 from tests.integration.commands import command, json_of, usage_error
 from tests.integration.helpers import run_python
-from warp_tiles import __version__
+from warp_tiles import __version__, override
 from warp_tiles.cli import doctor
 from warp_tiles.compile.find import find_toolchain
 from warp_tiles.gemm.hardware import MULTIPROCESSORS
@@ -39,6 +39,16 @@ def test_doctor_refuses_a_cache_that_others_can_write(tmp_path: Path) -> None:
     assert findings["cache"]["remedy"]
     shared = command("doctor", cache=cache, WARP_TILES_CACHE_SHARED="1")
     assert {item["subject"]: item["state"] for item in json_of(shared)["findings"]}["cache"] == "ok"
+
+
+def test_the_doctor_names_caches_of_former_versions(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir(0o700)
+    (tmp_path / "v1/x").write_bytes(bytes(4000))
+    with override(cache_dir=tmp_path):
+        found = {finding.subject: finding for finding in doctor.diagnose()}["cache"]
+    assert found.state == "note"
+    assert "; 4.0 kB of former versions, which nothing reads" in found.detail
+    assert "`warp-tiles cache gc`" in found.remedy
 
 
 def test_the_doctor_names_architectures_that_nvrtc_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

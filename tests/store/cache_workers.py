@@ -36,11 +36,11 @@ def fill(cache: Cache, *names: object, size: int = 1000) -> list[Entry]:
 
 def object_of(cache: Cache, entry: Entry) -> Path:
     sha256 = entry.manifest.payload_sha256
-    return cache.root / "v1" / "objects" / sha256[:2] / f"{sha256}.ltoir"
+    return cache.root / "v2" / "objects" / sha256[:2] / f"{sha256}.ltoir"
 
 
 def key_file_of(cache: Cache, entry: Entry) -> Path:
-    return cache.root / "v1" / "keys" / entry.key[:2] / f"{entry.key}.json"
+    return cache.root / "v2" / "keys" / entry.key[:2] / f"{entry.key}.json"
 
 
 def files(root: Path) -> list[str]:

@@ -15,7 +15,7 @@ from tests.store.cache_workers import files, fill, flip, get_or_build, key, key_
 from tests.store.subjects import entry
 from tests.waiting import in_threads, until
 from warp_tiles.errors import CacheError
-from warp_tiles.store import MODULES
+from warp_tiles.store import LAYOUT, MODULES
 from warp_tiles.store.cache import Cache, Upstream, find
 from warp_tiles.store.folder import Folder
 from warp_tiles.store.key import CacheKey, explain_among
@@ -189,21 +189,36 @@ def test_totals_are_those_of_all_files(cache: Cache, root: Path) -> None:
     assert cache.info().parts["tuning_records"] == on_disk() == 100
 
 
-@pytest.mark.parametrize("command", ["gc", "clear --all"])
-def test_precompiled_headers_of_former_versions_are_removed(cache: Cache, root: Path, command: str) -> None:
-    fill(cache, "a")
-    former = [root / name for name in ("cuda_headers/v1/objects/ab/x.pch", "asked_headers/x.json")]
-    for path in former:
-        path.parent.mkdir(parents=True, mode=0o700)
-        path.write_bytes(bytes(5000))
+def former_caches(root: Path) -> int:
+    """A cache of 1.0.0rc1 with an entry of key a, locks and precompiled headers. Returns its bytes."""
+    fill(Cache(root), "a")
+    fill(Cache(root, MODULES), "a")
+    (root / LAYOUT).rename(root / "v1")
+    (root / MODULES.place).rename(root / MODULES.folder / "v1")
+    for name in ("v1/locks/ab.lock", "v1/quarantine/x", "statistics/x.json", "cuda_headers/v1/x.pch", "runs/x"):
+        (root / name).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        (root / name).write_bytes(bytes(5000))
     for path in root.rglob("*"):
         path.chmod(0o700 if path.is_dir() else 0o600)
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("command", ["gc", "clear --all"])
+def test_caches_of_former_versions_are_not_read_and_are_removed(root: Path, command: str) -> None:
+    former, cache = former_caches(root), Cache(root)
+    assert [cache.get(key("a")), Cache(root, MODULES).get(key("a")), cache.entries()] == [None, None, ()]
+    info = cache.info()
+    assert (info.exists, info.size_bytes, info.total_bytes, info.parts["former_versions"]) == (False, 0, former, former)
+    fill(cache, "a")
     before = cache.info().total_bytes
-    assert cache.clear().total_bytes >= 10_000, "only with --all"
+    assert cache.clear().total_bytes >= former, "only with --all"
     fill(cache, "a")
     report = cache.gc() if command == "gc" else cache.clear(everything=True)
-    assert not any(path.exists() for path in former)
-    assert cache.info().total_bytes == report.total_bytes <= before - 10_000
+    assert sorted(path.name for path in root.iterdir()) == ["modules", LAYOUT]
+    assert not any((root / "modules").iterdir()), "no folder is left"
+    assert report.freed_bytes >= former
+    assert cache.info().total_bytes == report.total_bytes <= before - former
+    assert cache.info().parts["former_versions"] == 0
     assert (cache.get(key("a")) is not None) == (command == "gc")
 
 

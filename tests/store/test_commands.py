@@ -56,8 +56,8 @@ def test_push_pull_and_status(filled_cache: Path, pair: tuple[Path, str], tmp_pa
 
     pulled = json_of(command("cache", "pull", cache=tmp_path / "fleet", **store))
     assert pulled["ltoir"] == first["ltoir"]
-    names = {path.name for path in (tmp_path / "ci" / "v1" / "objects").rglob("*.ltoir")}
-    assert {path.name for path in (tmp_path / "fleet" / "v1" / "objects").rglob("*.ltoir")} == names
+    names = {path.name for path in (tmp_path / "ci" / "v2" / "objects").rglob("*.ltoir")}
+    assert {path.name for path in (tmp_path / "fleet" / "v2" / "objects").rglob("*.ltoir")} == names
 
     state = json_of(command("cache", "status", cache=tmp_path / "fleet", **store))
     assert (state["state"], state["functions"], state["writes"]) == ("it answers", 3, False)

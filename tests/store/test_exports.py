@@ -103,7 +103,7 @@ def test_an_export_of_named_keys(path: Path, source: Machine, machine: Machine) 
 def damage(cache: Cache, name: str) -> None:
     """Change the payload of an entry, which a read notices by its SHA-256 alone."""
     sha256 = cache.manifest(key(name)).payload_sha256  # type: ignore[union-attr]
-    (file,) = (cache.root / "v1" / "objects").rglob(f"{sha256}.*")
+    (file,) = (cache.root / "v2" / "objects").rglob(f"{sha256}.*")
     file.write_bytes(b"damaged")
 
 

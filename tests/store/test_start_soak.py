@@ -104,7 +104,7 @@ def test_no_launch_gets_a_wrong_module(seed: int, digesting: None, tmp_path: Pat
     assert len(set(expected.values())) == len(modules) * VALUES
     for number in range(STARTS):
         if chance.random() < 0.5:
-            for part in ("v1", "modules"):  # the facts about the toolchain stay, which take time
+            for part in ("v2", "modules"):  # the facts about the toolchain stay, which take time
                 shutil.rmtree(cache / part, ignore_errors=True)
         if file.exists() and (record := read_start_list(file)) is not None:
             change = happened[chance.choice(list(happened))]

@@ -143,7 +143,7 @@ def test_no_answer_is_loaded_or_stored(kind: str, tmp_path: Path, waits: list[fl
                 stored = cache.get(ENTRY.key)
                 assert stored is not None
                 assert stored.payload == LOCAL
-                assert len(list((cache.root / "v1" / "objects").rglob("*.ltoir"))) == 1
+                assert len(list((cache.root / "v2" / "objects").rglob("*.ltoir"))) == 1
         store.close()
 
 

@@ -26,12 +26,13 @@ ANY_TOOLCHAIN = "any"
 SIGNED_BY = "signed_by"
 #: The fact of an entry that was compiled from a start list, and whose source no launch has generated yet.
 AHEAD = "ahead"
-LAYOUT = "v1"
+#: The layout of a cache on disk, and the form of objects in remote stores and bundles. Each has its own version.
+LAYOUT, FORM = "v2", "v1"
 
 
 def object_name(kind: str, key: str) -> str:
     """The name of an object in a store and in a bundle."""
-    return f"{LAYOUT}/{kind}/{key[:2]}/{key}"
+    return f"{FORM}/{kind}/{key[:2]}/{key}"
 
 
 JSON = ".json"
@@ -51,6 +52,7 @@ class Kind:
         merged: A writer adds to what others wrote, under a lock, and durably. Otherwise what is lost can be made again.
         aside: Suffix with which a damaged file is set aside; empty if it is removed.
         object: As what it leaves the machine, in bundles and remote stores; empty if it stays.
+        entries: Its files are entries, in a cache of their own.
     """
 
     part: str
@@ -62,11 +64,16 @@ class Kind:
     merged: bool = False
     aside: str = ""
     object: str = ""
+    entries: bool = False
+
+    @property
+    def place(self) -> str:
+        """The folder of its files, by name below the root of all caches."""
+        return f"{self.folder}/{LAYOUT}".lstrip("/") if self.entries else self.folder
 
 
-#: Entries, in caches of their own.
-FUNCTIONS = Kind("functions", "", ".ltoir", MAX_PAYLOAD_BYTES, private=False, object=LTOIR)
-MODULES = Kind("linked_modules", "modules", ".cubin", MAX_PAYLOAD_BYTES, private=False, object=MODULE)
+FUNCTIONS = Kind("functions", "", ".ltoir", MAX_PAYLOAD_BYTES, private=False, object=LTOIR, entries=True)
+MODULES = Kind("linked_modules", "modules", ".cubin", MAX_PAYLOAD_BYTES, private=False, object=MODULE, entries=True)
 #: Tuning records. One with a thousand timings has 0.4 MB.
 MEASUREMENTS = Kind("tuning_records", "tuning", private=False, merged=True, aside=".damaged", object=RECORDS)
 #: What scripts loaded, see :mod:`warp_tiles.build.start_list`. A file that a user names is exchanged.
@@ -77,9 +84,12 @@ SEALED = (
     MISSED_KEYS := Kind("facts", "asked", most_files=256),
 )
 REJECTED_SOURCES = Kind("facts", "failed", ".cu")
-#: Precompiled headers of former versions, which are only removed.
-FORMER_HEADERS = (Kind("facts", "cuda_headers"), Kind("facts", "asked_headers"))
-KINDS = (FUNCTIONS, MODULES, MEASUREMENTS, STARTS, *SEALED, REJECTED_SOURCES, *FORMER_HEADERS, Kind("facts", "stats"))
+#: What former versions left, which is only removed.
+FORMER = tuple(
+    Kind("former_versions", folder)
+    for folder in ("v1", "modules/v1", "cuda_headers", "asked_headers", "headers", "runs", "statistics", "stats")
+)
+KINDS = (FUNCTIONS, MODULES, MEASUREMENTS, STARTS, *SEALED, REJECTED_SOURCES, *FORMER)
 
 
 # ---- location and file names

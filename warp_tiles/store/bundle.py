@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from warp_tiles.errors import BundleError
-from warp_tiles.store import KINDS, LAYOUT, MAX_PAYLOAD_BYTES, TOOLCHAIN, object_name
+from warp_tiles.store import FORM, KINDS, MAX_PAYLOAD_BYTES, TOOLCHAIN, object_name
 from warp_tiles.store.documents import reason_of
 from warp_tiles.store.envelope import RefusedError, UntrustedError, Wanted, unpack
 from warp_tiles.store.key import Entry
@@ -38,7 +38,7 @@ from warp_tiles.util.warn import WarnedTexts, log
 MOST_OBJECTS = 50_000
 _CHUNK_BYTES = 1 << 16
 _OBJECTS = "|".join(kind.object for kind in KINDS if kind.object)
-_NAME = re.compile(rf"{LAYOUT}/({_OBJECTS})/([0-9a-f]{{2}})/(\2[0-9a-f]{{62}})")
+_NAME = re.compile(rf"{FORM}/({_OBJECTS})/([0-9a-f]{{2}})/(\2[0-9a-f]{{62}})")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _RECORD = struct.Struct("<4s6H3L5H2L")
 _OFFSET = struct.Struct("<2HQ")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store import AHEAD, FORMER_HEADERS, FUNCTIONS, KINDS, LAYOUT, MEASUREMENTS, MODULES, Kind, absolute
+from warp_tiles.store import AHEAD, FORMER, FUNCTIONS, KINDS, LAYOUT, MEASUREMENTS, MODULES, Kind, absolute
 from warp_tiles.store.documents import DamagedError, Problem, Problems, logger
 from warp_tiles.store.folder import CacheInfo, EntryInfo, Folder, GcReport, VerifyReport, refused
 from warp_tiles.store.key import CacheKey, Entry, Manifest
@@ -289,8 +289,11 @@ class Cache:
             return replace(report, damaged=(*report.damaged, *self._folder.verify_beside(remove=remove)))
 
     def gc(self, max_bytes: int | None = None) -> GcReport:
-        """Remove unreferenced payloads, then the least recently used keys above a bound, by default the cache's own."""
-        return self._collected("gc", self.max_bytes if max_bytes is None else max_bytes, FORMER_HEADERS)
+        """Remove what former versions left, unreferenced payloads, and the least recently used keys above a bound.
+
+        By default, the bound is the cache's own.
+        """
+        return self._collected("gc", self.max_bytes if max_bytes is None else max_bytes, FORMER)
 
     def clear(self, *, everything: bool = False) -> GcReport:
         """Remove every entry and every linked module, or ``everything`` but the tuning records. Locks stay."""

@@ -1,8 +1,8 @@
 """The cache's folder: its layout, its permissions, reads and writes of one entry, and maintenance.
 
-<root>/v1/keys/ab/<key digest>.json         manifest, sealed
-<root>/v1/objects/ab/<payload sha256>.ltoir raw payload
-<root>/v1/locks/                            one lock per key that is being built, one for changes of the store
+<root>/v2/keys/ab/<key digest>.json         manifest, sealed
+<root>/v2/objects/ab/<payload sha256>.ltoir raw payload
+<root>/v2/locks/                            one lock per key that is being built, one for changes of the store
 
 Maintenance raises ``OSError`` if a folder is refused, or cannot be read or changed.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store import JSON, KEYS, KINDS, LAYOUT, LOCKS, MODULES, OBJECTS, SEALED, Kind, is_digest
+from warp_tiles.store import FORMER, JSON, KEYS, KINDS, LAYOUT, LOCKS, MODULES, OBJECTS, SEALED, Kind, is_digest
 from warp_tiles.store.documents import DamagedError, Documents, Problems, read_bounded, sealed_documents
 from warp_tiles.store.key import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.util.files import DAY_S, TEMP_PREFIX, is_leftover
@@ -238,7 +238,7 @@ class Folder(Documents[Manifest]):
         """The bytes of everything below the root of all caches, by part; empty for an inner cache."""
         sizes: Counter[str] = Counter()
         for kind in () if self.kind.folder else KINDS:
-            sizes[kind.part] += sum(status.st_size for _, status in self.below(kind.folder or LAYOUT))
+            sizes[kind.part] += sum(status.st_size for _, status in self.below(kind.place))
         return dict(sizes)
 
     def verify(self, *, remove: bool) -> VerifyReport:
@@ -378,7 +378,7 @@ class Folder(Documents[Manifest]):
 
         Some kinds are ``cleared`` as a whole. Of the other caches, payloads without a key are removed.
         """
-        swept = self.sweep(*(kind.folder or LAYOUT for kind in KINDS))
+        swept = self.sweep(*(kind.place for kind in KINDS))
         report = self.collect(-1 if self.kind in cleared else max_bytes)
         report.include(swept)
         for cache in self._beside():
@@ -387,10 +387,12 @@ class Folder(Documents[Manifest]):
                     with cache.changing():
                         report.include(cache.collect(-1 if cache.kind in cleared else sys.maxsize))
         for kind in cleared:
-            for name, status in list(self.below(kind.folder)) if kind.part == "facts" else ():
-                if not name.endswith((".lock", ".holder")):  # another process may hold it
+            for name, status in () if kind.entries else list(self.below(kind.folder)):
+                if kind in FORMER or not name.endswith((".lock", ".holder")):  # another process may hold it
                     self.files.remove(name)
                     report.freed_bytes += status.st_size
+            if kind in FORMER:
+                self.files.remove_empty(kind.folder)
         return report
 
 

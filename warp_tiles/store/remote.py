@@ -31,7 +31,7 @@ from urllib.request import Request, url2pathname, urlopen
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.settings.values import secrets_of, without_password
-from warp_tiles.store import LAYOUT, is_digest, object_name
+from warp_tiles.store import FORM, is_digest, object_name
 from warp_tiles.store.cache import Upstream
 from warp_tiles.store.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
 from warp_tiles.store.key import Entry
@@ -56,7 +56,7 @@ _CHUNK_BYTES = 1 << 16
 MAX_LIST_BYTES = 64 << 20
 _HREF = re.compile(rb"href>([^<>]+)<")
 #: Name of an object that is asked for first.
-PROBE = f"{LAYOUT}/store.json"
+PROBE = f"{FORM}/store.json"
 
 
 class MissingObjectError(Exception):
@@ -433,7 +433,7 @@ class RemoteStore:
 
     def _listing(self, kind: str, timeout_s: float, most: int | None = None) -> list[str]:
         """The last parts of the names of a kind's objects."""
-        names = self.client(timeout_s).names(f"{LAYOUT}/{kind}/")
+        names = self.client(timeout_s).names(f"{FORM}/{kind}/")
         return [name.rpartition("/")[2] for name in islice(names, most)]
 
     def upstream(self, kind: str, key: str) -> Upstream:

@@ -159,6 +159,13 @@ class TrustedFolder:
         with suppress(FileNotFoundError), self._parent(name) as (parent, file):
             os.unlink(file, dir_fd=parent)
 
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder and those in it, as far as they hold no file."""
+        for inner in self.folders(folder):
+            self.remove_empty(inner)
+        with suppressed(OSError), self._parent(folder) as (parent, name):
+            os.rmdir(name, dir_fd=parent)
+
     def move(self, name: str, target: str) -> None:
         """Move a file to another folder, which is created. An existing target is replaced."""
         with self._parent(name) as (source, file), self._parent(target, create=True) as (destination, new):
