@@ -1,16 +1,19 @@
 """Tasks and their legal configurations; measured configurations as builds see them, and what a search forces."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+import warp
 
 from tests.gemm_problems import gemm_problems
 from tests.tuning.task_fakes import H200, loop, problem, timing
 from warp_tiles import settings
+from warp_tiles.compile import sources
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError, UnsupportedProblem
 from warp_tiles.gemm.choose import choose, ranked
@@ -32,6 +35,7 @@ from warp_tiles.tuning.tasks import (
     loop_task,
     pipeline_of,
     snapshot,
+    source_of,
     tile_config_of,
     tile_configs,
     values_of,
@@ -243,6 +247,20 @@ class TestForced:
         found.pipeline(ASKED)
         found.pipeline(ASKED)
         assert list(found.asked.values()) == [ASKED]
+
+
+@pytest.mark.parametrize("name", ["gemm/multiply.cuh", "module/stage_buffers.cuh", "arch/wgmma.cuh"])
+def test_a_record_holds_for_the_device_sources_that_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shutil.copytree(sources.kernels_folder(), tmp_path / "kernels")
+    monkeypatch.setattr(sources, "kernels_folder", lambda: tmp_path / "kernels")
+    toolkit = warp.get_cuda_toolkit_version()
+    before, again = (source_of(ToolchainStore(tmp_path / "facts", warp_toolkit=toolkit)) for _ in range(2))
+    with (tmp_path / "kernels" / name).open("a") as file:
+        file.write("// changed\n")
+    changed = source_of(ToolchainStore(tmp_path / "facts", warp_toolkit=toolkit))
+    assert (before == again, before == changed) == (True, False)
 
 
 class TestSnapshot:

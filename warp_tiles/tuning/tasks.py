@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from warp_tiles.compile import sources
 from warp_tiles.errors import ToolchainError, UnsupportedProblem
 from warp_tiles.gemm.choose import choose, ranked
 from warp_tiles.gemm.main_loop import LoopAnswer, LoopProblem, MeasuredPipeline
@@ -293,11 +294,12 @@ class Measurements:
 
 
 def source_of(store: ToolchainStore) -> str:
-    """SHA-256 of what builds configurations: device sources with their headers, and the compiler, but not the choosers.
+    """SHA-256 of what builds configurations: all device sources, their headers and the compiler, but not the choosers.
 
     Raises ToolchainError if there is no compiler.
     """
-    parts = [f"{name}={value}" for name, value in OwnProvider(store).fingerprint().items()]
+    parts = [f"modules={store.digests.digest_folder(sources.kernels_folder(), '*.cuh')}"]  # loops have no function
+    parts += [f"{name}={value}" for name, value in OwnProvider(store).fingerprint().items()]
     try:
         parts += [f"{name}={value}" for name, value in CublasdxProvider(store).fingerprint().items()]
     except ToolchainError:
