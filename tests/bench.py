@@ -67,7 +67,7 @@ class FakeDigests:
         return " ".join(sorted(files))
 
 
-class FakeStore:
+class FakeFacts:
     """A toolchain with digests that a test can change."""
 
     def __init__(self) -> None:
@@ -140,8 +140,8 @@ class Bench:
     """An engine with a fake toolchain and compiler, and a real cache."""
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
-        monkeypatch.setattr(module, "ToolchainStore", lambda root, **_: self.store)
+        self.engine, self.facts, self.pool = engine, FakeFacts(), FakePool()
+        monkeypatch.setattr(module, "ToolchainFacts", lambda root, **_: self.facts)
         monkeypatch.setattr(engine.resources, "pool", lambda *_: self.pool)
 
     @property

@@ -169,9 +169,9 @@ def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) 
     from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
     from warp_tiles.compile.find import dotted
     from warp_tiles.compile.pool import CompilerPool
-    from warp_tiles.compile.toolchain import ToolchainStore
+    from warp_tiles.compile.toolchain import ToolchainFacts
 
-    version = f"NVRTC {dotted(ToolchainStore(tmp_path / 'facts').toolchain().nvrtc_version)}"
+    version = f"NVRTC {dotted(ToolchainFacts(tmp_path / 'facts').toolchain().nvrtc_version)}"
 
     def submit(pool: CompilerPool, request: Any, prefix: int = 0, **_: object) -> Future[Compiled]:
         done: Future[Compiled] = Future()

@@ -149,7 +149,7 @@ def test_a_named_cublasdx_is_planned_and_without_a_compiler_an_error(bench: Benc
         assert planned(bench, ALIGNED).reason.endswith(
             "built by cublasdx (the setting provider (override()) asks for it)"
         )
-        bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
+        bench.facts.error = ToolchainError("NVRTC was not found", remedy="install it")
         for ask in (planned, Bench.build):
             with pytest.raises(ToolchainError, match="NVRTC was not found"):
                 ask(bench, ALIGNED)
@@ -160,7 +160,7 @@ def test_a_named_cublasdx_is_planned_and_without_a_compiler_an_error(bench: Benc
 
 def test_without_headers_own_is_used_and_what_it_cannot_serve_goes_to_libmathdx_with_a_warning(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.store.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
+    bench.facts.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert (planned(bench, ALIGNED).provider, artifact.provider, warned) == ("own", "own", [])
     found = planned(bench, ODD)
@@ -181,11 +181,11 @@ def test_the_salt_depends_on_the_providers(bench: Bench) -> None:
     assert "gemm.cuh" in every
     assert "own source=" in one["own"]
     assert "cublasdx source=" not in one["own"]
-    bench.store.compiler = "another"
+    bench.facts.compiler = "another"
     assert bench.engine.fingerprint(AUTO) != every
     assert bench.engine.fingerprint(Settings(provider="own")) != one["own"]
     assert bench.engine.fingerprint(Settings(provider="scalar")) == one["scalar"]
-    bench.store.compiler, bench.store.source = "compiler digest", "another"
+    bench.facts.compiler, bench.facts.source = "compiler digest", "another"
     assert bench.engine.fingerprint(AUTO) != every
 
 
@@ -203,7 +203,7 @@ def test_builds_of_two_providers_are_not_shared(bench: Bench, tmp_path: Path) ->
 def test_a_bfloat16_result_is_built_by_own(bench: Bench, role: Role) -> None:
     assert planned(bench, NARROW, role).provider == "own"
     assert bench.build(NARROW).provider == "own"
-    bench.store.error = ToolchainError("NVRTC was not found")
+    bench.facts.error = ToolchainError("NVRTC was not found")
     assert planned(bench, NARROW, role).in_source
 
 
@@ -302,7 +302,7 @@ def test_an_equal_warning_is_issued_once(bench: Bench) -> None:
 @pytest.mark.parametrize("provider", ["auto", "own"])
 def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(bench: Bench, provider: str) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.store.error = ToolchainError("NVRTC was not found", remedy="pip install nvidia-cuda-nvrtc-cu12")
+    bench.facts.error = ToolchainError("NVRTC was not found", remedy="pip install nvidia-cuda-nvrtc-cu12")
     with settings.override(provider=provider):
         found = planned(bench, ALIGNED)
         artifact, warned = bench.build_with_warnings(ALIGNED)
@@ -320,7 +320,7 @@ def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(benc
 
 def test_without_a_toolchain_libmathdx_builds_what_mma_cannot_serve(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
+    bench.facts.error = ToolchainError("NVRTC was not found", remedy="install it")
     artifact, (text,) = bench.build_with_warnings(ODD)
     assert artifact.provider == "libmathdx"
     assert text.startswith("warp_tiles: NVRTC was not found; using Warp's libmathdx")
@@ -335,7 +335,7 @@ def test_fast_and_locked_do_not_replace_a_missing_toolchain(
     with settings.override(policy="fast"), pytest.raises(ToolchainError, match="NVRTC cannot be loaded") as caught:
         bench.build(ALIGNED)
     assert (caught.value.log, caught.value.remedy) == ("no such symbol", 'call override(policy="auto")')
-    bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
+    bench.facts.error = ToolchainError("NVRTC was not found", remedy="install it")
     with settings.override(policy=policy):
         with pytest.raises(error, match="NVRTC was not found") as caught:
             bench.build(ALIGNED)
@@ -513,7 +513,7 @@ def test_a_cached_function_of_the_planned_provider_is_used(bench: Bench, problem
 
 def test_without_a_compiler_there_is_no_key(bench: Bench) -> None:
     bench.build(ALIGNED)
-    bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
+    bench.facts.error = ToolchainError("NVRTC was not found", remedy="install it")
     error = missing(bench, ALIGNED)
     assert error.message.startswith("the setting policy (override()) is 'locked'")
     assert error.message.endswith("without the toolchain: NVRTC was not found")

@@ -119,10 +119,10 @@ def test_an_engine_creates_no_files_and_a_shared_cache_has_a_toolchain_store_of_
     with settings.override(cache_dir=tmp_path / "cache", cache_shared=False):
         engine = Engine()
         assert engine.build_context(current()).cache.root == tmp_path / "cache"
-        private = engine.build_context(current()).store
-        assert engine.build_context(current()).store is private
+        private = engine.build_context(current()).facts
+        assert engine.build_context(current()).facts is private
         with settings.override(cache_shared=True):
-            assert engine.build_context(current()).store is not private
+            assert engine.build_context(current()).facts is not private
         engine.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -220,7 +220,7 @@ def test_a_forked_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path)
 
         def work() -> None:
             with engine.progress.counted("a build", "off"):
-                engine.build_context(current()).store.digests.digest(tmp_path / "file")
+                engine.build_context(current()).facts.digests.digest(tmp_path / "file")
 
         child = threading.Thread(target=work, daemon=True)
         child.start()
@@ -279,9 +279,9 @@ def test_a_provider_that_is_named_differs_from_the_only_one_that_a_policy_allows
 
 
 def test_another_linker_of_the_same_version_changes_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.store.found = replace(TOOLCHAIN, nvjitlink=Path("libnvJitLink.so"))
+    bench.facts.found = replace(TOOLCHAIN, nvjitlink=Path("libnvJitLink.so"))
     contents = "first"
-    monkeypatch.setattr(bench.store.digests, "digest", lambda path: f"{contents} {path.name}", raising=False)
+    monkeypatch.setattr(bench.facts.digests, "digest", lambda path: f"{contents} {path.name}", raising=False)
     before = bench.engine.fingerprint(Settings())
     assert "linker=first libnvJitLink.so" in before
     contents = "second"
@@ -295,5 +295,5 @@ def test_the_version_of_the_package_and_a_missing_toolchain_change_it(
     with monkeypatch.context() as patch:
         patch.setattr(engine, "__version__", "0.0.0")
         assert bench.engine.fingerprint(Settings(provider="own")) != before
-    bench.store.error = ToolchainError("NVRTC was not found")
+    bench.facts.error = ToolchainError("NVRTC was not found")
     assert "own: NVRTC was not found" in bench.engine.fingerprint(Settings(provider="own")) != before

@@ -33,7 +33,7 @@ from warp_tiles.build.executor import (
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import BuildError, RefusedWorkerError, SettingError, ToolchainError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.base import NvrtcProvider
@@ -64,12 +64,12 @@ class Fake(Executor):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> ToolchainStore:
-    return ToolchainStore(tmp_path_factory.mktemp("facts"))
+def store(tmp_path_factory: pytest.TempPathFactory) -> ToolchainFacts:
+    return ToolchainFacts(tmp_path_factory.mktemp("facts"))
 
 
 @pytest.fixture(scope="module")
-def installation(store: ToolchainStore) -> Installation:
+def installation(store: ToolchainFacts) -> Installation:
     return Installation(store)
 
 
@@ -93,7 +93,7 @@ def of_another_installation(expected: Any) -> Any:
 
 
 def test_requests_travel_without_paths_of_this_machine_and_get_them_back(
-    store: ToolchainStore, installation: Installation
+    store: ToolchainFacts, installation: Installation
 ) -> None:
     problem = problem_of(16, "float16", threads=64)
     native = warp_headers_folder()
@@ -155,7 +155,7 @@ def test_facts_follow_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "kernels").mkdir()
     header = tmp_path / "kernels" / "gemm.cuh"
     header.write_text("int one;")
-    here = Installation(ToolchainStore(tmp_path / "facts"))
+    here = Installation(ToolchainFacts(tmp_path / "facts"))
     (before,) = here.facts((DEVICE_SOURCES,))
     assert here.facts((DEVICE_SOURCES,)) == (before,)
     header.write_text("int two;")
@@ -288,7 +288,7 @@ def worker(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_worker_compiles_like_this_process(installation: Installation, store: ToolchainStore) -> None:
+def test_a_worker_compiles_like_this_process(installation: Installation, store: ToolchainFacts) -> None:
     request = request_of(OwnProvider(store), problem_of(16, "float16", threads=64))
     with ThreadPoolExecutor(2) as executor, CompilerPool(1) as local:
         pool = ExecutorPool(executor, installation)

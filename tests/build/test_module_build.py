@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import FakeStore
+from tests.bench import FakeFacts
 from tests.codegen.modules import BIG, SMALL, forms, generated, names_of
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
@@ -75,7 +75,7 @@ class Case:
     """A module with one site on disk, as Warp writes it before build_cuda()."""
 
     def __init__(self, folder: Path, *, block_dim: int = 128, both_ways: bool = False) -> None:
-        self.pool, store = FakePool(), FakeStore()
+        self.pool, store = FakePool(), FakeFacts()
         store.found = TOOLCHAIN
         self.engine: Any = Engine()
         self.engine.resources.pool = lambda *_: self.pool

@@ -22,7 +22,7 @@ from warp_tiles.build.executor import CODE, COMPILER, DEVICE_SOURCES, ExecutorPo
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.sources import kernels_folder
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import RefusedWorkerError, WorkerError
 from warp_tiles.providers.own import OwnProvider
 
@@ -39,7 +39,7 @@ SLOW = CompileRequest("slow.cu", _FUNCTIONS, FLAGS, (), "9000 functions")  # a s
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    return Installation(ToolchainStore(tmp_path_factory.mktemp("facts")))
+    return Installation(ToolchainFacts(tmp_path_factory.mktemp("facts")))
 
 
 @pytest.fixture

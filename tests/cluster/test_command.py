@@ -12,7 +12,7 @@ from tests.integration.commands import command, json_of
 from warp_tiles.build.executor import SAME_PACKAGES
 from warp_tiles.cli import commands
 from warp_tiles.cli.plan_commands import connected, require_same_installation
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WorkerError
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
@@ -109,10 +109,10 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.slow
 def test_workers_that_differ_are_named_before_the_first_request(workers: Any, tmp_path: Path) -> None:
-    store = ToolchainStore(tmp_path / "facts")
+    store = ToolchainFacts(tmp_path / "facts")
     with connected(workers.scheduler.address) as client:
         require_same_installation(client, store)
-        monkey = ToolchainStore(tmp_path / "facts")
+        monkey = ToolchainFacts(tmp_path / "facts")
         monkey.compiler_digest = lambda: "e" * 64  # type: ignore[method-assign]
         with pytest.raises(RefusedWorkerError, match="2 of 2 workers are refused") as caught:
             require_same_installation(client, monkey)

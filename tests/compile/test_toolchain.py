@@ -19,7 +19,7 @@ from tests.store.cache_workers import files
 from warp_tiles.compile import toolchain as module
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource
-from warp_tiles.compile.toolchain import FileFacts, ToolchainStore
+from warp_tiles.compile.toolchain import FileFacts, ToolchainFacts
 from warp_tiles.errors import ToolchainError
 from warp_tiles.store import TOOLCHAIN_FACTS
 from warp_tiles.store.documents import seal
@@ -46,15 +46,15 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Toolchain]:
 
 
 def test_the_search_runs_once_for_each_warp(found: list[Toolchain], tmp_path: Path) -> None:
-    store = ToolchainStore(tmp_path / "memo")
+    store = ToolchainFacts(tmp_path / "memo")
     assert not (tmp_path / "memo").exists(), "the constructor creates no files"
     assert found == []
     assert store.toolchain() == store.toolchain() == found[0]
     assert len(found) == 1
-    assert ToolchainStore(tmp_path / "memo").toolchain() == found[0]  # as another process would
+    assert ToolchainFacts(tmp_path / "memo").toolchain() == found[0]  # as another process would
     assert len(found) == 1
     for toolkit in ((13, 4), (13, 4), (12, 9)):
-        ToolchainStore(tmp_path / "memo", warp_toolkit=toolkit).toolchain()
+        ToolchainFacts(tmp_path / "memo", warp_toolkit=toolkit).toolchain()
     assert len(found) == 3
 
 
@@ -66,10 +66,10 @@ def rewrite(memo: Path, name: str, value: object) -> None:
 
 @pytest.mark.parametrize("value", [None, 3, [], {}, {"toolchain": {}, "files": []}, {"toolchain": {"nvrtc": 3}}])
 def test_a_fact_of_another_form_repeats_the_search(value: object, found: list[Toolchain], tmp_path: Path) -> None:
-    ToolchainStore(tmp_path).toolchain()
+    ToolchainFacts(tmp_path).toolchain()
     rewrite(tmp_path, "toolchain", value)
     for _ in range(2):
-        assert ToolchainStore(tmp_path).toolchain() == found[0]
+        assert ToolchainFacts(tmp_path).toolchain() == found[0]
         assert len(found) == 2, "it is repaired"
 
 
@@ -77,18 +77,18 @@ def test_a_fact_of_another_form_repeats_the_search(value: object, found: list[To
 def test_a_change_repeats_the_search(
     change: str, found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ToolchainStore(tmp_path / "memo").toolchain()
+    ToolchainFacts(tmp_path / "memo").toolchain()
     if change == "environment":
         monkeypatch.setattr(module, "search_state", lambda: ["another state"])
     else:  # removing or replacing a toolkit below CUDA_HOME changes no folder of packages
         shutil.rmtree(tmp_path / "lib")
-    ToolchainStore(tmp_path / "memo").toolchain()
+    ToolchainFacts(tmp_path / "memo").toolchain()
     assert len(found) == 2
 
 
 def test_an_unwritable_memo_raises_nothing(found: list[Toolchain], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    store = ToolchainStore(tmp_path / "file" / "memo")
+    store = ToolchainFacts(tmp_path / "file" / "memo")
     assert store.toolchain() == found[0]
     assert len(store.compiler_digest()) == 64
 
@@ -98,7 +98,7 @@ def test_a_failed_search_is_not_stored(tmp_path: Path, monkeypatch: pytest.Monke
         raise ToolchainError("nothing here")
 
     monkeypatch.setattr(module, "find_toolchain", fail)
-    store = ToolchainStore(tmp_path / "memo")
+    store = ToolchainFacts(tmp_path / "memo")
     with pytest.raises(ToolchainError, match="nothing here"):
         store.toolchain()
     monkeypatch.setattr(module, "find_toolchain", lambda warp_toolkit: PLAIN)
@@ -115,18 +115,18 @@ def test_what_is_missing_repeats_the_search(
     # linker
     search = module.find_toolchain
     monkeypatch.setattr(module, "find_toolchain", lambda toolkit: replace(search(toolkit), **missing))
-    store = ToolchainStore(tmp_path / "memo")
+    store = ToolchainFacts(tmp_path / "memo")
     assert store.toolchain() == store.toolchain()
     assert len(found) == 1
-    ToolchainStore(tmp_path / "memo").toolchain()
+    ToolchainFacts(tmp_path / "memo").toolchain()
     assert len(found) == 2
 
 
 def test_the_compilers_digest_depends_on_its_bytes(found: list[Toolchain], tmp_path: Path) -> None:
-    before = ToolchainStore(tmp_path / "memo").compiler_digest()
-    assert ToolchainStore(tmp_path / "memo").compiler_digest() == before
+    before = ToolchainFacts(tmp_path / "memo").compiler_digest()
+    assert ToolchainFacts(tmp_path / "memo").compiler_digest() == before
     (tmp_path / "lib/libnvrtc.so.12").write_bytes(b"Compiler")
-    assert ToolchainStore(tmp_path / "memo").compiler_digest() != before
+    assert ToolchainFacts(tmp_path / "memo").compiler_digest() != before
 
 
 def device(source: Path, include_dir: Path) -> DeviceSource:
@@ -136,10 +136,10 @@ def device(source: Path, include_dir: Path) -> DeviceSource:
 
 def test_a_source_digest_depends_on_every_file_of_the_closure(found: list[Toolchain], tmp_path: Path) -> None:
     source = tree(tmp_path / "kernels", gemm='#include <a.h>\n#include "tile.h"\n', tile="") / "gemm.h"
-    digests = [ToolchainStore(tmp_path / "memo").source_digest(device(source, tmp_path / "inc"))]
+    digests = [ToolchainFacts(tmp_path / "memo").source_digest(device(source, tmp_path / "inc"))]
     for path in (source, tmp_path / "kernels/tile.h", tmp_path / "inc/a.h"):
         path.write_text(path.read_text() + "// more\n")
-        digests.append(ToolchainStore(tmp_path / "memo").source_digest(device(source, tmp_path / "inc")))
+        digests.append(ToolchainFacts(tmp_path / "memo").source_digest(device(source, tmp_path / "inc")))
     assert len(set(digests)) == 4
 
 
@@ -156,7 +156,7 @@ def test_a_closure_is_taken_once_until_something_changes(
 
     def closure(include_dir: str = "inc") -> dict[str, str]:
         top = DeviceSource(kernels / "gemm/top.h", kernels, (kernels, kernels / "lib", tmp_path / include_dir))
-        return dict(ToolchainStore(tmp_path / "memo").closure(top))
+        return dict(ToolchainFacts(tmp_path / "memo").closure(top))
 
     monkeypatch.setattr(module, "include_closure", counted)
     assert closure()["a.h"] == closure()["a.h"] == str(tmp_path / "inc/a.h")
@@ -173,9 +173,9 @@ def test_a_closure_is_taken_once_until_something_changes(
 @pytest.mark.parametrize("value", [[], 3, {"gemm.h": 3}, None])
 def test_a_closure_of_another_form_is_taken_again(found: list[Toolchain], tmp_path: Path, value: object) -> None:
     source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
-    expected = ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))
+    expected = ToolchainFacts(tmp_path / "memo").closure(device(source, tmp_path / "inc"))
     rewrite(tmp_path / "memo", "closure", value)
-    assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc")) == expected
+    assert ToolchainFacts(tmp_path / "memo").closure(device(source, tmp_path / "inc")) == expected
 
 
 def test_the_state_of_the_search_depends_on_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, "find_toolchain", long)
     monkeypatch.setattr(FileFacts, "read", late)
     monkeypatch.setattr(module, "files_state", slow)
-    store = ToolchainStore(tmp_path)
+    store = ToolchainFacts(tmp_path)
     with ThreadPoolExecutor(2) as pool:
         found = [future.result() for future in [pool.submit(store.toolchain) for _ in range(2)]]
     assert found[0] == found[1] == store.toolchain()

@@ -15,7 +15,7 @@ from tests.emulator.module import Machine
 from tests.emulator.staged import compile_cases, padded
 from tests.nightly import some
 from tests.staged_cases import HEADER, Case, with_type
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import ToolchainError
 
 KERNEL = """
@@ -384,12 +384,12 @@ def solves(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: 
 def test_functions_in_the_source_compute_the_same(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(store: ToolchainStore) -> None:
+    def missing(store: ToolchainFacts) -> None:
         raise ToolchainError("NVRTC was not found")
 
     settings = {"main_loop": "double_buffered", "solver_gradients": "own"}
     linked = build(machine, tmp_path / "linked", IN_SOURCE, **settings)
-    monkeypatch.setattr(ToolchainStore, "toolchain", missing)
+    monkeypatch.setattr(ToolchainFacts, "toolchain", missing)
     in_source = build(machine, tmp_path / "in_source", IN_SOURCE, **settings)
     for call in ("wt::block_gemm<", "wt::block_gemm_add<", "wt::solver::Cholesky<", "WP_TILE_SYNC(); wt_gemm"):
         assert call in in_source.source

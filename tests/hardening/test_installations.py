@@ -20,7 +20,7 @@ from tests.integration.solvers import solver
 from tests.integration.test_hash import COPY
 from warp_tiles._warp.internals import find
 from warp_tiles.cli import commands
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import LockedError, ToolchainError, WarpTilesError
 from warp_tiles.launch.script import Script, discover
 
@@ -123,7 +123,7 @@ def no_toolchain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[li
     """A machine without NVRTC, whose libmathdx and whose own compiler do nothing. Yields the builds of libmathdx."""
     built: list[str] = []
 
-    def missing(store: ToolchainStore) -> None:
+    def missing(store: ToolchainFacts) -> None:
         raise ToolchainError("NVRTC was not found", remedy="install it")
 
     build = find("build")
@@ -138,7 +138,7 @@ def no_toolchain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[li
         Path(output_path).touch()
 
     warp_tiles.disable()
-    monkeypatch.setattr(ToolchainStore, "toolchain", missing)
+    monkeypatch.setattr(ToolchainFacts, "toolchain", missing)
     monkeypatch.setattr(build, "build_lto_dot", build_lto_dot)
     monkeypatch.setattr(build, "build_cuda", build_cuda)
     with warp_tiles.override(cache_dir=tmp_path / "lto", progress="off"):

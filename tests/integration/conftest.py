@@ -13,7 +13,7 @@ from benchmarks.stand_in import StandIn
 from tests.integration.ahead_modules import warp_module
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
 from warp_tiles._warp.internals import find
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import ToolchainError
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.own import SolverProvider
@@ -72,10 +72,10 @@ def libmathdx_solvers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def no_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without NVRTC."""
 
-    def missing(store: ToolchainStore) -> None:
+    def missing(store: ToolchainFacts) -> None:
         raise ToolchainError("NVRTC was not found", remedy="install it")
 
-    monkeypatch.setattr(ToolchainStore, "toolchain", missing)
+    monkeypatch.setattr(ToolchainFacts, "toolchain", missing)
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ PROVIDERS: dict[str, type[NvrtcProvider]] = {"own": OwnProvider, "cublasdx": Cub
 
 @functools.cache
 def provider(name: str) -> NvrtcProvider:
-    return PROVIDERS[name](Engine(warp_toolkit=wp.get_cuda_toolkit_version()).build_context(current()).store)
+    return PROVIDERS[name](Engine(warp_toolkit=wp.get_cuda_toolkit_version()).build_context(current()).facts)
 
 
 def forward_problem(case: Case, arch: int) -> GemmProblem:

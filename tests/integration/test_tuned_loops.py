@@ -189,7 +189,7 @@ def test_a_record_of_a_function_leaves_stages_alone(module: Any) -> None:
 
 def remember(task: TuningTask, config: Any) -> None:
     now = settings.current()
-    key = task.key(source_of(require_hooks("the test").engine.build_context(now).store), H200)
+    key = task.key(source_of(require_hooks("the test").engine.build_context(now).facts), H200)
     open_store(now).merge(key, [timing(DEFAULTS[task.subject], 100.0), timing(config, 80.0)])
     require_hooks("the test").engine.records_changed()
     hash_all_again()

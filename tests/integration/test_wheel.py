@@ -36,7 +36,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.cli import bundling, commands
 from warp_tiles.cli.bundling import clients_of
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import PlanError
 from warp_tiles.store import MODULES, packages
 from warp_tiles.store.cache import Cache
@@ -429,7 +429,7 @@ def test_a_module_with_products_is_generated_if_anything_differs(
     elif change == "a device source":
         monkeypatch.setattr(Engine, "fingerprint", lambda *_: "of other sources")
     else:
-        monkeypatch.setattr(ToolchainStore, "linker_digest", lambda _: "another")
+        monkeypatch.setattr(ToolchainFacts, "linker_digest", lambda _: "another")
     with warp_tiles.override(**chosen):
         program.load()
     assert program.generated == [f"{CLIENT}.tiles"]

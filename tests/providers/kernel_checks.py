@@ -216,10 +216,10 @@ def unchecked() -> tuple[str, ...]:
         ToolchainError: Headers are missing.
     """
     top = sources.kernels_folder().resolve()
-    store = Engine().build_context(settings.current()).store
+    facts = Engine().build_context(settings.current()).facts
     found = [path for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES]
-    providers = (provider(store) for provider in {check.provider for check in all_checks()})
-    compiled = {Path(path).resolve() for provider in providers for path in store.closure(provider.source()).values()}
+    providers = (provider(facts) for provider in {check.provider for check in all_checks()})
+    compiled = {Path(path).resolve() for provider in providers for path in facts.closure(provider.source()).values()}
     for header in (REVERSED_HEADER, SOLVER_HEADER, HEADER):
         compiled.update(path.resolve() for path in sources.include_closure(top / header, [top]).values())
     return tuple(sorted(path.relative_to(top).as_posix() for path in found if path not in compiled))

@@ -90,7 +90,7 @@ def test_every_check_compiles(tmp_path: Path, step: int) -> None:
 
         def build(check: checks.Check) -> None:
             recipe = Recipe("", check.problem, check.problem.symbol, check.tile_config)
-            check.provider(context.store).build(recipe, context)
+            check.provider(context.facts).build(recipe, context)
 
         known = [each for each in checks.all_checks() if each.problem.arch in context.toolchain().archs]
         try:

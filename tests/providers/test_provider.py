@@ -14,7 +14,7 @@ from warp_tiles.compile import sources
 from warp_tiles.compile import toolchain as store_module
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.find import Toolchain
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import ToolchainError, UnsupportedProblem
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES
@@ -50,7 +50,7 @@ KINDS = {
     "cublasdx": Kind(CublasdxProvider, BASE, CHANGED, None, "cublasdx/gemm.cuh", "cublasdx/tile.cuh"),
     "solver": Kind(SolverProvider, solver.BASE, solver.CHANGED, LANES, SolverProvider.header, "arch/lane.cuh"),
 }
-FLAGS = {name: kind.provider(ToolchainStore(Path("unused"))).flags(90) for name, kind in KINDS.items()}
+FLAGS = {name: kind.provider(ToolchainFacts(Path("unused"))).flags(90) for name, kind in KINDS.items()}
 all_kinds = pytest.mark.parametrize("name", KINDS)
 
 
@@ -84,7 +84,7 @@ class FakeInstallation:
 
     def provider(self, name: str) -> NvrtcProvider[Any]:
         """A new provider, as in a new process."""
-        return KINDS[name].provider(ToolchainStore(self.folder / "memo"))
+        return KINDS[name].provider(ToolchainFacts(self.folder / "memo"))
 
     def key(self, name: str, problem: Problem | None = None, config: Config | None = None) -> CacheKey:
         """The cache key of a recipe."""
@@ -309,7 +309,7 @@ def test_the_last_recipe_of_cublasdx_promises_no_alignment(installation: FakeIns
 
 def test_the_source_of_solvers_includes_every_solver_header(tmp_path: Path) -> None:
     folder = sources.kernels_folder().resolve()
-    store = ToolchainStore(tmp_path)
+    store = ToolchainFacts(tmp_path)
     found = {
         Path(path).resolve().relative_to(folder) for path in store.closure(SolverProvider(store).source()).values()
     }

@@ -14,7 +14,7 @@ from tests.gemm_problems import gemm_problems
 from tests.tuning.task_fakes import H200, loop, problem, timing
 from warp_tiles import settings
 from warp_tiles.compile import sources
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import ToolchainError, UnsupportedProblem
 from warp_tiles.gemm.choose import choose, ranked
 from warp_tiles.gemm.main_loop import LoopAnswer
@@ -256,10 +256,10 @@ def test_a_record_holds_for_the_device_sources_that_were_measured(
     shutil.copytree(sources.kernels_folder(), tmp_path / "kernels")
     monkeypatch.setattr(sources, "kernels_folder", lambda: tmp_path / "kernels")
     toolkit = warp.get_cuda_toolkit_version()
-    before, again = (source_of(ToolchainStore(tmp_path / "facts", warp_toolkit=toolkit)) for _ in range(2))
+    before, again = (source_of(ToolchainFacts(tmp_path / "facts", warp_toolkit=toolkit)) for _ in range(2))
     with (tmp_path / "kernels" / name).open("a") as file:
         file.write("// changed\n")
-    changed = source_of(ToolchainStore(tmp_path / "facts", warp_toolkit=toolkit))
+    changed = source_of(ToolchainFacts(tmp_path / "facts", warp_toolkit=toolkit))
     assert (before == again, before == changed) == (True, False)
 
 
@@ -295,7 +295,7 @@ class TestSnapshot:
         assert self.take(store, (), target_gpu="NVIDIA H100") is None
 
     def test_without_a_compiler_no_record_counts(self, store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail(toolchain: ToolchainStore) -> str:
+        def fail(toolchain: ToolchainFacts) -> str:
             raise ToolchainError("no NVRTC")
 
         self.remember(store)

@@ -114,7 +114,7 @@ class ModuleLookups:
         if (resolved := self.settings(module, options)) is None:
             return None, reason
         context = self._engine.build_context(resolved)
-        is_new = context.store.digests.is_empty  # so no entry is expected, and the digests take time
+        is_new = context.facts.digests.is_empty  # so no entry is expected, and the digests take time
         compiles, name = resolved.all_modules, str(module.name)
         if is_new and compiles:
             self._engine.start_compilers(resolved, name)
@@ -129,7 +129,7 @@ class ModuleLookups:
         """The key over all that a module's source and binary follow from; None if a value is not known exactly."""
         from warp_tiles.compile.module import names_in_code, warp_library
 
-        digests = context.store.digests
+        digests = context.facts.digests
         native_dir = str(Path(find("build.warp_home"), "native"))
         hasher, target = module.hashers.get(int(options["block_dim"])), target_of(module, options)
         if not target or hasher is None:  # another thread has changed the module meanwhile
@@ -199,7 +199,7 @@ class ModuleLookups:
 
 def _linked_facts(context: BuildContext) -> dict[str, str]:
     """What decides about a linked binary besides the module's hash. Raises as its lookup does if there is no linker."""
-    return {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
+    return {"compiler": context.facts.compiler_digest(), "linker": context.facts.linker_digest()}
 
 
 def program_name(module: Any, hasher: Any) -> str:

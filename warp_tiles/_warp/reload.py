@@ -151,7 +151,7 @@ class ModuleHash:
         if this_thread.on_cpu or getattr(module, "defer_reference_scan", False):
             return self._of_warp
         if self.choices is None:
-            if this_thread.on_cpu is False and self._engine.build_context(self._settings).store.digests.is_empty:
+            if this_thread.on_cpu is False and self._engine.build_context(self._settings).facts.digests.is_empty:
                 # the first use on a machine, so no cache has the module
                 self._engine.start_compilers(self._settings, getattr(module, "name", ""))
             fingerprint = self._engine.fingerprint(self._settings).encode("utf-8")

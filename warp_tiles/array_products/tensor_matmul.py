@@ -200,7 +200,7 @@ def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings, function:
     context = engine.build_context(resolved)
     folder = kernels_folder()
     toolchain = context.toolchain()
-    covered = {"headers": context.store.source_digest(DeviceSource(folder / HEADER, folder, (folder,)))}
+    covered = {"headers": context.facts.source_digest(DeviceSource(folder / HEADER, folder, (folder,)))}
     compile_flags: tuple[str, ...] = _FLAGS
     folders: tuple[str, ...] = (str(folder),)
     if function is None:
@@ -209,13 +209,13 @@ def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings, function:
         module = function.module
         text = kernel.source(function.name, function.code)
         compile_flags, folders = module_flags(module, toolchain.nvrtc_version), (*module.include_dirs, *folders)
-        covered["headers_of_warp"] = context.store.digests.digest_folder(Path(module.native_dir), "*.h")
+        covered["headers_of_warp"] = context.facts.digests.digest_folder(Path(module.native_dir), "*.h")
     link_flags = linker_flags(TARGET, "cubin", None)
     key = CacheKey.of({
-        "compiler": context.store.compiler_digest(),
+        "compiler": context.facts.compiler_digest(),
         "flags": compile_flags,
         "kind": "kernel",
-        "linker": context.store.linker_digest(),
+        "linker": context.facts.linker_digest(),
         "linker_flags": link_flags,
         "source": text,
         **covered,

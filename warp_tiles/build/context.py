@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases
 from warp_tiles.compile.find import Toolchain, Version, dotted, unlinkable_reason
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import BuildError, LockedError, RemoteError, WorkerError
 from warp_tiles.settings import OF_MODULE, Settings, current
 from warp_tiles.store import (
@@ -73,7 +73,7 @@ class Resources:
     def __init__(
         self,
         warp_toolkit: Version | None = None,
-        executor_pool: Callable[[ToolchainStore, int], CompilerPool] | None = None,
+        executor_pool: Callable[[ToolchainFacts, int], CompilerPool] | None = None,
     ) -> None:
         self.warp_toolkit = warp_toolkit
         self.executor_pool = executor_pool
@@ -117,7 +117,7 @@ class Resources:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock = threading.RLock()
-        gone = ("pool", "remote", "waiters", "queue", "store")  # a thread of the parent may hold their locks
+        gone = ("pool", "remote", "waiters", "queue", "facts")  # a thread of the parent may hold their locks
         for identity, pool in self._made.items():
             if identity[0] == "pool":
                 pool.after_fork()
@@ -233,17 +233,17 @@ class BuildContext:
         return self.resources.once(lambda: open_bundle(now), "bundle", now.bundle, now.trusted_keys, now.signing_key)
 
     @property
-    def store(self) -> ToolchainStore:
+    def facts(self) -> ToolchainFacts:
         bundle, root, shared = self.bundle, self.root, self.settings.cache_shared
 
-        def make() -> ToolchainStore:
+        def make() -> ToolchainFacts:
             if bundle is None:
-                return ToolchainStore(root, shared=shared, warp_toolkit=self.resources.warp_toolkit)
-            from warp_tiles.build.deployment import RecordedStore
+                return ToolchainFacts(root, shared=shared, warp_toolkit=self.resources.warp_toolkit)
+            from warp_tiles.build.deployment import BundledFacts
 
-            return RecordedStore(bundle, root, shared=shared)
+            return BundledFacts(bundle, root, shared=shared)
 
-        return self.resources.once(make, "store", root, shared, self.settings.bundle)
+        return self.resources.once(make, "facts", root, shared, self.settings.bundle)
 
     @property
     def pool(self) -> CompilerPool:
@@ -256,7 +256,7 @@ class BuildContext:
 
         def make() -> CompilerPool:
             if of_executor is not None:
-                return of_executor(self.store, jobs)
+                return of_executor(self.facts, jobs)
             files = TrustedFolder(self.root, shared=self.settings.cache_shared)
             slots = None if jobs else WorkerSlots(files)  # the user's number counts
             toolchain = self.try_toolchain()
@@ -298,13 +298,13 @@ class BuildContext:
         if kind == RECORDS:
             return ANY_TOOLCHAIN
         toolchain = self.toolchain()
-        text = f"NVRTC {dotted(toolchain.nvrtc_version)} {self.store.compiler_digest()[:12]}"
+        text = f"NVRTC {dotted(toolchain.nvrtc_version)} {self.facts.compiler_digest()[:12]}"
         if kind == MODULE and toolchain.nvjitlink is not None:
-            text += f", nvJitLink {dotted(toolchain.nvjitlink_version)} {self.store.linker_digest()[:12]}"
+            text += f", nvJitLink {dotted(toolchain.nvjitlink_version)} {self.facts.linker_digest()[:12]}"
         return text
 
     def toolchain(self) -> Toolchain:
-        return self.store.toolchain()
+        return self.facts.toolchain()
 
     @property
     def unlinkable_reason(self) -> str:
@@ -337,7 +337,7 @@ class BuildContext:
         )
 
     def try_toolchain(self) -> Toolchain | None:
-        return self.store.try_toolchain()
+        return self.facts.try_toolchain()
 
     def submit(self, request: Request) -> Future[Compiled]:
         return self.pool.submit(request, ahead=self.ahead)

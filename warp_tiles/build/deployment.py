@@ -10,7 +10,7 @@ from typing import Any
 
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource, kernels_folder
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import BundleError, LockedError, SettingError, ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings
@@ -27,18 +27,18 @@ _SCHEMA = 1
 _AGAIN = "make the bundle again with `warp-tiles bundle`"
 
 
-def facts_entry(settings: Settings, store: ToolchainStore, sources: Iterable[DeviceSource]) -> Entry:
+def facts_entry(settings: Settings, here: ToolchainFacts, sources: Iterable[DeviceSource]) -> Entry:
     """What a bundle says about the machine that made it: what keys contain, without names of this machine's folders."""
-    toolchain = store.toolchain()
+    toolchain = here.toolchain()
     linker = "nvjitlink" if toolchain.nvjitlink is not None else None
     without_folders: dict[str, Any] = {"nvrtc": "nvrtc", "nvjitlink": linker, "include_dirs": [], "passed_over": []}
     facts = {
         "toolchain": {
             "schema": _SCHEMA,
             "toolchain": toolchain.to_json() | without_folders,
-            "compiler": store.compiler_digest(),
-            "linker": store.linker_digest(),
-            "sources": {_label(source): store.source_digest(source) for source in sources},
+            "compiler": here.compiler_digest(),
+            "linker": here.linker_digest(),
+            "sources": {_label(source): here.source_digest(source) for source in sources},
         },
         "versions": _versions(),
         "settings": settings.affecting_code(),  # a bundle serves machines that agree with it
@@ -115,7 +115,7 @@ def _label(source: DeviceSource) -> str:
     return source.path.resolve().relative_to(kernels_folder().resolve()).as_posix()
 
 
-class RecordedStore(ToolchainStore):
+class BundledFacts(ToolchainFacts):
     """The toolchain of the machine that made a bundle, known by its facts alone. Nothing can be compiled with it."""
 
     def __init__(self, bundle: Bundle, root: Path, *, shared: bool) -> None:
@@ -138,7 +138,7 @@ class RecordedStore(ToolchainStore):
         return self._linker
 
     def source_digest(self, source: DeviceSource) -> str:
-        """See :meth:`ToolchainStore.source_digest`. Raises a ToolchainError if the facts lack this source."""
+        """See :meth:`ToolchainFacts.source_digest`. Raises a ToolchainError if the facts lack this source."""
         label = _label(source)
         if label not in self._sources:
             raise ToolchainError(

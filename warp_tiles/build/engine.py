@@ -31,7 +31,7 @@ from warp_tiles.util.warn import WarnedTexts, log, warn
 if TYPE_CHECKING:
     from warp_tiles.build.start_list import StartModule
     from warp_tiles.compile.pool import CompilerPool
-    from warp_tiles.compile.toolchain import ToolchainStore
+    from warp_tiles.compile.toolchain import ToolchainFacts
     from warp_tiles.plan.planner import Choose
 
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
@@ -45,7 +45,7 @@ _COMPILING = frozenset((OwnProvider.name, CublasdxProvider.name))  # the provide
 class Measurements(Protocol):
     """Measured answers, and a way to add some."""
 
-    def snapshot(self, now: Settings, store: ToolchainStore) -> Tuned | None:
+    def snapshot(self, now: Settings, facts: ToolchainFacts) -> Tuned | None:
         """The answers that are valid under some settings; None if there are none."""
 
     def forget(self) -> None:
@@ -117,11 +117,11 @@ class Engine:
 
     def chain(self, resolved: Settings) -> Chain:
         """The chain of providers. Raises a SettingError if the policy forbids the provider of the settings."""
-        store = self.build_context(resolved).store
+        facts = self.build_context(resolved).facts
         tuned = self.measurements(resolved)
         make: dict[str, Callable[[], tuple[Provider[Any], ...]]] = {
-            "own": lambda: _own_templates(store, tuned),
-            "cublasdx": lambda: (CublasdxProvider(store),),
+            "own": lambda: _own_templates(facts, tuned),
+            "cublasdx": lambda: (CublasdxProvider(facts),),
             "libmathdx": lambda: (LibmathdxProvider(self._libmathdx),),
             "scalar": lambda: (ScalarProvider(),),
         }
@@ -138,7 +138,7 @@ class Engine:
         """The answers that a search forces, or else the measured ones, which do not count in a deterministic module."""
         if self.tuned is None or (resolved.deterministic and not resolved.forced):
             return None
-        return self.tuned.snapshot(resolved, self.build_context(resolved).store)
+        return self.tuned.snapshot(resolved, self.build_context(resolved).facts)
 
     def tune_launch(self, resolved: Settings) -> None:
         if self.tuned is not None and not resolved.deterministic:
@@ -184,7 +184,7 @@ class Engine:
         resolved = resolved or current()
         context, chain = self.build_context(resolved), self.chain(resolved)
         if self._code is None:  # it is taken once, because loaded modules do not change
-            self._code = context.store.digests.digest_many(code_files())
+            self._code = context.facts.digests.digest_many(code_files())
         trust = self.foreign_trust(resolved) or OWN
         # Warp's CUDA decides where functions stand, and compiles those in a module's source
         compiler = f"compiler of Warp={dotted(self.resources.warp_toolkit)}"
@@ -197,7 +197,7 @@ class Engine:
         if any(provider.compiles for provider in chain.providers):
             try:
                 if context.toolchain().nvjitlink is not None:
-                    parts.append(f"linker={context.store.linker_digest()}")
+                    parts.append(f"linker={context.facts.linker_digest()}")
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
@@ -338,15 +338,15 @@ class Engine:
         )  # fmt: skip
 
 
-def _own_templates(store: ToolchainStore, tuned: Tuned | None) -> tuple[Provider[Any], ...]:
-    own: tuple[NvrtcProvider[Any], ...] = (OwnProvider(store, tuned), SolverProvider(store))
-    return (*own, *(InSourceProvider(provider, store) for provider in own))
+def _own_templates(facts: ToolchainFacts, tuned: Tuned | None) -> tuple[Provider[Any], ...]:
+    own: tuple[NvrtcProvider[Any], ...] = (OwnProvider(facts, tuned), SolverProvider(facts))
+    return (*own, *(InSourceProvider(provider, facts) for provider in own))
 
 
-def _pool_of(executor: Executor, store: ToolchainStore, jobs: int) -> CompilerPool:
+def _pool_of(executor: Executor, facts: ToolchainFacts, jobs: int) -> CompilerPool:
     from warp_tiles.build.executor import ExecutorPool, Installation
 
-    return ExecutorPool(executor, Installation(store), jobs)
+    return ExecutorPool(executor, Installation(facts), jobs)
 
 
 def _retry_once(attempt: Callable[[], Artifact]) -> Artifact:

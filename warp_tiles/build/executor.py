@@ -29,7 +29,7 @@ from warp_tiles.compile.find import Version, dotted, package_version
 from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.compile.sources import code_modules, kernels_folder
-from warp_tiles.compile.toolchain import ToolchainStore, files_state
+from warp_tiles.compile.toolchain import ToolchainFacts, files_state
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
@@ -70,8 +70,8 @@ Facts = tuple[tuple[str, Fact], ...]
 class Installation:
     """The parts of this machine's installation that affect machine code."""
 
-    def __init__(self, store: ToolchainStore) -> None:
-        self.store = store
+    def __init__(self, facts: ToolchainFacts) -> None:
+        self.toolchain_facts = facts
 
     def facts(self, names: Iterable[str]) -> Facts:
         """The facts with these names, in this order. They are taken anew, because files can be replaced."""
@@ -80,26 +80,26 @@ class Installation:
     @functools.cached_property
     def _code(self) -> Fact:
         """The package's own modules. Those that are loaded do not change."""
-        return Fact(self.store.digests.digest_many(code_modules()), __version__)
+        return Fact(self.toolchain_facts.digests.digest_many(code_modules()), __version__)
 
     def _fact(self, name: str) -> Fact:
         try:
             if name == CODE:
                 return self._code
-            toolchain = self.store.toolchain()
+            toolchain = self.toolchain_facts.toolchain()
             if name == COMPILER:
-                return Fact(self.store.compiler_digest(), dotted(toolchain.nvrtc_version))
+                return Fact(self.toolchain_facts.compiler_digest(), dotted(toolchain.nvrtc_version))
             if name == LINKER:
                 version = dotted(toolchain.nvjitlink_version) if toolchain.nvjitlink else "missing"
-                return Fact(self.store.linker_digest(), version)
+                return Fact(self.toolchain_facts.linker_digest(), version)
             if name == DEVICE_SOURCES:
-                return Fact(self.store.digests.digest_folder(kernels_folder(), "*.cuh"), __version__)
+                return Fact(self.toolchain_facts.digests.digest_folder(kernels_folder(), "*.cuh"), __version__)
             if name == CUDA_HEADERS:
-                source = CublasdxProvider(self.store).source()
-                return Fact(self.store.source_digest(source), f"mathdx {toolchain.mathdx_version}")
+                source = CublasdxProvider(self.toolchain_facts).source()
+                return Fact(self.toolchain_facts.source_digest(source), f"mathdx {toolchain.mathdx_version}")
             folder = warp_headers_folder()
             if name == WARP_HEADERS and folder is not None:
-                return Fact(self.store.digests.digest_folder(folder, "*.h"), package_version("warp-lang"))
+                return Fact(self.toolchain_facts.digests.digest_folder(folder, "*.h"), package_version("warp-lang"))
         except unless_signalled(OSError, ToolchainError) as error:
             return Fact("", f"missing ({getattr(error, 'message', error)})")
         return Fact("", "missing" if name in ALL else "unknown")
@@ -111,7 +111,7 @@ class Installation:
         kernels, native = kernels_folder(), warp_headers_folder()
         inner = [kernels, *(folder for folder in kernels.rglob("*") if folder.is_dir())]
         folders = [(path, f"{_KERNELS}{path.relative_to(kernels).as_posix()}", DEVICE_SOURCES) for path in inner]
-        folders += [(path, _CUDA, CUDA_HEADERS) for path in self.store.toolchain().include_dirs]
+        folders += [(path, _CUDA, CUDA_HEADERS) for path in self.toolchain_facts.toolchain().include_dirs]
         folders += [(native, _WARP, WARP_HEADERS)] if native is not None else []
         return [(os.fspath(path), name, fact) for path, name, fact in folders]
 
@@ -213,8 +213,8 @@ class _Workshop:
 
     def __init__(self, now: Settings, warp_toolkit: Version | None) -> None:
         self._context = BuildContext(Resources(warp_toolkit), now)
-        self._store = self._context.store
-        self.installation = Installation(self._store)
+        self._facts = self._context.facts
+        self.installation = Installation(self._facts)
         self._libraries: list[Any] = []
         self._lock = threading.Lock()
 
@@ -223,7 +223,7 @@ class _Workshop:
 
     def _current(self) -> BuildContext:
         """The context. New compiler processes replace those that loaded a library which was replaced since."""
-        libraries = files_state(self._store.toolchain())
+        libraries = files_state(self._facts.toolchain())
         with self._lock:
             if self._libraries not in ([], libraries):
                 self._context.resources.close()
@@ -257,7 +257,7 @@ class ExecutorPool(CompilerPool):
     """
 
     def __init__(self, executor: Executor, installation: Installation, jobs: int = 0) -> None:
-        toolchain = installation.store.try_toolchain()  # for requests that are compiled here
+        toolchain = installation.toolchain_facts.try_toolchain()  # for requests that are compiled here
         super().__init__(jobs, libraries=() if toolchain is None else toolchain.paths)
         self._executor = executor
         self._installation = installation
@@ -273,7 +273,7 @@ class ExecutorPool(CompilerPool):
                 log.info("%s includes folders of this machine, so it is compiled here", request.name)
                 return super().submit(request, ahead=ahead)
             facts = self._installation.facts(portable[1])
-            job = Job(portable[0], facts, uuid.uuid4().hex, self._installation.store.warp_toolkit)
+            job = Job(portable[0], facts, uuid.uuid4().hex, self._installation.toolchain_facts.warp_toolkit)
             sent = self._executor.submit(run_job, job)
         except unless_signalled(Exception) as error:
             failed: Future[Compiled] = Future()

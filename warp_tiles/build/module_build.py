@@ -456,16 +456,16 @@ def linked_key(
     if module.output != "cubin" or keywords.get("lineinfo") or keywords.get("extra_include_dirs"):
         return None  # line information names files of this machine, and other headers may be anything
     try:
-        toolchain, store = context.toolchain(), context.store
+        toolchain, facts = context.toolchain(), context.facts
         if toolchain.nvjitlink is None:
             return None
         return CacheKey.of({
-            "compiler": store.compiler_digest(),
+            "compiler": facts.compiler_digest(),
             "functions": [f"{symbol} {key}" for symbol, key in sorted(functions.items())],
-            "headers": store.digests.digest_folder(Path(module.native_dir), "*.h"),
+            "headers": facts.digests.digest_folder(Path(module.native_dir), "*.h"),
             "kind": LINKED_MODULE,
             "link_options": linker_flags(module.target, module.output, register_limit),
-            "linker": store.linker_digest(),
+            "linker": facts.linker_digest(),
             "options": module_flags(module, toolchain.nvrtc_version),  # of the folders, the content counts
             "source": text,
             "target": module.target,

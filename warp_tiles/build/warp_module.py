@@ -128,7 +128,7 @@ def look_up(context: BuildContext, key: CacheKey, *, asks: bool = True) -> Start
 
 def content_key(context: BuildContext, request: WarpCompileRequest, target: str) -> CacheKey:
     """The key over all that Warp's compiler reads for a module. ``target`` is that of :class:`WarpOutput`."""
-    digests = context.store.digests
+    digests = context.facts.digests
     return CacheKey.of({
         "headers": digests.digest_folder(Path(request.native_dir), "*.h"),
         "kind": "module of Warp",

@@ -127,7 +127,7 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
     now = current()
     engine = require_hooks("bundle").engine
     context = engine.build_context(now)
-    entries = [(TOOLCHAIN, facts_entry(now, context.store, engine.device_sources(now)), ANY_TOOLCHAIN)]
+    entries = [(TOOLCHAIN, facts_entry(now, context.facts, engine.device_sources(now)), ANY_TOOLCHAIN)]
     modules = (context.modules.read_verified(item.key) for item in context.modules.entries())
     kept = (entry for entry in modules if entry is not None and not _is_start_of_linked(entry))
     entries += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in kept]

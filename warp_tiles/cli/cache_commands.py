@@ -232,8 +232,8 @@ def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
     from warp_tiles.store import transfer
 
     with _opened(writes=True) as (context, remote), counted("pushed") as done:
-        digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
-        digests["warp"] = context.store.digests.digest(warp_library())
+        digests = {"compiler": context.facts.compiler_digest(), "linker": context.facts.linker_digest()}
+        digests["warp"] = context.facts.digests.digest(warp_library())
         caches = (context.cache, context.modules) if keys is None else (context.modules,)
         pushed = {cache.object: transfer.push(cache, remote, digests, done, keys) for cache in caches}
         if keys is None:

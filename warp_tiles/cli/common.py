@@ -417,9 +417,9 @@ def write_depfile(output: Path, *scripts: Path) -> None:
     from warp_tiles.compile.sources import code_files
 
     engine, now = Engine(), current()
-    store = engine.build_context(now).store
-    inputs = [*scripts, *code_files().values(), *store.toolchain().libraries.values()]
-    inputs += [Path(path) for source in engine.device_sources(now) for path in store.closure(source).values()]
+    facts = engine.build_context(now).facts
+    inputs = [*scripts, *code_files().values(), *facts.toolchain().libraries.values()]
+    inputs += [Path(path) for source in engine.device_sources(now) for path in facts.closure(source).values()]
     inputs += (Path(warp.__file__).parent / "native").rglob("*.h")
     inputs += [Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))]
     names = sorted({_escaped(os.path.abspath(path)) for path in inputs if path.is_file()})

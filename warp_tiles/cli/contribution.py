@@ -108,7 +108,7 @@ def contribute(
     with tempfile.TemporaryDirectory(prefix="warp_tiles_") as folder, override(policy="auto", **defaults) as now:
         tuner = replace(Tuner.of(engine, now, gpus), store=RecordStore(Path(folder)), changed=lambda: None)
         entries = possible(gpu.arch)
-        toolchain = engine.build_context(now).store.toolchain()
+        toolchain = engine.build_context(now).facts.toolchain()
         versions = {"nvrtc": dotted(toolchain.nvrtc_version), "nvjitlink": dotted(toolchain.nvjitlink_version)}
         facts: dict[str, Fact] = _continued(path, tuner) if path.exists() else {}
         facts |= {**versions, "python": platform.python_version(), "products": len(entries)}

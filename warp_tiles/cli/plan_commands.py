@@ -26,7 +26,7 @@ from warp_tiles.settings import current
 from warp_tiles.util.threads import side_by_side
 
 if TYPE_CHECKING:
-    from warp_tiles.compile.toolchain import ToolchainStore
+    from warp_tiles.compile.toolchain import ToolchainFacts
 
 MOST_THREADS = 32
 MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
@@ -284,7 +284,7 @@ def _enabled(scheduler: str | None) -> Iterator[None]:
         return
     with connected(scheduler) as client:
         api.enable(executor=client.get_executor(pure=False))
-        require_same_installation(client, require_hooks("compile").engine.build_context(current()).store)
+        require_same_installation(client, require_hooks("compile").engine.build_context(current()).facts)
         yield
         api.disable()
 
@@ -367,7 +367,7 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def require_same_installation(client: Any, store: ToolchainStore) -> None:
+def require_same_installation(client: Any, facts: ToolchainFacts) -> None:
     """Check all workers before the first request, so that each unlike one is named."""
     from warp_tiles.build.executor import (
         ALL,
@@ -380,8 +380,8 @@ def require_same_installation(client: Any, store: ToolchainStore) -> None:
         run_job,
     )
 
-    expected = tuple((name, fact) for name, fact in Installation(store).facts(ALL) if fact.digest)
-    job, refused = Job(None, expected, warp_toolkit=store.warp_toolkit), []
+    expected = tuple((name, fact) for name, fact in Installation(facts).facts(ALL) if fact.digest)
+    job, refused = Job(None, expected, warp_toolkit=facts.warp_toolkit), []
     try:
         replies = client.run(run_job, job, on_error="return", wait=True)
     except Exception as error:

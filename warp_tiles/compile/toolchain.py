@@ -153,7 +153,7 @@ def search_state() -> list[Any]:
     return [sys.version, [[name, os.environ.get(name)] for name in _SEARCH_VARIABLES], folders]
 
 
-class ToolchainStore:
+class ToolchainFacts:
     """The toolchain that goes with the CUDA version of Warp, and digests of its files, as stored facts."""
 
     def __init__(self, root: Path, *, shared: bool = False, warp_toolkit: Version | None = None) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 from warp_tiles.compile import sources
 from warp_tiles.compile.find import require_arch
 from warp_tiles.compile.sources import DeviceSource
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import UnsupportedProblem
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.problem import GemmProblem
@@ -182,7 +182,7 @@ class NvrtcProvider(Provider[V]):
     """Builds problems with NVRTC, from templates in ``kernels/`` that include only their own headers.
 
     Args:
-        store: Finds the toolchain and digests its files.
+        facts: Finds the toolchain and digests its files.
 
     Attributes:
         schema: Version of the translation unit's format.
@@ -194,8 +194,8 @@ class NvrtcProvider(Provider[V]):
     schema: ClassVar[int] = 1
     header: ClassVar[str]
 
-    def __init__(self, store: ToolchainStore) -> None:
-        self._store = store
+    def __init__(self, facts: ToolchainFacts) -> None:
+        self._facts = facts
         self._identity: dict[str, str] | None = None
 
     @abstractmethod
@@ -230,8 +230,8 @@ class NvrtcProvider(Provider[V]):
         if self._identity is None:
             self._identity = {
                 "provider": f"{self.name}/{self.schema}",
-                "source": self._store.source_digest(self.source()),
-                "compiler": self._store.compiler_digest(),
+                "source": self._facts.source_digest(self.source()),
+                "compiler": self._facts.compiler_digest(),
             }
         return self._identity
 

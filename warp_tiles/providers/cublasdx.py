@@ -81,7 +81,7 @@ class CublasdxProvider(NvrtcProvider[GemmProblem]):
 
     def source(self) -> DeviceSource:
         folder = sources.kernels_folder() / "cublasdx"
-        return DeviceSource(folder / "gemm.cuh", folder, (folder, *self._store.toolchain().require_headers()))
+        return DeviceSource(folder / "gemm.cuh", folder, (folder, *self._facts.toolchain().require_headers()))
 
     def text(self, recipe: Recipe) -> str:
         assert isinstance(recipe.problem, GemmProblem)
@@ -92,7 +92,7 @@ class CublasdxProvider(NvrtcProvider[GemmProblem]):
         return (*super().flags(arch), "--device-as-default-execution-space", "--gen-opt-lto")
 
     def manifest(self, recipe: Recipe, compiled: Compiled) -> dict[str, object]:
-        return {**super().manifest(recipe, compiled), "mathdx": self._store.toolchain().mathdx_version}
+        return {**super().manifest(recipe, compiled), "mathdx": self._facts.toolchain().mathdx_version}
 
     def recipes(self, problem: GemmProblem) -> tuple[Recipe, ...]:
         """The first recipe has the promised alignments, the second promises none."""

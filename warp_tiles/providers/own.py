@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import ToolchainError, UnsupportedProblem, WorkerError
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
 from warp_tiles.gemm.rejected import Rejected
@@ -140,8 +140,8 @@ class OwnProvider(NvrtcProvider[GemmProblem]):
 
     header = _SOURCE
 
-    def __init__(self, store: ToolchainStore, tuned: Tuned | None = None) -> None:
-        super().__init__(store)
+    def __init__(self, facts: ToolchainFacts, tuned: Tuned | None = None) -> None:
+        super().__init__(facts)
         self._tuned = tuned
 
     def text(self, recipe: Recipe) -> str:
@@ -253,8 +253,8 @@ class InSourceProvider(Provider[V]):
     name = "own"
     in_source = True
 
-    def __init__(self, provider: NvrtcProvider[V], store: ToolchainStore) -> None:
-        self._provider, self._store = provider, store
+    def __init__(self, provider: NvrtcProvider[V], facts: ToolchainFacts) -> None:
+        self._provider, self._facts = provider, facts
         self.serves = provider.serves
 
     def recipes(self, problem: V) -> tuple[Recipe, ...]:
@@ -270,7 +270,7 @@ class InSourceProvider(Provider[V]):
         raise UnsupportedProblem("NVRTC can build it for the linker of the module")
 
     def fingerprint(self) -> dict[str, str]:
-        return {"source": self._store.source_digest(self._provider.source())}
+        return {"source": self._facts.source_digest(self._provider.source())}
 
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
         return Built(recipe.symbol, b"")

@@ -92,7 +92,7 @@ class Tuner:
     @classmethod
     def of(cls, engine: Engine, now: Settings, gpus: Sequence[Any]) -> Tuner:
         """A tuner for the first of Warp's GPUs, which are alike. Raises ToolchainError if there is no compiler."""
-        source, reuse_stale = source_of(engine.build_context(now).store), now.record_driver_mismatch == "reuse"
+        source, reuse_stale = source_of(engine.build_context(now).facts), now.record_driver_mismatch == "reuse"
         devices = partial(search_devices, gpus)
         return cls(open_store(now), environment_of(gpus[0]), source, devices, reuse_stale, engine.records_changed)
 

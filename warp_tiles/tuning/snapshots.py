@@ -14,7 +14,7 @@ from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
-    from warp_tiles.compile.toolchain import ToolchainStore
+    from warp_tiles.compile.toolchain import ToolchainFacts
     from warp_tiles.settings import Settings
 
 _FOLDERS = ("loop", "function")  # of records that count for builds
@@ -27,7 +27,7 @@ class TunedSnapshots:
         self._lock = threading.Lock()
         self._known: dict[object, Tuned | None] = {}
 
-    def snapshot(self, now: Settings, store: ToolchainStore) -> Tuned | None:
+    def snapshot(self, now: Settings, facts: ToolchainFacts) -> Tuned | None:
         """Returns the snapshot under some settings; None if nothing was measured, or if records do not count."""
         if not now.rules.records:
             return None
@@ -39,7 +39,7 @@ class TunedSnapshots:
             if identity not in self._known:
                 stored = _has_records(root / MEASUREMENTS.folder) or _has_records(SHIPPED_RECORDS)
                 may_have_records = now.record_paths or now.forced or stored
-                self._known[identity] = _read(now, store) if may_have_records else None
+                self._known[identity] = _read(now, facts) if may_have_records else None
             return self._known[identity]
 
     def forget(self) -> None:
@@ -66,8 +66,8 @@ def _has_records(root: Path) -> bool:
     return False
 
 
-def _read(now: Settings, store: ToolchainStore) -> Tuned | None:
+def _read(now: Settings, facts: ToolchainFacts) -> Tuned | None:
     from warp_tiles.tuning.store import open_store
     from warp_tiles.tuning.tasks import snapshot
 
-    return snapshot(open_store(now), store, now)
+    return snapshot(open_store(now), facts, now)

@@ -46,7 +46,7 @@ from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import warn_once
 
 if TYPE_CHECKING:
-    from warp_tiles.compile.toolchain import ToolchainStore
+    from warp_tiles.compile.toolchain import ToolchainFacts
     from warp_tiles.settings import Settings
 
 T = TypeVar("T")
@@ -293,15 +293,15 @@ class Measurements:
         return text
 
 
-def source_of(store: ToolchainStore) -> str:
+def source_of(facts: ToolchainFacts) -> str:
     """SHA-256 of what builds configurations: all device sources, their headers and the compiler, but not the choosers.
 
     Raises ToolchainError if there is no compiler.
     """
-    parts = [f"modules={store.digests.digest_folder(sources.kernels_folder(), '*.cuh')}"]  # loops have no function
-    parts += [f"{name}={value}" for name, value in OwnProvider(store).fingerprint().items()]
+    parts = [f"modules={facts.digests.digest_folder(sources.kernels_folder(), '*.cuh')}"]  # loops have no function
+    parts += [f"{name}={value}" for name, value in OwnProvider(facts).fingerprint().items()]
     try:
-        parts += [f"{name}={value}" for name, value in CublasdxProvider(store).fingerprint().items()]
+        parts += [f"{name}={value}" for name, value in CublasdxProvider(facts).fingerprint().items()]
     except ToolchainError:
         parts.append("no cublasdx")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -315,7 +315,7 @@ def present_environments() -> tuple[Environment, ...]:
     return tuple(dict.fromkeys(environment_of(device) for device in wp.get_cuda_devices()))
 
 
-def snapshot(records: RecordStore, toolchain: ToolchainStore, now: Settings) -> Measurements | None:
+def snapshot(records: RecordStore, toolchain: ToolchainFacts, now: Settings) -> Measurements | None:
     """Returns the records that apply to this machine and these settings, and the configurations that a search forces.
 
     None if nothing applies, or if nothing can be built here.
@@ -344,7 +344,7 @@ def _shipped(named: str, present: Sequence[Environment]) -> dict[str, Record]:
 
 
 def _applicable(
-    records: RecordStore, toolchain: ToolchainStore, now: Settings, present: Sequence[Environment]
+    records: RecordStore, toolchain: ToolchainFacts, now: Settings, present: Sequence[Environment]
 ) -> dict[str, Record]:
     """The records that apply, by the digests of their questions."""
     import warp as wp
