@@ -11,7 +11,7 @@ import pytest
 
 from warp_tiles.build import context as module
 from warp_tiles.build.engine import Engine
-from warp_tiles.build.records import Artifact
+from warp_tiles.build.log import Artifact
 from warp_tiles.codegen.session import Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest
 from warp_tiles.compile.find import Toolchain

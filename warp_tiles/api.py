@@ -277,7 +277,7 @@ def prefetch(
 
 
 def report() -> dict[str, Any]:
-    """The plan and the build record of every module that was built or loaded since :func:`enable`, as JSON values.
+    """The plan and the log of the build of every module that was built or loaded since :func:`enable`, as JSON values.
 
     With a start list, ``start`` says what was compiled ahead.
 
@@ -287,7 +287,7 @@ def report() -> dict[str, Any]:
     hooks = require_hooks("report()")
     hooks.plan_loaded_modules()
     start = hooks.program_start
-    return {**hooks.engine.recorder.to_json(), **({} if start is None else {"start": start.to_json()})}
+    return {**hooks.engine.log.to_json(), **({} if start is None else {"start": start.to_json()})}
 
 
 atexit.register(disable)

@@ -15,7 +15,7 @@ from tests.waiting import in_threads, until
 from warp_tiles import settings
 from warp_tiles.build import engine
 from warp_tiles.build.engine import STARTED_AHEAD, Engine
-from warp_tiles.build.records import Artifact
+from warp_tiles.build.log import Artifact
 from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.gemm.choose import choose

@@ -14,8 +14,8 @@ from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import with_function
+from warp_tiles.build.log import Artifact, ModuleLog
 from warp_tiles.build.module_build import ModuleBuild
-from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.session import FunctionUse, Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import Toolchain
@@ -95,9 +95,7 @@ class Case:
         self.started += list(problems)
         return {problem: done(self.results.get(problem, artifact(problem))) for problem in self.started}
 
-    def build(
-        self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any
-    ) -> ModuleRecord:
+    def build(self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any) -> ModuleLog:
         self.session.settings = settings.current()
         made = generated(self.session, *self.lines, called=self.called)
         made = replace(made, kernels=("k",), uses=(FunctionUse("k", "k", False, ""),))
@@ -148,7 +146,7 @@ def test_a_module_is_compiled_and_linked_by_warp_tiles(case: Case) -> None:
     assert compiled.include_dirs == ("/warp/native",)
     assert linked.inputs == (b"module LTO-IR", f"LTO-IR of {BIG[Role.FORWARD].symbol}".encode())
     assert (linked.arch, linked.output) == ("sm_90", "cubin")
-    assert case.engine.recorder.records == (record,)
+    assert case.engine.log.modules == (record,)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +314,7 @@ def test_a_product_that_cannot_be_built_or_a_module_that_warp_refuses_fails(case
         case.build()
     assert case.warp_built == []
     assert not case.output.exists()
-    assert case.engine.recorder.records == ()
+    assert case.engine.log.modules == ()
 
 
 # ---- the linker setting "own"

@@ -113,12 +113,12 @@ def compile_module(
     """Compile ahead of time into a folder.
 
     Returns:
-        The cubin or PTX, and its build record from ``warp_tiles.report()``.
+        The cubin or PTX, and its build from ``warp_tiles.report()``.
     """
     (output,) = wp.compile_aot_module(module, arch=arch, module_dir=folder, use_ptx=use_ptx)
     # several folders can have files with this name; the newest record belongs to this build
     records = [r for r in warp_tiles.report()["modules"] if r.get("output") == Path(output).name]
-    assert records, f"no build record of {output}: {warp_tiles.report()}"
+    assert records, f"no build of {output}: {warp_tiles.report()}"
     return Path(output), records[-1]
 
 

@@ -20,7 +20,7 @@ from tests.nightly import some
 from warp_tiles._warp import installed
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles._warp.modules import forget_modules
-from warp_tiles.build.records import Recorder
+from warp_tiles.build.log import BuildLog
 from warp_tiles.build.start_list import StartList, read_start_list
 from warp_tiles.cli import commands
 from warp_tiles.cli.run import LaunchedModules
@@ -47,7 +47,7 @@ def warmed(program: Callable[[], object], *archs: int) -> dict[str, int]:
     with intercepted(lambda launch: modules.at_launch(launch.kernel.module, launch.device, launch.block_dim)):
         program()
     modules.finish()
-    engine.recorder = Recorder()
+    engine.log = BuildLog()
     states = [row["state"] for row in modules.rows]
     return {state: states.count(state) for state in states}
 

@@ -365,7 +365,7 @@ def test_an_installed_module_is_neither_generated_nor_compiled_nor_linked(progra
     assert program.missed() == []
     assert program.start_keys() == dict.fromkeys(BOTH, "found")
     assert not list((tmp_path / "tiles").rglob("*.cubin")), "nothing is copied"
-    assert "2 cached, 2 of them from Client.kernels 2.0+warp" in installed().engine.recorder.summary()
+    assert "2 cached, 2 of them from Client.kernels 2.0+warp" in installed().engine.log.summary()
 
 
 @pytest.mark.slow

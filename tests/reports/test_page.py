@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.reports.records import HOSTILE, LOOP, hostile, plan, planned, run
+from tests.reports.logs import HOSTILE, LOOP, hostile, plan, planned, run
 from warp_tiles.reports.page import STYLE, content_security_policy, element, escaped, page
 
 FACTS = {"script": "train.py", "versions": "warp_tiles 1, Warp 2"}

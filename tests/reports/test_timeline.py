@@ -5,7 +5,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from tests.reports.records import FORWARD, looked_up, plan, planned, record, run
+from tests.reports.logs import FORWARD, looked_up, plan, planned, record, run
 from warp_tiles.reports.timeline import Row, sessions, timeline, trace
 
 

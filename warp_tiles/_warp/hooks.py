@@ -319,7 +319,7 @@ class Hooks:
         plan = plan_module(generated, choose, functools.partial(reserve_shared, builder, state))
         self.reloads.before_build(plan)
         if not this_thread.planning:  # a report is about what was built and loaded
-            self.engine.recorder.add_plan(plan)
+            self.engine.log.add_plan(plan)
         state.build = ModuleBuild(self.engine, generated, plan)
         return state.build.text
 
@@ -483,11 +483,11 @@ class Hooks:
             for execution in tuple(module.execs.values()):
                 arch = None if execution.device.is_cpu else execution.compile_arch
                 hasher = module.hashers.get(execution.block_dim)
-                known = self.engine.recorder.has_plan(module.name, arch, execution.block_dim)
+                known = self.engine.log.has_plan(module.name, arch, execution.block_dim)
                 if not getattr(hasher, "warp_tiles_has_calls", False) or known:
                     continue
                 if (plan := self.plan_module(module, arch, execution.block_dim)) is not None:
-                    self.engine.recorder.add_plan(plan)
+                    self.engine.log.add_plan(plan)
 
     # ---- hashing
 

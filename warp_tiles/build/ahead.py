@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext, ahead_of_launches
 from warp_tiles.build.functions import payloads_of
+from warp_tiles.build.log import now_s
 from warp_tiles.build.module_build import (
     KnownModuleBuild,
     ModuleBuild,
@@ -24,7 +25,6 @@ from warp_tiles.build.module_build import (
     linked_key,
     request_of,
 )
-from warp_tiles.build.records import now_s
 from warp_tiles.build.start_list import StartList, StartLists, StartModule
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, WarpOutput, content_key
 from warp_tiles.compile.compiler import LinkRequest

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases
+from warp_tiles.build.log import COMPILE, FETCH, LOOK_UP, Phase, Phases
 from warp_tiles.compile.find import Toolchain, Version, dotted, unlinkable_reason
 from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import BuildError, LockedError, RemoteError, WorkerError

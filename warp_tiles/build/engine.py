@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.functions import Chain, problem_text
+from warp_tiles.build.log import Artifact, BuildLog, now_s
 from warp_tiles.build.progress import BuildProgress
-from warp_tiles.build.records import Artifact, Recorder, now_s
 from warp_tiles.compile.find import Version, dotted
 from warp_tiles.compile.sources import DeviceSource, code_files
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
@@ -86,7 +86,7 @@ class Engine:
         executor: Executor | None = None,
         tuned: Measurements | None = None,
     ) -> None:
-        self.recorder = Recorder()
+        self.log = BuildLog()
         self.progress = BuildProgress()
         self.tuned = tuned
         self.program_start: LaunchListener | None = None
@@ -159,7 +159,7 @@ class Engine:
         toolchain = context.toolchain_text(MODULE) if context.try_toolchain() is not None else ""
         if reason := packages.missed(plan.name, plan.arch, plan.block_dim, toolchain):
             log.info("module %s did not come from a kernel package: %s", plan.name, reason)
-            self.recorder.add_missed(plan, reason)
+            self.log.add_missed(plan, reason)
 
     def start_compilers(self, resolved: Settings, module: str) -> None:
         """Start compiler processes for a module whose build is certain to come, while Warp still generates its code."""

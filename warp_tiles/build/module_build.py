@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
-from warp_tiles.build.records import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Artifact, ModuleRecord, Phases, now_s
+from warp_tiles.build.log import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Artifact, ModuleLog, Phases, now_s
 from warp_tiles.build.start_list import StartModule
 from warp_tiles.build.warp_module import Start, WarpOutput, start_key_text
 from warp_tiles.codegen.prelude import finished_source
@@ -95,7 +95,7 @@ class ModuleBuild:
         else:
             self._futures = self._engine.start_cached(self.plan)
 
-    def finish(self, call: BuildCall) -> ModuleRecord:
+    def finish(self, call: BuildCall) -> ModuleLog:
         """Wait for the functions, then compile and link the module.
 
         Raises:
@@ -114,7 +114,7 @@ class ModuleBuild:
             cached = wanted.equal(WarpOutput.of(lease.found)) if lease is not None else None
             if lease is not None and lease.found is not None and cached is not None:
                 package = package_of(lease.found)
-                record = replace(self._found(cached, call.output), module_key=lease.found.key, package=package)
+                module_log = replace(self._found(cached, call.output), module_key=lease.found.key, package=package)
             else:
                 if self.plan.has_own_code and self._settings.bundle is not None:
                     from warp_tiles.build.deployment import not_in_bundle
@@ -122,32 +122,32 @@ class ModuleBuild:
                     raise not_in_bundle(self.plan, self._settings.bundle)
                 began = now_s()
                 self._start_functions()
-                record = self._built(call, self._compile(call) if linked_here else None, foreign)
-                as_planned = record.plan is plan and record.linker == "warp_tiles"
+                module_log = self._built(call, self._compile(call) if linked_here else None, foreign)
+                as_planned = module_log.plan is plan and module_log.linker == "warp_tiles"
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     cached = replace(wanted, binary=call.output.read_bytes())
-                    record = replace(record, module_key=lease.keep(cached.pack(), info).key)
+                    module_log = replace(module_log, module_key=lease.keep(cached.pack(), info).key)
         if kept and cached is not None and (start := self.unbound) is not None:
-            start.bind(cached, plan.name, record.module_key)
+            start.bind(cached, plan.name, module_log.module_key)
         listener = self._engine.program_start
-        noted = self._start_module(module, text) if listener is not None and record.module_key else None
+        noted = self._start_module(module, text) if listener is not None and module_log.module_key else None
         if listener is not None and noted is not None:
-            listener.note(noted, record.module_key)
-        self._engine.recorder.add_record(record, planned=plan)
-        if not record.found:
+            listener.note(noted, module_log.module_key)
+        self._engine.log.add_module(module_log, planned=plan)
+        if not module_log.found:
             self._engine.note_missed(plan)
-        log.info("%s", record.summary())
-        for loop in record.plan.loops:
+        log.info("%s", module_log.summary())
+        for loop in module_log.plan.loops:
             log.info("%s", loop.summary())
-        if not self._settings.rules.builds and not record.found:
+        if not self._settings.rules.builds and not module_log.found:
             log.warning(
                 "module %s was linked in %.1f s: the policy is 'locked' and all of its LTO-IR was cached, but "
                 "it is not in Warp's kernel cache; ship that cache too (wp.config.kernel_cache_dir, WARP_CACHE_PATH)",
                 self.plan.name,
-                record.seconds,
+                module_log.seconds,
             )
-        return record
+        return module_log
 
     @property
     def _warnings(self) -> list[str]:
@@ -207,7 +207,7 @@ class ModuleBuild:
         with self._context.leased_module(key, self._phases, started, keeps=keeps) as lease:
             yield lease if keeps or lease.found is not None else None
 
-    def _found(self, cached: WarpOutput, output: Path) -> ModuleRecord:
+    def _found(self, cached: WarpOutput, output: Path) -> ModuleLog:
         """Write a module that was linked before. Its functions are neither built nor fetched."""
         with self._phases.measured(WRITE):
             write_output(output, cached.binary)
@@ -216,9 +216,9 @@ class ModuleBuild:
             for v in self.plan.needed
             if v.problem is not None and v.provider != "scalar"
         ]
-        return self._record(self.plan, artifacts, "", output, found=True)
+        return self._module_log(self.plan, artifacts, "", output, found=True)
 
-    def _built(self, call: BuildCall, early: Future[Compiled] | None, foreign: list[str]) -> ModuleRecord:
+    def _built(self, call: BuildCall, early: Future[Compiled] | None, foreign: list[str]) -> ModuleLog:
         """Link the module from its functions, here or with Warp's own build. See :meth:`finish`."""
         with self._phases.measured(WAIT):
             artifacts = [wait_result(future) for future in self._futures.values()]
@@ -239,7 +239,7 @@ class ModuleBuild:
         if reason:
             with self._phases.measured(WARP_LINK):
                 plan, artifacts = self._link_by_warp(plan, artifacts, call)
-        return self._record(plan, artifacts, reason, call.output)
+        return self._module_log(plan, artifacts, reason, call.output)
 
     def _link_by_warp(
         self, plan: ModulePlan, artifacts: list[Artifact], call: BuildCall
@@ -290,10 +290,10 @@ class ModuleBuild:
     def _write(self, plan: ModulePlan, source: Path) -> None:
         write_output(source, finished_source(self._generated.source, plan.code).encode("utf-8"))
 
-    def _record(
+    def _module_log(
         self, plan: ModulePlan, artifacts: Sequence[Artifact], reason: str, output: Path, *, found: bool = False
-    ) -> ModuleRecord:
-        return ModuleRecord(
+    ) -> ModuleLog:
+        return ModuleLog(
             plan,
             [artifact.without_payload() for artifact in artifacts],
             "warp" if reason else "warp_tiles",
@@ -431,8 +431,8 @@ class KnownModuleBuild:
         listener, digest = self._engine.program_start, self._start.content_key
         if listener is not None and (listed := listener.listed_as(digest)) is not None:
             listener.note(listed, digest)
-        self._engine.recorder.add_record(
-            ModuleRecord(
+        self._engine.log.add_module(
+            ModuleLog(
                 plan, (), "warp_tiles", "", call.output.name, len(known.binary), now_s() - began,
                 module_key=self._start.content_key, found=True, started_at_s=began, phases=self._phases.found,
                 package=self._start.package, start_key="found",

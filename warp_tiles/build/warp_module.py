@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.records import COMPILE, LOOK_UP, WARP_LINK, WRITE, ModuleRecord, Phase, Phases, now_s
+from warp_tiles.build.log import COMPILE, LOOK_UP, WARP_LINK, WRITE, ModuleLog, Phase, Phases, now_s
 from warp_tiles.build.start_list import StartModule
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, names_in_code, reason_without_key
 from warp_tiles.compile.pool import result_of
@@ -209,8 +209,8 @@ class WarpModuleBuild:
         if (program_start := self._engine.program_start) is not None and not (call.inputs or request.fatbins):
             start = StartModule.of(self.plan.name, self.plan.block_dim, request, self.meta, None)
             program_start.note(start, key.digest)
-        self._engine.recorder.add_record(
-            ModuleRecord(
+        self._engine.log.add_module(
+            ModuleLog(
                 self.plan, (), "warp", "it calls no function of warp_tiles", call.output.name,
                 os.path.getsize(call.output), now_s() - started, module_key=key.digest, found=cached is not None,
                 started_at_s=started, phases=self._phases.found, package=package,
@@ -267,7 +267,7 @@ class WarpModuleBuild:
 
 
 def start_key_text(start: Start | None, not_looked_up: str) -> str:
-    """What :attr:`.ModuleRecord.start_key` says."""
+    """What :attr:`.ModuleLog.start_key` says."""
     if start is None:
         return f"not asked: {not_looked_up}" if not_looked_up else "missing"
     return "missing" if start.found is None else "found"

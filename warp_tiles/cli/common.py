@@ -1,6 +1,6 @@
 """What the commands share: options, scripts, JSON for programs, tables for people, and the files that they write.
 
-These are the record as a page or as JSON, the trace, and the depfile. What prints here raises
+These are the report as a page or as JSON, the trace, and the depfile. What prints here raises
 :class:`StandardOutputError` if standard output cannot be written.
 """
 
@@ -338,7 +338,7 @@ _PAGES = (".html", ".htm")
 def record_options(command: F) -> F:
     """The options ``--report`` and ``--trace``, as the parameters ``report_file`` and ``trace_file``."""
     report = click.option(
-        "--report", "report_file", type=FILE, help="Write the record here: a page if FILE ends in .html, else JSON.",
+        "--report", "report_file", type=FILE, help="Write the report here: a page if FILE ends in .html, else JSON.",
         metavar="FILE",
     )  # fmt: skip
     trace = click.option(
@@ -368,7 +368,7 @@ def facts_of(script: Script, ended: BaseException | str | None) -> dict[str, str
     return facts
 
 
-def write_records(
+def write_reports(
     report: Path | None, trace: Path | None, document: Mapping[str, Any], title: str, facts: Mapping[str, str]
 ) -> None:
     """Write the files of :func:`record_options`. Raises OutputError, or prints it if another error is on its way."""
@@ -394,7 +394,7 @@ def _is_normal(ended: BaseException | str) -> bool:
 
 
 def write_page(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:
-    """Write a record or a plan as a page. Raises OutputError if the file cannot be written."""
+    """Write a report or a plan as a page. Raises OutputError if the file cannot be written."""
     from warp_tiles.reports.page import page
 
     _write(file, page(document, title, facts))

@@ -238,14 +238,14 @@ def compile_(
             if depends is not None:
                 common.write_depfile(depends, file)
         finally:
-            record = api.report()  # a cluster's builds end with it
-            record["modules"] = discovery.with_launched([*record["modules"], *_kept(built)])
+            report = api.report()  # a cluster's builds end with it
+            report["modules"] = discovery.with_launched([*report["modules"], *_kept(built)])
             facts = common.facts_of(wanted.script, sys.exc_info()[1] or discovery.stopped)
-            common.write_records(report_file, trace_file, record, f"Build of {wanted.title}", facts)
-    records = {module.get("output"): module for module in record["modules"]}
-    rows = [_with_record(row, records) for row in built]
+            common.write_reports(report_file, trace_file, report, f"Build of {wanted.title}", facts)
+    builds = {module.get("output"): module for module in report["modules"]}
+    rows = [_with_build(row, builds) for row in built]
     common.print_rows(as_json, {"modules": rows}, _HEADINGS, list(map(_cells, rows)))
-    for text in () if as_json else descriptions.compiled_again(record["modules"]):
+    for text in () if as_json else descriptions.compiled_again(report["modules"]):
         common.echo(text)
     problems = [problem for row in rows for problem in row["launch_problems"]]
     problems += [
@@ -318,11 +318,11 @@ def _kept(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """Add what the build record says. A module that was not built has counts of 0, and the target None."""
-    record = records.get(Path(row["cubin"]).name, {})
-    counts = {name: record.get(name, 0) for name in ("lto_builds", "lto_hits", "lto_bytes")}
-    return {**row, **counts, "found": record.get("found", False), "target": record.get("target")}
+def _with_build(row: dict[str, Any], builds: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+    """Add what the report says. A module that was not built has counts of 0, and the target None."""
+    build = builds.get(Path(row["cubin"]).name, {})
+    counts = {name: build.get(name, 0) for name in ("lto_builds", "lto_hits", "lto_bytes")}
+    return {**row, **counts, "found": build.get("found", False), "target": build.get("target")}
 
 
 # ---- the cluster of Dask whose workers compile: --scheduler

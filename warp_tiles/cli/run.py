@@ -66,7 +66,7 @@ def run(
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
-    holds the plan and the build record of every module of the run, even if the script fails.
+    holds the plan and the log of the build of every module of the run, even if the script fails.
     """
     from warp_tiles._warp.internals import find
     from warp_tiles._warp.lookups import gpus_here
@@ -97,15 +97,15 @@ def run(
                     # the script may have disabled it, or closed its output
                     if is_enabled() and not getattr(sys.stdout, "closed", True):
                         hooks = require_hooks("run")
-                        parts = hooks.engine.recorder, hooks.program_start
+                        parts = hooks.engine.log, hooks.program_start
                         text = "; ".join(filter(None, (part.summary() for part in parts if part is not None)))
                         find("logger.log_info")(f"warp_tiles: {text}")
     finally:
         if is_enabled() and (report_file or trace_file or as_json):
-            record, facts = api.report(), common.facts_of(script, sys.exc_info()[1])
-            common.write_records(report_file, trace_file, record, f"Run of {script.title} with warp_tiles", facts)
+            report, facts = api.report(), common.facts_of(script, sys.exc_info()[1])
+            common.write_reports(report_file, trace_file, report, f"Run of {script.title} with warp_tiles", facts)
             if as_json:
-                common.print_json(record)
+                common.print_json(report)
 
 
 # ---- warm

@@ -40,7 +40,7 @@ class Function:
     Attributes:
         function: An entry of a module's ``functions``.
         build: The entry of its ``builds`` for the same function; None if nothing was built or looked up.
-        is_plan: True if the module is part of a plan, False if it is part of the record of a run.
+        is_plan: True if the module is part of a plan, False if it is part of the report of a run.
     """
 
     problem: Json

@@ -1,4 +1,4 @@
-"""What ran when in the builds of modules, and what waited for what, from their records; and the same as a trace."""
+"""What ran when in the builds of modules, and what waited for what, from their logs; and the same as a trace."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ _US = 1e6
 
 
 def trace(document: Json, facts: Mapping[str, str]) -> dict[str, Any]:
-    """The trace of a record, as JSON values.
+    """The trace of a report, as JSON values.
 
     Args:
         document: The result of :func:`warp_tiles.report`.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.cli.common import write_records
+from warp_tiles.cli.common import write_reports
 from warp_tiles.errors import BuildError, OutputError
 
 RECORD = {"builds": [], "modules": []}
@@ -16,7 +16,7 @@ def write(position: Path, ended: BaseException | None) -> None:
         if ended is not None:
             raise ended
     finally:
-        write_records(position, None, RECORD, "title", {})
+        write_reports(position, None, RECORD, "title", {})
 
 
 @pytest.mark.parametrize("ended", [None, SystemExit(0)])

@@ -11,17 +11,17 @@ from tests.build.test_module_build import Case
 from tests.codegen.modules import BIG, session
 from tests.integration.commands import PLAN_FIELDS
 from warp_tiles import settings
-from warp_tiles.build import records
-from warp_tiles.build.records import (
+from warp_tiles.build import log as build_log
+from warp_tiles.build.log import (
     COMPILE,
     LINK,
     WAIT,
     WARP_LINK,
     Artifact,
-    ModuleRecord,
+    BuildLog,
+    ModuleLog,
     Phase,
     Phases,
-    Recorder,
     now_s,
 )
 from warp_tiles.compile.compiler import Compiled
@@ -39,8 +39,8 @@ def plan() -> ModulePlan:
     return resolve(session(("k", BIG)), (), ["k"], [])
 
 
-def record(*artifacts: Artifact) -> ModuleRecord:
-    return ModuleRecord(plan(), artifacts, "warp_tiles", "", "module.sm90.cubin", 26_000, 2.34567)
+def record(*artifacts: Artifact) -> ModuleLog:
+    return ModuleLog(plan(), artifacts, "warp_tiles", "", "module.sm90.cubin", 26_000, 2.34567)
 
 
 def test_a_record_has_the_plan_the_builds_and_their_totals() -> None:
@@ -85,13 +85,13 @@ def test_a_build_is_printed_without_its_bytes() -> None:
 
 
 def test_a_module_is_reported_once_and_one_that_was_not_built_by_its_newest_plan() -> None:
-    recorder, built = Recorder(), record(BUILT)
-    recorder.add_plan(built.plan)
+    log, built = BuildLog(), record(BUILT)
+    log.add_plan(built.plan)
     for kernels in (("k",), ("k", "other")):
-        recorder.add_plan(planned := replace(plan(), name="other", arch=None, kernels=kernels))
-    recorder.add_record(built)
-    first, second = recorder.to_json()["modules"]
-    assert (first, recorder.records) == (built.to_json(), (built,))
+        log.add_plan(planned := replace(plan(), name="other", arch=None, kernels=kernels))
+    log.add_module(built)
+    first, second = log.to_json()["modules"]
+    assert (first, log.modules) == (built.to_json(), (built,))
     assert (second["name"], second["builds"], second["arch"]) == ("other", [], None)
     assert (second["kernels"], second["functions"]) == (["k", "other"], planned.to_json()["functions"])
 
@@ -103,7 +103,7 @@ def test_a_module_is_reported_once_and_one_that_was_not_built_by_its_newest_plan
 def stopped(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock, at the time of its only entry."""
     now = [10.0]
-    monkeypatch.setattr("warp_tiles.build.records.now_s", lambda: now[0])
+    monkeypatch.setattr("warp_tiles.build.log.now_s", lambda: now[0])
     return now
 
 
@@ -124,7 +124,7 @@ def test_a_block_is_a_phase_also_if_it_raises(stopped: list[float]) -> None:
 def test_the_work_of_a_process_counts_without_the_wait_for_it_and_phases_are_sorted_by_start(
     stopped: list[float],
 ) -> None:
-    phases, linked = Phases(), Compiled(b"cubin", 6.0, "", ended_at_s=records._ZERO + 15.0)
+    phases, linked = Phases(), Compiled(b"cubin", 6.0, "", ended_at_s=build_log._ZERO + 15.0)
     with phases.measured(WAIT):
         stopped[0] = 15.0
     assert phases.of_process(LINK, linked) is linked

@@ -1,4 +1,4 @@
-"""Records of plans, builds and links, and the times of their steps. They print as JSON."""
+"""The log of a process: plans, builds and links, and the times of their steps. They print as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT = "wait_for_functions"  # until the last function is built
 LINK = "link"  # in a compiler process
 WARP_LINK = "link_by_warp"
 
-_ZERO = time.perf_counter()  # of the clock of all records
+_ZERO = time.perf_counter()  # of the clock of all steps
 
 
 def now_s() -> float:
@@ -32,7 +32,7 @@ def now_s() -> float:
     return time.perf_counter() - _ZERO
 
 
-def _times(of: Phase | Artifact | ModuleRecord) -> dict[str, float]:
+def _times(of: Phase | Artifact | ModuleLog) -> dict[str, float]:
     return {"started_at_s": round(of.started_at_s, 4), "seconds": round(of.seconds, 4)}
 
 
@@ -96,7 +96,7 @@ class Artifact:
         payload: LTO-IR; empty on the scalar path, and for a function in the module's source.
         key: Digest of its cache key; empty if it is not cached.
         lto_bytes: Size of the LTO-IR if the payload itself was released.
-        started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.build.records.now_s`.
+        started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.build.log.now_s`.
         compiled: The part in which a compiler process worked; None if none did. In the rest the build waited for a
             compiler process or for another process that built the same function, or used files.
         shared: True if another module's build had started it.
@@ -124,7 +124,7 @@ class Artifact:
         return bool(self.symbol) and not self.in_source
 
     def without_payload(self) -> Artifact:
-        """A copy without the payload, for the record, which outlives the build."""
+        """A copy without the payload, for the log, which outlives the build."""
         return replace(self, payload=b"", lto_bytes=len(self.payload))
 
     def to_json(self) -> dict[str, Any]:
@@ -141,8 +141,8 @@ class Artifact:
 
 
 @dataclass(frozen=True)
-class ModuleRecord:
-    """The build record of one module.
+class ModuleLog:
+    """What was built for one module.
 
     Attributes:
         plan: The plan that was built: a new one if a function or the link failed.
@@ -150,7 +150,7 @@ class ModuleRecord:
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache, in a kernel package or in the remote store.
         started_at_s: The end of code generation, or the lookup that has found the start key, in seconds of
-            :func:`warp_tiles.build.records.now_s`.
+            :func:`warp_tiles.build.log.now_s`.
         start_key: ``found`` if no code was generated, else ``missing``, or ``not asked`` with the reason.
     """
 
@@ -175,7 +175,7 @@ class ModuleRecord:
         return is_its and self.found and self.linker == "warp_tiles" and not mine.functions
 
     def to_json(self) -> dict[str, Any]:
-        """The record as ``warp-tiles run --report`` writes it."""
+        """The module as ``warp-tiles run --report`` writes it."""
         from_lto = [artifact for artifact in self.artifacts if artifact.is_linked]
         return {
             **self.plan.to_json(),
@@ -203,13 +203,13 @@ class ModuleRecord:
         )
 
 
-class Recorder:
-    """Collects the plans and records of a process."""
+class BuildLog:
+    """Collects the plans and the built modules of a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._plans: list[ModulePlan] = []
-        self._records: list[ModuleRecord] = []
+        self._modules: list[ModuleLog] = []
         self._missed: dict[tuple[str, int | None, int], str] = {}
 
     def add_missed(self, plan: ModulePlan, reason: str) -> None:
@@ -221,46 +221,46 @@ class Recorder:
         """Add the plan of a module that is generated, or that Warp loaded from its own cache."""
         with self._lock:
             self._plans.append(plan)
-            self._records = [replace(record, plan=plan) if record.lacks(plan) else record for record in self._records]
+            self._modules = [replace(module, plan=plan) if module.lacks(plan) else module for module in self._modules]
 
-    def add_record(self, record: ModuleRecord, planned: ModulePlan | None = None) -> None:
-        """Add the record of a finished module. Its plan takes the place of the one that was made before the build."""
+    def add_module(self, module: ModuleLog, planned: ModulePlan | None = None) -> None:
+        """Add a finished module. Its plan takes the place of the one that was made before the build."""
         with self._lock:
-            self._records.append(record)
-            self._plans = [record.plan if plan is planned else plan for plan in self._plans]
+            self._modules.append(module)
+            self._plans = [module.plan if plan is planned else plan for plan in self._plans]
 
     def has_plan(self, module: str, arch: int | None, block_dim: int) -> bool:
         with self._lock:
             return any((plan.name, plan.arch, plan.block_dim) == (module, arch, block_dim) for plan in self._plans)
 
     @property
-    def records(self) -> tuple[ModuleRecord, ...]:
+    def modules(self) -> tuple[ModuleLog, ...]:
         with self._lock:
-            return tuple(self._records)
+            return tuple(self._modules)
 
     def summary(self) -> str:
         """One line: what was built and what was found, of modules and of their functions."""
-        if not (records := self.records):
+        if not (modules := self.modules):
             return "nothing to build"
-        functions = [artifact.hit for record in records for artifact in record.artifacts if artifact.is_linked]
-        cached = sum(record.found for record in records)
-        packages = Counter(record.package for record in records if record.package)
+        functions = [artifact.hit for module in modules for artifact in module.artifacts if artifact.is_linked]
+        cached = sum(module.found for module in modules)
+        packages = Counter(module.package for module in modules if module.package)
         served = "".join(f", {count} of them from {package}" for package, count in packages.items())
         return (
-            f"modules: {len(records) - cached} built, {cached} cached{served}; "
+            f"modules: {len(modules) - cached} built, {cached} cached{served}; "
             f"functions: {functions.count(False)} built, {functions.count(True)} cached; "
-            f"{sum(record.seconds for record in records):.1f} s"
+            f"{sum(module.seconds for module in modules):.1f} s"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """``modules``: records of built modules, and the newest plan of each other one (CPU, or in Warp's cache).
+        """``modules``: the built modules, and the newest plan of each other one (CPU, or in Warp's cache).
 
         ``not_in_kernel_packages`` has the modules that an installed kernel package names and lacks, with the reasons.
         """
         with self._lock:
-            built = {id(record.plan) for record in self._records}
+            built = {id(module.plan) for module in self._modules}
             others = {(p.name, p.arch, p.block_dim): p for p in self._plans if id(p) not in built}
-            modules = [record.to_json() for record in self._records]
+            modules = [module.to_json() for module in self._modules]
             modules += [{**plan.to_json(), "builds": []} for plan in others.values()]
             missed = [
                 {"name": name, "arch": arch, "block_dim": threads, "reason": reason}

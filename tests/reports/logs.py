@@ -8,7 +8,7 @@ from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles.array_products.matmul_choice import choose_matmul
 from warp_tiles.array_products.matmul_problem import DecidedBy, Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.array_products.solve_choice import SolveProblem, choose_solve
-from warp_tiles.build.records import (
+from warp_tiles.build.log import (
     COMPILE,
     FETCH,
     LINK,
@@ -17,9 +17,9 @@ from warp_tiles.build.records import (
     WARP_LINK,
     WRITE,
     Artifact,
-    ModuleRecord,
+    BuildLog,
+    ModuleLog,
     Phase,
-    Recorder,
 )
 from warp_tiles.codegen.session import FunctionUse
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
@@ -53,7 +53,7 @@ def plan(name: str = "first", reason: str = "needed") -> ModulePlan:
         replace(v, provider="own", key="ab" * 32, tile_config=CONFIG, choice="tuned", reason=f"{v.reason}; {reason}")
         if v.needed
         else v
-        for v in made.functions
+        for v in made.problems
     )
     return replace(made, name=name, functions=functions, loops=(LOOP,))
 
@@ -63,8 +63,8 @@ def backward_plan(name: str = "second") -> ModulePlan:
     use = FunctionUse("trained", "k", True, "kernel 'trained' has a backward pass")
     made = resolve(session(("k", SMALL)), (0,), ["trained"], [use])
     changes: dict[str, Any] = {"provider": "own", "key": "cd" * 32, "tile_config": CONFIG, "choice": "default"}
-    functions = tuple(replace(v, **changes) for v in made.functions)
-    return replace(made, name=name, functions=functions)
+    problems = tuple(replace(v, **changes) for v in made.problems)
+    return replace(made, name=name, functions=problems)
 
 
 def built(problem: Problem, start: float, seconds: float, wait: float = 0.1, **changes: Any) -> Artifact:
@@ -93,7 +93,7 @@ def record(
     *,
     compiled: float = 0.5,
     reason: str = "",
-) -> ModuleRecord:
+) -> ModuleLog:
     """The record of a module: its source compiles, then it is linked until the end."""
     ready = max([start + 0.2 + compiled, *(a.started_at_s + a.seconds for a in artifacts)])
     phases = (
@@ -104,7 +104,7 @@ def record(
     linker = "warp" if reason else "warp_tiles"
     output = f"wp_{module.name}.sm90.cubin"
     times = {"started_at_s": start, "phases": phases}
-    return ModuleRecord(module, artifacts, linker, reason, output, 130_000, seconds, module.loops, **times)
+    return ModuleLog(module, artifacts, linker, reason, output, 130_000, seconds, module.loops, **times)
 
 
 FORWARD = built(BIG[Role.FORWARD], 1.0, 0.6)
@@ -117,7 +117,7 @@ SMALL_BUILDS = (
 
 def run() -> dict[str, Any]:
     """A run: two modules side by side, a third that shares a build, a fourth much later, and one that was planned."""
-    recorder = Recorder()
+    log = BuildLog()
     records = (
         record(plan(), [FORWARD], 1.0, 2.0),
         record(backward_plan(), SMALL_BUILDS, 1.04, 3.0),
@@ -125,15 +125,15 @@ def run() -> dict[str, Any]:
         record(plan("late"), [found(BIG[Role.FORWARD], 100.0)], 100.0, 1.0, reason="a debug build"),
     )
     for item in records:
-        recorder.add_plan(item.plan)
-        recorder.add_record(item)
-    recorder.add_plan(replace(plan("on the CPU"), arch=None))
-    return recorder.to_json()
+        log.add_plan(item.plan)
+        log.add_module(item)
+    log.add_plan(replace(plan("on the CPU"), arch=None))
+    return log.to_json()
 
 
 def looked_up() -> dict[str, Any]:
     """A run with kept modules: one from the cache, one from the remote store, and one that neither had."""
-    recorder = Recorder()
+    log = BuildLog()
     look_up = Phase(LOOK_UP, 7.0, 0.25)
     fetch = Phase(FETCH, 7.25, 0.5)
     hit = replace(found(BIG[Role.FORWARD], 0.0, 0.0), started_at_s=0.0)  # as of a module whose functions are not needed
@@ -141,9 +141,9 @@ def looked_up() -> dict[str, Any]:
     missed = replace(missed, phases=(look_up, fetch, *(replace(p, started_at_s=9.0) for p in missed.phases[1:2])))
     for name, phases in (("cached", (look_up, Phase(WRITE, 7.25, 0.1))), ("fetched", (look_up, fetch))):
         known = record(plan(name), [hit], 7.0, 1.0)
-        recorder.add_record(replace(known, found=True, phases=phases))
-    recorder.add_record(missed)
-    return recorder.to_json()
+        log.add_module(replace(known, found=True, phases=phases))
+    log.add_module(missed)
+    return log.to_json()
 
 
 def planned() -> dict[str, Any]:
