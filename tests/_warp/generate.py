@@ -21,7 +21,7 @@ from warp_tiles.plan.planning import ModulePlan
 
 
 @contextmanager
-def recorded_modules() -> Iterator[list[GeneratedModule]]:
+def traced_modules() -> Iterator[list[GeneratedModule]]:
     """Collects the modules that are generated in a with-block."""
     found: list[GeneratedModule] = []
 
@@ -36,7 +36,7 @@ def recorded_modules() -> Iterator[list[GeneratedModule]]:
 
 def generate(module: ModuleType, arch: int | None = 90) -> GeneratedModule:
     """Generate a module with its trace. warp_tiles must be enabled."""
-    with recorded_modules() as found:
+    with traced_modules() as found:
         warp_tiles.plan(module, arch=arch, block_dim=64)
     return found[-1]
 

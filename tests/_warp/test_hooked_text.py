@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import warp_tiles
-from tests._warp.generate import all_nodes, comparable, expanded, generate, recorded_modules, source_of, warps_source
+from tests._warp.generate import all_nodes, comparable, expanded, generate, source_of, traced_modules, warps_source
 from tests.computed_kernels import ROUNDED
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS
@@ -91,7 +91,7 @@ def test_nothing_is_recorded_for_modules_without_products(text: str) -> None:
 @on
 def test_nothing_is_recorded_with_the_policy_off() -> None:
     module = load(gemm())
-    with recorded_modules() as found, warp_tiles.override(policy="off"), pytest.MonkeyPatch.context() as patch:
+    with traced_modules() as found, warp_tiles.override(policy="off"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(find("build"), "build_lto_dot", lambda *args, **kwargs: ("function", b""))
         assert is_bare(source_of(module))
     assert found == []

@@ -12,7 +12,7 @@ import warp
 
 from warp_tiles._warp.internals import find, unknown_products
 from warp_tiles._warp.modules import hash_outdated, loading, module_builder, names_of
-from warp_tiles._warp.recorder import Recorder
+from warp_tiles._warp.tracer import Tracer
 from warp_tiles.build.module_build import ModuleBuild, foreign_inputs
 from warp_tiles.codegen.adjoints import lost_results
 from warp_tiles.codegen.operations import INDEXED, Effect, effect_of_native
@@ -34,7 +34,7 @@ class BuilderState:
     """The state of one ModuleBuilder.
 
     Attributes:
-        recorders: The recorder of each function, by identity of its Adjoint.
+        tracers: The tracer of each function, by identity of its Adjoint.
         reversed: Identities of the Adjoints whose reverse pass was generated.
         adjoint_of_site: Identity of the Adjoint that contains a site, by number of the site.
         build: The module's build, once its code has been generated.
@@ -42,7 +42,7 @@ class BuilderState:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.recorders: dict[int, Recorder] = {}
+        self.tracers: dict[int, Tracer] = {}
         self.reversed: set[int] = set()
         self.adjoint_of_site: dict[int, int] = {}
         self.build: ModuleBuild | None = None
@@ -63,15 +63,15 @@ class BuilderState:
         """Returns the name of a function that contains a site, and None for other functions."""
         return self._labels.get(id(adjoint))
 
-    def begin(self, adjoint: Any) -> Recorder:
-        """Returns a new recorder of a function. It replaces an earlier one."""
-        recorder = self.recorders[id(adjoint)] = Recorder(adjoint, self._numbers)
-        return recorder
+    def begin(self, adjoint: Any) -> Tracer:
+        """Returns a new tracer of a function. It replaces an earlier one."""
+        tracer = self.tracers[id(adjoint)] = Tracer(adjoint, self._numbers)
+        return tracer
 
     def trace(self, names: Mapping[Any, str], reached: list[tuple[Any, dict[int, Any]]]) -> ModuleTrace:
-        traces = (recorder.trace(self.label, self._effect_of) for recorder in self.recorders.values())
+        traces = (tracer.trace(self.label, self._effect_of) for tracer in self.tracers.values())
         functions = [without_unread_assignments(trace) for trace in traces]
-        labels = {identity: self.label(recorder.adjoint) for identity, recorder in self.recorders.items()}
+        labels = {identity: self.label(tracer.adjoint) for identity, tracer in self.tracers.items()}
         return ModuleTrace(
             {function.label: function for function in functions},
             frozenset(label for identity, label in labels.items() if identity in self.reversed),
@@ -84,13 +84,13 @@ class BuilderState:
 
     def _effect_of(self, function: Any) -> Effect:
         identity = id(function.adj)
-        recorder = self.recorders.get(identity)
-        if recorder is None:
+        tracer = self.tracers.get(identity)
+        if tracer is None:
             return Effect.UNKNOWN
         if function.native_snippet is not None:
             return _effect_of_native(function)
         if identity not in self._effects:
-            self._effects[identity] = recorder.effect(self._effect_of)
+            self._effects[identity] = tracer.effect(self._effect_of)
         return self._effects[identity]
 
 

@@ -99,11 +99,11 @@ def _opted_out(options: Any) -> set[str]:
 
 
 def _record(name: str, original: Any, adjoint: Any, *args: Any, **named: Any) -> Any:
-    """Calls a method of Warp's code generator, through the recorder if the function is recorded."""
-    recorder = this_thread.recorder if this_thread.adjoint is adjoint else None
-    if recorder is None:
+    """Calls a method of Warp's code generator, through the tracer if the function is traced."""
+    tracer = this_thread.tracer if this_thread.adjoint is adjoint else None
+    if tracer is None:
         return original(adjoint, *args, **named)
-    return getattr(recorder, name)(functools.partial(original, adjoint), *args, **named)
+    return getattr(tracer, name)(functools.partial(original, adjoint), *args, **named)
 
 
 class _LinkInputs(list):  # type: ignore[type-arg]
@@ -259,15 +259,15 @@ class Hooks:
         self, original: Callable[..., Any], adjoint: Any, builder: Any, *args: Any, **kwargs: Any
     ) -> Any:
         module = self._recorded_module(builder)
-        recorder = None if module is None else module.begin(adjoint)
-        with this_thread(adjoint=adjoint, recorder=recorder):
+        tracer = None if module is None else module.begin(adjoint)
+        with this_thread(adjoint=adjoint, tracer=tracer):
             built = original(adjoint, builder, *args, **kwargs)
-            if recorder is not None:
-                recorder.end_function()
+            if tracer is not None:
+                tracer.end_function()
             return built
 
     def _recorded_module(self, builder: Any) -> BuilderState | None:
-        """The state of the module that a builder generates; None if the module is not recorded."""
+        """The state of the module that a builder generates; None if the module is not traced."""
         if self._rejection or builder is None or builder.options.get("output_arch") is None:
             return None
         hasher = builder.module.hashers.get(int(builder.options["block_dim"]))
@@ -303,7 +303,7 @@ class Hooks:
         from warp_tiles._warp.generation import finish_module, link_facts, reserve_shared
 
         source = self._source(original, builder, device, state)
-        if not state.session.sites and not state.recorders:
+        if not state.session.sites and not state.tracers:
             return source
         self._refuse_stale_hash(builder)
         from warp_tiles.build.module_build import ModuleBuild
@@ -326,7 +326,7 @@ class Hooks:
     def _source(self, original: Callable[..., str], builder: Any, device: str, state: BuilderState) -> str:
         from warp_tiles._warp.generation import declare_prelude
 
-        if state.recorders:  # the source contains hooks, which the prelude has to define
+        if state.tracers:  # the source contains hooks, which the prelude has to define
             declare_prelude(builder)
         with this_thread(state=state):
             return original(builder, device)

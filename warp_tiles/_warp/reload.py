@@ -50,7 +50,7 @@ from warp_tiles.util.warn import log
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
-    from warp_tiles._warp.recorder import Recorder
+    from warp_tiles._warp.tracer import Tracer
     from warp_tiles.build.ahead import AheadModule
     from warp_tiles.build.engine import Engine
     from warp_tiles.build.warp_module import Start
@@ -93,7 +93,7 @@ class _ThisThread(threading.local):
     not_looked_up = ""
     state: BuilderState | None = None
     adjoint: Any = None
-    recorder: Recorder | None = None
+    tracer: Tracer | None = None
 
     @contextmanager
     def __call__(self, **values: Any) -> Iterator[None]:

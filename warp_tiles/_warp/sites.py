@@ -96,7 +96,7 @@ class CallSites:
         label = self.function(builder)
         site = state.session.add(call, label, problems, bfloat16_operands=bfloat16, roles=roles, **facts)
         state.adjoint_of_site[site.index] = id(this_thread.adjoint)
-        if not problems and this_thread.recorder is None:
+        if not problems and this_thread.tracer is None:
             return (0,) * len(roles)
         from warp_tiles._warp.generation import declare_prelude
 
@@ -139,10 +139,10 @@ class CallSites:
                 for warning in product.warnings:
                     find("logger.log_warning")(warning)
             names = self.add(builder, MATMUL, product.problems, (a, b), scalar_reason=product.scalar_reason)
-            if (recorder := this_thread.recorder) is not None:
+            if (tracer := this_thread.tracer) is not None:
                 site = len(self.state(builder).session.sites) - 1
                 tiles, result = ((a, b), out) if return_values else ((a, b, out), None)
-                recorder.resolve_product(site, (alpha, beta), tiles, result)
+                tracer.resolve_product(site, (alpha, beta), tiles, result)
         return ((*names, a, b, out, alpha, beta), (), [], 0)
 
     def lto_dot(self, original: Callable[..., tuple[str, bytes]], *args: Any, **kwargs: Any) -> tuple[str, bytes]:
@@ -212,8 +212,8 @@ class CallSites:
         names = self.add(
             builder, name, problems, roles=roles, scalar_reason=reason, no_gradient=lost, own_adjoint=is_own
         )
-        if (recorder := this_thread.recorder) is not None:
-            recorder.resolve_solver(len(self.state(builder).session.sites) - 1)
+        if (tracer := this_thread.tracer) is not None:
+            tracer.resolve_solver(len(self.state(builder).session.sites) - 1)
         if is_own:
             names, adjoint = names[:1], names[1]
             called = f"{name}<{str(template[0]).lower()}>" if template else name

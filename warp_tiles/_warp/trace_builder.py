@@ -34,12 +34,12 @@ class Statement:
     """Statements that a syntax node emits without a call."""
 
     node: type[ast.AST]
-    recorded: bool = False  # True once an operation was recorded for the node
+    traced: bool = False  # True once an operation was added for the node
     unrolled: bool = False  # True for a loop whose body Warp repeats for each iteration
 
 
 @dataclass
-class RecordedOperation:
+class TracedOperation:
     """An :class:`warp_tiles.codegen.operations.Operation` with Warp's values. It begins as a call that Warp generates.
 
     Attributes:
@@ -71,7 +71,7 @@ class RecordedOperation:
 
 
 @dataclass
-class RecordedBlock:
+class TracedBlock:
     """The body of a loop, of a branch or of the function.
 
     Loads before a loop may be ``in_flight`` after it, because it may have no iterations.
@@ -82,7 +82,7 @@ class RecordedBlock:
     hook: int = -1
     variable: str = ""
     iterator: str = ""
-    nodes: list[RecordedOperation | RecordedBlock] = field(default_factory=list)
+    nodes: list[TracedOperation | TracedBlock] = field(default_factory=list)
     wait: int | None = None
     end_wait: int | None = None
     condition: Any = None
@@ -167,7 +167,7 @@ class Scalars:
         # by result: constructor, operand, and its value if it is known
         self._made: dict[int, tuple[str, Any, Any]] = {}
 
-    def follow(self, call: RecordedOperation) -> None:
+    def follow(self, call: TracedOperation) -> None:
         """Stores the value of a call's result, if it is a constant or an affine expression."""
         results = call.results
         name = str(call.function.key)
@@ -242,11 +242,11 @@ class TraceBuilder:
         self._label_of, self._effect_of = label_of, effect_of
         self._memory: dict[str, frozenset[str]] = {}
 
-    def nodes(self, recorded: Sequence[RecordedOperation | RecordedBlock]) -> tuple[Node, ...]:
-        return tuple(self._node(node) for node in recorded)
+    def nodes(self, traced: Sequence[TracedOperation | TracedBlock]) -> tuple[Node, ...]:
+        return tuple(self._node(node) for node in traced)
 
-    def _node(self, node: RecordedOperation | RecordedBlock) -> Node:
-        if isinstance(node, RecordedBlock):
+    def _node(self, node: TracedOperation | TracedBlock) -> Node:
+        if isinstance(node, TracedBlock):
             inside = self.nodes(node.nodes)
             condition = "" if node.condition is None else self._value(node.condition, {}).name
             if node.kind == "branch":

@@ -1,4 +1,4 @@
-"""Records the functions of a module while Warp generates their code, and puts hooks into the generated source."""
+"""Traces the functions of a module while Warp generates their code, and puts hooks into the generated source."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 from warp_tiles._warp.trace_builder import (
-    RecordedBlock,
-    RecordedOperation,
     Scalars,
     Statement,
     TraceBuilder,
+    TracedBlock,
+    TracedOperation,
     changed_operands,
     flatten,
     frame_of,
@@ -46,7 +46,7 @@ from warp_tiles.codegen.operations import (
 )
 from warp_tiles.codegen.trace import FunctionTrace
 
-# these nodes compute numbers, or are recorded as loops and branches; all other nodes have unknown effects
+# these nodes compute numbers, or are traced as loops and branches; all other nodes have unknown effects
 _ARITHMETIC_NODES = (
     *(ast.FunctionDef, ast.For, ast.While, ast.If, ast.IfExp),
     *(ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.Name, ast.Subscript),
@@ -58,8 +58,8 @@ _WAITLESS = (ASSIGN, TRANSPOSE)
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
 
 
-class Recorder:
-    """Records the operations, loops and branches of one function.
+class Tracer:
+    """Traces the operations, loops and branches of one function.
 
     The hooks call the method of the same name in place of one of Warp's Adjoint. They pass Warp's own method, bound
     to the Adjoint, and its arguments.
@@ -71,9 +71,9 @@ class Recorder:
     def __init__(self, adjoint: Any, numbers: Iterator[int]) -> None:
         self.adjoint = adjoint
         # what Warp is generating, the innermost last; None: comments, arithmetic, and the parts of a loop or branch
-        self._frames: list[RecordedOperation | Statement | None] = [None]
+        self._frames: list[TracedOperation | Statement | None] = [None]
         self._numbers = numbers
-        self._blocks = [RecordedBlock("function", 0)]
+        self._blocks = [TracedBlock("function", 0)]
         self._loads_in_flight = False
         self._scalars = Scalars()
         code = getattr(inspect.unwrap(adjoint.func), "__code__", None)
@@ -88,7 +88,7 @@ class Recorder:
     # ---- methods of Warp's Adjoint
 
     def add_call(self, original: Any, func: Any, args: Any, kwargs: Any, *rest: Any, **named: Any) -> Any:
-        call = RecordedOperation()
+        call = TracedOperation()
         output = self._within(call, original, func, args, kwargs, *rest, **named)
         if call.function is not None:
             if not call.results:
@@ -113,7 +113,7 @@ class Recorder:
         frame = self._frames[-1]
         if isinstance(frame, Statement):
             self._bare_statement(frame)
-        if not isinstance(frame, RecordedOperation) or frame.function is None:
+        if not isinstance(frame, TracedOperation) or frame.function is None:
             original(statement, replay, skip_replay)
             return
         name = name_of(frame.function)
@@ -139,12 +139,12 @@ class Recorder:
         wait = self._mark_wait()
         output = self._unrecorded(original, func, args, kwargs, *rest, **named)
         operands = tuple(flatten((*args, *kwargs.values())))
-        self._add(RecordedOperation("grad", self.line, Effect.UNKNOWN, operands, tuple(flatten([output])), wait=wait))
+        self._add(TracedOperation("grad", self.line, Effect.UNKNOWN, operands, tuple(flatten([output])), wait=wait))
         return output
 
     def add_return(self, original: Any, var: Any) -> Any:
         wait = self._mark_wait()
-        self._add(RecordedOperation("return", self.line, Effect.LEAVES, tuple(flatten([var])), wait=wait))
+        self._add(TracedOperation("return", self.line, Effect.LEAVES, tuple(flatten([var])), wait=wait))
         return self._unrecorded(original, var)
 
     def begin_for(self, original: Any, *args: Any, **named: Any) -> Any:
@@ -163,7 +163,7 @@ class Recorder:
         result = self._unrecorded(original, cond)
         block = self._blocks[-1]
         made = block.nodes[-1] if block.nodes else None
-        if isinstance(made, RecordedOperation) and made.results:
+        if isinstance(made, TracedOperation) and made.results:
             block.condition = made.results[-1]
         elif isinstance(cond, ast.Name):
             block.condition = self.adjoint.symbols.get(cond.id)
@@ -184,7 +184,7 @@ class Recorder:
     end_for = end_while = end_if = end_else = _end
 
     def begin_if(self, original: Any, cond: Any) -> Any:
-        self._open(RecordedBlock("branch", self.line, wait=self._mark_wait(), condition=cond))
+        self._open(TracedBlock("branch", self.line, wait=self._mark_wait(), condition=cond))
         self._loads_in_flight = False
         return self._unrecorded(original, cond)
 
@@ -195,13 +195,13 @@ class Recorder:
         earlier = len(block.nodes)
         variable = self._within(statement, original, node)
         if isinstance(node, ast.BoolOp) and hasattr(variable, "emit"):
-            parts = (part for part in block.nodes[earlier:] if isinstance(part, RecordedOperation))
+            parts = (part for part in block.nodes[earlier:] if isinstance(part, TracedOperation))
             operands = tuple(value for part in parts for value in part.results)
-            self._add(RecordedOperation(CONDITION, self.line, Effect.NONE, operands, (variable,)))
+            self._add(TracedOperation(CONDITION, self.line, Effect.NONE, operands, (variable,)))
         if isinstance(node, ast.Attribute) and node.attr == SHAPE and isinstance(node.value, ast.Name):
             array = self.adjoint.symbols.get(node.value.id)
             if is_array(array) and hasattr(variable, "emit"):
-                self._add(RecordedOperation(SHAPE, self.line, Effect.NONE, (array,), (variable,)))
+                self._add(TracedOperation(SHAPE, self.line, Effect.NONE, (array,), (variable,)))
         if statement.unrolled:
             self._end_loop()
         return variable
@@ -221,7 +221,7 @@ class Recorder:
     def add_comp(self, original: Any, op_strings: Any, left: Any, comps: Any) -> Any:
         output = self._unrecorded(original, op_strings, left, comps)
         operands = (left, *comps)
-        self._add(RecordedOperation(CONDITION, self.line, Effect.NONE, operands, (output,)))
+        self._add(TracedOperation(CONDITION, self.line, Effect.NONE, operands, (output,)))
         return output
 
     # ---- calls and statements
@@ -250,7 +250,7 @@ class Recorder:
             block.body_forward.append(Hook.WAIT.name_of(number))
             block.body_replay.append(Hook.REPLAY_WAIT.name_of(number))
 
-    def _within(self, frame: RecordedOperation | Statement | None, original: Any, /, *args: Any, **named: Any) -> Any:
+    def _within(self, frame: TracedOperation | Statement | None, original: Any, /, *args: Any, **named: Any) -> Any:
         """Calls a method of Warp, as what Warp is generating now."""
         self._frames.append(frame)
         try:
@@ -258,9 +258,9 @@ class Recorder:
         finally:
             self._frames.pop()
 
-    def _call(self) -> RecordedOperation | None:
+    def _call(self) -> TracedOperation | None:
         frame = self._frames[-1]
-        return frame if isinstance(frame, RecordedOperation) else None
+        return frame if isinstance(frame, TracedOperation) else None
 
     def _emit(self, statement: str, replay: str | None = None, skip_replay: bool = False) -> None:
         self._unrecorded(self.adjoint.add_forward, statement, replay, skip_replay)
@@ -279,7 +279,7 @@ class Recorder:
             hooked = f"{Hook.RECOMPUTE.around(call.hook, call.statement)} {hooked}"
         return hooked
 
-    def _is_hooked(self, call: RecordedOperation, name: str) -> bool:
+    def _is_hooked(self, call: TracedOperation, name: str) -> bool:
         builtin = ELEMENTWISE.get(name)
         if name == ASSIGN or (builtin is not None and builtin.updates is not None):
             return all(map(is_tile, call.operands))  # vectors, and elements of tiles, have these too
@@ -293,12 +293,12 @@ class Recorder:
 
     def _bare_statement(self, frame: Statement) -> None:
         jump = _LOOP_JUMPS.get(frame.node)
-        if frame.recorded or (jump is None and issubclass(frame.node, _ARITHMETIC_NODES)):
+        if frame.traced or (jump is None and issubclass(frame.node, _ARITHMETIC_NODES)):
             return
-        frame.recorded = True
+        frame.traced = True
         wait = self._mark_wait()
         effect = Effect.UNKNOWN if jump is None else Effect.NONE
-        self._add(RecordedOperation(jump or frame.node.__name__.lower(), self.line, effect, wait=wait))
+        self._add(TracedOperation(jump or frame.node.__name__.lower(), self.line, effect, wait=wait))
 
     def _mark_wait(self) -> int | None:
         """Emits a hook at which the block may wait for loads in flight. Returns its number; None if there are none."""
@@ -308,10 +308,10 @@ class Recorder:
         self._emit(Hook.WAIT.name_of(number), Hook.REPLAY_WAIT.name_of(number))
         return number
 
-    def _add(self, operation: RecordedOperation) -> None:
+    def _add(self, operation: TracedOperation) -> None:
         self._blocks[-1].nodes.append(operation)
 
-    def _effect(self, call: RecordedOperation) -> Effect:
+    def _effect(self, call: TracedOperation) -> Effect:
         if not call.function.is_builtin():
             return Effect.UNKNOWN  # the trace of the function replaces it later
         return effect_of_builtin(
@@ -323,12 +323,12 @@ class Recorder:
 
     # ---- loops and branches
 
-    def _open(self, block: RecordedBlock) -> None:
+    def _open(self, block: TracedBlock) -> None:
         self._blocks[-1].nodes.append(block)
         self._blocks.append(block)
 
     def _begin_loop(self, kind: Literal["range", "while", "unrolled"]) -> None:
-        block = RecordedBlock(kind, self.line, next(self._numbers), wait=self._mark_wait())
+        block = TracedBlock(kind, self.line, next(self._numbers), wait=self._mark_wait())
         if kind != "unrolled":  # a loop that does not begin with a load waits before it, and not inside
             block.in_flight, self._loads_in_flight = self._loads_in_flight, False
         self._emit(Hook.BEGIN.name_of(block.hook), skip_replay=True)
@@ -349,7 +349,7 @@ class Recorder:
         makers = {
             id(tile): operation
             for operation in block.nodes
-            if isinstance(operation, RecordedOperation) and operation.reverses and operation.name == LOAD
+            if isinstance(operation, TracedOperation) and operation.reverses and operation.name == LOAD
             for tile in operation.results
             if is_tile(tile) and tile.type.owner
         }
@@ -382,10 +382,10 @@ class Recorder:
     def effect(self, effect_of: Callable[[Any], Effect]) -> Effect:
         """Returns the effect of a call of the function; ``effect_of`` returns that of a function that it calls."""
         effects: list[Effect] = []
-        pending: list[RecordedOperation | RecordedBlock] = list(self._blocks[0].nodes)
+        pending: list[TracedOperation | TracedBlock] = list(self._blocks[0].nodes)
         while pending:
             node = pending.pop()
-            if isinstance(node, RecordedBlock):
+            if isinstance(node, TracedBlock):
                 pending += node.nodes
             elif node.effect is not Effect.LEAVES:
                 effects.append(node.effect if node.callee is None else effect_of(node.callee))

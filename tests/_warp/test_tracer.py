@@ -1,4 +1,4 @@
-"""Recorded traces of real kernels."""
+"""Traces of real kernels."""
 
 from typing import Any
 
