@@ -129,3 +129,17 @@ def test_no_cycle_of_modules() -> None:
         if module not in state:
             visit(module, [module])
     assert not cycles
+
+
+def test_a_record_is_a_tuning_record_or_a_recorded_launch() -> None:
+    """The word has one meaning in the names of modules and classes, and that of the public feature."""
+    classes = {
+        node.name
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    modules = {name.rpartition(".")[2] for name in MODULES}
+    of_tuning = {"record", "Record", "RecordError", "RecordFolder", "RecordStore", "StoredRecord"}
+    of_launches = {"recorded", "RecordedLaunch", "RecordingError", "RecordingTarget"}
+    assert {name for name in classes | modules if "record" in name.lower()} == of_tuning | of_launches

@@ -10,7 +10,7 @@ import warp_tiles
 from tests.array_products.cases import Values, integers, on
 from tests.integration.helpers import load
 from tests.whole_kernels import WHOLE, Whole
-from warp_tiles._warp.tapes import RecordedProduct
+from warp_tiles._warp.tapes import TapeProduct
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 M, N, K, THREADS = 260, 200, 144, 64
@@ -75,7 +75,7 @@ def test_gradients_are_exact(name: str, gpu: str) -> None:
     form = WHOLE[name]
     recorded = Recorded(form, gpu, "always")
     (launch,) = recorded.tape.launches
-    assert isinstance(launch, RecordedProduct)
+    assert isinstance(launch, TapeProduct)
     recorded.backward()
     of_a, of_b = recorded.gradients()
     assert np.array_equal(of_a, rounded(recorded.g @ recorded.b.T, form))
@@ -86,7 +86,7 @@ def test_gradients_are_exact(name: str, gpu: str) -> None:
 def test_small_products_keep_their_adjoint_kernels(mode: str, gpu: str) -> None:
     recorded = Recorded(WHOLE["bounds from a shape"], gpu, mode)
     (launch,) = recorded.tape.launches
-    assert not isinstance(launch, RecordedProduct)
+    assert not isinstance(launch, TapeProduct)
     recorded.backward()
     assert np.array_equal(recorded.gradients()[0], recorded.g @ recorded.b.T)
 
@@ -110,7 +110,7 @@ def test_gradients_of_a_deterministic_module_have_the_same_bits_in_each_run(gpu:
     for _ in range(20):
         launched = Recorded(WHOLE["bounds from a shape"], gpu, "auto", deterministic=True)
         (record,) = launched.tape.launches
-        assert isinstance(record, RecordedProduct)
+        assert isinstance(record, TapeProduct)
         launched.use(gradient, gpu)
         launched.backward()
         found.append(b"".join(values.tobytes() for values in launched.gradients()))

@@ -17,7 +17,7 @@ from tests.array_products.cases import CPU, Values, integers, on
 from tests.integration.helpers import load
 from tests.whole_kernels import LOAD_A, LOAD_B, OTHERS, WHOLE, Whole, kernel
 from warp_tiles._warp import installed
-from warp_tiles._warp.tapes import RecordedProduct, Tapes
+from warp_tiles._warp.tapes import TapeProduct, Tapes
 from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.backward import Backward, gemm_gradients
 from warp_tiles.gemm.rejected import Rejected
@@ -113,7 +113,7 @@ def test_gradients_equal_those_of_the_adjoint_kernel(name: str) -> None:
         if is_whole:
             backward = gradients_of(plan, values, blocks(form))
             assert isinstance(backward, Backward)
-            tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
+            tape.launches[-1] = TapeProduct(tape.launches[-1], tape, backward)
         values[3].grad.assign(g)
         tape.backward()
         # on the CPU, numpy() shares the memory that the tape zeroes
@@ -303,7 +303,7 @@ def test_a_tape_records_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     with wp.Tape() as tape:
         wp.launch_tiled(multiply, dim=(3, 4), inputs=values[:3], outputs=values[3:], block_dim=THREADS, device=CPU)
     (launch,) = tape.launches
-    assert isinstance(launch, RecordedProduct)
+    assert isinstance(launch, TapeProduct)
     assert launch[0] is multiply
     tape.backward(grads={values[3]: on(g)})
     assert np.array_equal(values[0].grad.numpy(), g @ b.T)
@@ -320,7 +320,7 @@ def test_products_that_are_not_prepared_run_the_adjoint_kernel(monkeypatch: pyte
         wp.launch_tiled(multiply, dim=(3, 4), inputs=values[:3], outputs=values[3:], block_dim=THREADS, device=CPU)
     backward = gradients_of(plan, values, (3, 4))
     assert isinstance(backward, Backward)
-    tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
+    tape.launches[-1] = TapeProduct(tape.launches[-1], tape, backward)
     monkeypatch.setattr(Backward, "__call__", lambda self: pytest.fail("the products were launched"))
     monkeypatch.setattr(prepared_module, "_prepared", {})
     tape.backward(grads={values[3]: on(g)})
@@ -335,7 +335,7 @@ def test_a_tape_is_freed_with_its_last_reference() -> None:
     tape = wp.Tape()
     with tape:
         wp.launch_tiled(multiply, dim=(3, 4), inputs=values, block_dim=THREADS, device=CPU)
-    tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, gradients_of(plan, values, (3, 4)))
+    tape.launches[-1] = TapeProduct(tape.launches[-1], tape, gradients_of(plan, values, (3, 4)))
     alive = weakref.ref(tape)
     gc.disable()
     try:

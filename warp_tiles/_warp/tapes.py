@@ -70,7 +70,7 @@ class Tapes:
         self.warn_of_lost_gradients(kernel, [*inputs, *outputs], device, block_dim)
         backward = self.gradients(kernel, dim, [*inputs, *outputs], device, block_dim)
         if backward is not None:
-            tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
+            tape.launches[-1] = TapeProduct(tape.launches[-1], tape, backward)
         elif device.is_cuda and kernel.module.options.get("deterministic"):
             self.warn_of_order(kernel, inputs)
 
@@ -165,7 +165,7 @@ def _argument(kind: Any, value: Any) -> Argument | None:
     return int(number) if kind in (int, warp.int32) and isinstance(number, (int, np.integer)) else None
 
 
-class RecordedProduct(list):  # type: ignore[type-arg]
+class TapeProduct(list):  # type: ignore[type-arg]
     """A launch as Warp records it. A tape calls it in its backward pass in place of the adjoint kernel.
 
     ``backward`` adds the gradients (:class:`warp_tiles.array_products.backward.Backward`).

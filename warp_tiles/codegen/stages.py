@@ -14,7 +14,7 @@ from warp_tiles.codegen.module_code import Accumulation, Ring, StageBuffer, Stag
 from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros, memory_of
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to
-from warp_tiles.gemm.main_loop import PipelineRecords, loop_problem, transpositions
+from warp_tiles.gemm.main_loop import PipelineMeasurements, loop_problem, transpositions
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
@@ -42,7 +42,7 @@ class LoopTarget:
     ahead: bool = True
     registers: int | None = None
     forbidden: Rejected | None = None
-    records: PipelineRecords | None = None
+    records: PipelineMeasurements | None = None
 
 
 @rejectable

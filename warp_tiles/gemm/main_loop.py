@@ -277,7 +277,7 @@ class MeasuredPipeline:
     reason: str
 
 
-class PipelineRecords(Protocol):
+class PipelineMeasurements(Protocol):
     """Measured pipelines. They count before the heuristics, and after a setting."""
 
     def pipeline(self, problem: LoopProblem) -> MeasuredPipeline | None:

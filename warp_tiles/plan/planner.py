@@ -30,7 +30,7 @@ from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm import hardware
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, faster_scalar_path
-from warp_tiles.gemm.main_loop import PipelineRecords
+from warp_tiles.gemm.main_loop import PipelineMeasurements
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected, accepted, code_of, refuse, rejectable
@@ -86,7 +86,7 @@ class GeneratedModule:
     indexed_elements: int = 0
     linker_reason: str = ""
     loops_reason: str = ""
-    records: PipelineRecords | None = field(default=None, repr=False, compare=False)
+    records: PipelineMeasurements | None = field(default=None, repr=False, compare=False)
 
 
 def plan_module(

@@ -18,7 +18,7 @@ from warp_tiles.compile.find import require_arch
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import UnsupportedProblem
-from warp_tiles.gemm.main_loop import PipelineRecords
+from warp_tiles.gemm.main_loop import PipelineMeasurements
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.solver.problem import Config, Problem, SolverProblem
@@ -107,7 +107,7 @@ class TunedChoice:
     reason: str
 
 
-class Tuned(PipelineRecords, Protocol):
+class Tuned(PipelineMeasurements, Protocol):
     """Measured answers to the questions of a module."""
 
     @property
