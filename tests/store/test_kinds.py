@@ -16,9 +16,12 @@ from tests.store.cache_workers import fill, flip, key
 from tests.store.subjects import SIGNER, TOOLCHAIN, TRUSTED, connect, entry, ready
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
+from warp_tiles.build.engine import Engine
 from warp_tiles.build.start_list import StartList, StartLists
+from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.errors import BundleError
+from warp_tiles.settings import current, override
 from warp_tiles.store import (
     FORMER,
     FUNCTIONS,
@@ -98,7 +101,7 @@ every_kind = pytest.mark.parametrize("kind", HELD, ids=lambda kind: kind.place)
 
 
 def test_each_kind_is_here() -> None:
-    """Rejected sources are only written, and what former versions left is only removed."""
+    """Rejected sources are only written for the user, and what former versions left is only removed."""
     assert HELD.keys() == set(KINDS) - {*FORMER, REJECTED_SOURCES}
     assert len({kind.place for kind in KINDS}) == len(KINDS)
 
@@ -156,6 +159,17 @@ def test_what_was_used_last_stays_below_the_limit(kind: Kind, tmp_path: Path) ->
     assert [held.read(store, number) is not None for number in (1, 2, 3)] == [True, kind is MEASUREMENTS, True]
     is_bounded = bool(kind.entries or kind.most_files)
     assert is_bounded == (kind is not MEASUREMENTS)
+
+
+def test_the_last_rejected_sources_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warp_tiles.build.context.REJECTED_SOURCES", replace(REJECTED_SOURCES, most_files=2))
+    with override(cache_dir=tmp_path):
+        context = Engine().build_context(current())
+    for name in "abc":
+        command = context._reproduction(CompileRequest(f"{name}.cu", f"// {name}", (), (), "a function"))
+        assert command == f"python -m warp_tiles.compile.worker --reproduce {tmp_path}/failed/{name}.cu"
+        time.sleep(0.02)  # longer than a tick of the clock of files
+    assert [path.name for path in files_of(tmp_path, REJECTED_SOURCES)] == ["b.cu", "c.cu"]
 
 
 @every_kind

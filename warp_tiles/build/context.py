@@ -29,6 +29,7 @@ from warp_tiles.store import (
     Kind,
     cache_root,
 )
+from warp_tiles.store.documents import Documents
 from warp_tiles.util.threads import LAUNCH, DaemonThreads, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import log
@@ -401,10 +402,10 @@ class BuildContext:
 
     def _reproduction(self, request: CompileRequest) -> str:
         """Keep a rejected source, and return instructions for compiling it alone; empty if it cannot be kept."""
-        name = f"{REJECTED_SOURCES.folder}/{request.name}"
-        files = TrustedFolder(self.root, shared=self.settings.cache_shared, private=True)
+        name, shared = request.name.removesuffix(REJECTED_SOURCES.suffix), self.settings.cache_shared
+        sources = Documents(self.root, REJECTED_SOURCES, lambda data, name: data, bytes, shared=shared)
         try:
-            files.write(name, request.text.encode("utf-8"))
+            sources.store(name, request.text.encode("utf-8"))
         except unless_signalled(OSError):
             return ""
-        return f"python -m warp_tiles.compile.worker --reproduce {files.path(name)}"
+        return f"python -m warp_tiles.compile.worker --reproduce {sources.path(name)}"

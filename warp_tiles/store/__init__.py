@@ -83,7 +83,8 @@ SEALED = (
     TOOLCHAIN_FACTS := Kind("facts", "toolchain", most_files=256, object=TOOLCHAIN),
     MISSED_KEYS := Kind("facts", "asked", most_files=256),
 )
-REJECTED_SOURCES = Kind("facts", "failed", ".cu")
+#: To compile them again alone. Nothing else reads them.
+REJECTED_SOURCES = Kind("facts", "failed", ".cu", most_bytes=64 << 20, most_files=64)
 #: What former versions left, which is only removed.
 FORMER = tuple(
     Kind("former_versions", folder)
