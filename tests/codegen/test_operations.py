@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from warp_tiles.codegen.operations import (
     Affine,
     Effect,
+    Elementwise,
     affine_result,
     effect_of_builtin,
     effect_of_function,
@@ -130,3 +131,8 @@ def test_an_expression_in_cpp_has_no_effect(snippet: str) -> None:
 def test_other_cpp_keeps_its_order_or_is_unknown(snippet: str) -> None:
     assert effect_of_native(snippet, ("n", "m"), small_numbers=True) is Effect.ORDERED
     assert effect_of_native(snippet, ("n", "m"), small_numbers=False) is Effect.UNKNOWN
+
+
+def test_the_record_of_a_sum_adds_to_the_first_tile() -> None:
+    with pytest.raises(ValueError, match="adds to its second tile"):
+        Elementwise("tile_axpy", updates=1, sum_sign=1)

@@ -1,8 +1,10 @@
-"""Small kernels on the emulator: tile_axpy, coordinates, one kernel of each builtin, blocked solves."""
+"""Small kernels on the emulator: elementwise builtins, coordinates, one kernel of each builtin, blocked solves."""
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ import pytest
 import warp_tiles
 from tests.blocked_solves import BLOCKS, MOST, matrices, solution, text
 from tests.emulator.generated import EmulatedKernels, Generated, Kernels, Runs, build, generate
+from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.integration.helpers import ARRAYS, WARP_VERSION, gemm, load
 from tests.integration.solvers import CALLS, solver
+from warp_tiles.codegen.operations import ELEMENTWISE, Elementwise
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
@@ -74,6 +78,77 @@ def test_the_second_tile_changes(axpy: Kernels, place: str, stored: str) -> None
     arrays = axpy.run(name, (1,), [a, b, np.zeros_like(s), s], gradients)
     assert np.array_equal(arrays["adj_S"], 3 * g)
     assert np.array_equal(arrays["adj_A"], (g if stored == "p" else 2 * g) @ b.T)
+
+
+# ---- each elementwise builtin, with its record, and with a record that has a name alone
+
+INTEGERS = "{{x}} = wp.tile_astype(wp.tile_astype({{x}}, dtype=wp.int32){}, dtype=wp.float32)"
+WITH = " {} wp.tile_astype({{y}}, dtype=wp.int32)"
+STATEMENTS: dict[str, tuple[str, Callable[[Values, Values], Values]]] = {  # that change x
+    "add": ("{x} = {x} + {y}", np.add),
+    "add_inplace": ("{x} += {y}", np.add),
+    "bit_and": (INTEGERS.format(WITH.format("&")), np.bitwise_and),
+    "bit_or": (INTEGERS.format(WITH.format("|")), np.bitwise_or),
+    "bit_xor": (INTEGERS.format(WITH.format("^")), np.bitwise_xor),
+    "div": ("{x} = {x} / 0.5", lambda x, y: 2 * x),
+    "mul": ("{x} = {x} * {y}", np.multiply),
+    "neg": ("{x} = -{x}", lambda x, y: -x),
+    "sub": ("{x} = {x} - {y}", np.subtract),
+    "sub_inplace": ("{x} -= {y}", np.subtract),
+    "tile_astype": (INTEGERS.format(""), lambda x, y: x),
+    "tile_axpy": ("wp.tile_axpy(2.0, {y}, {x})", lambda x, y: x + 2 * y),
+    "tile_map": ("{x} = wp.tile_map(wp.max, {x}, {y})", np.maximum),
+}
+PLACES = {  # in a loop before its product and after it, and behind the loop, with x and y
+    "operand": ("        {}\n        wp.tile_matmul(a, b, p)\n    wp.tile_store(C, p)", "b", "s"),
+    "new tile": ("        q = wp.tile_matmul(a, b)\n        {}\n        wp.tile_store(C, q)", "q", "s"),
+    "sum": ("        q = wp.tile_matmul(a, b)\n        {}\n    wp.tile_store(C, s)", "s", "q"),
+    "store": ("        wp.tile_matmul(a, b, p)\n    q = p + s\n    {}\n    wp.tile_store(C, q)", "q", "s"),
+}
+CHANGES = """
+@wp.kernel(enable_backward=False)
+def {name}({arrays}, S: wp.array2d(dtype=wp.float32)):
+    s = wp.tile_load(S, shape=(16, 16), storage="shared")
+    p = wp.tile_zeros(shape=(16, 16), dtype=wp.float32, storage="shared")
+    for k in range(A.shape[1] // 16):
+        a = wp.tile_load(A, shape=(16, 16), offset=(0, k * 16), storage="shared")
+        b = wp.tile_load(B, shape=(16, 16), offset=(k * 16, 0), storage="shared")
+{body}
+"""
+
+
+def stored(place: str, name: str, a: Values, b: Values, s: Values) -> Values:
+    """What a kernel of :data:`CHANGES` stores."""
+    change, parts = STATEMENTS[name][1], [(a[:, k : k + 16], b[k : k + 16]) for k in (0, 16)]
+    if place == "operand":
+        return np.sum([x @ change(y, s) for x, y in parts], axis=0)
+    if place == "new tile":
+        return change(parts[1][0] @ parts[1][1], s)
+    if place == "sum":
+        return functools.reduce(lambda total, part: change(total, part[0] @ part[1]), parts, s)
+    return change(a @ b + s, s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "a name alone"])
+def test_changed_tiles(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool) -> None:
+    """A builtin without a statement here fails. What the record of one does not say makes no wrong number."""
+    kernels = {f"{name}_{number}": (name, place) for name in ELEMENTWISE for number, place in enumerate(PLACES)}
+    text = ""
+    for kernel, (name, place) in kernels.items():
+        if not is_known:
+            monkeypatch.setitem(ELEMENTWISE, name, Elementwise(name))
+        body, x, y = PLACES[place]
+        body = body.format(STATEMENTS[name][0].format(x=x, y=y))
+        text += CHANGES.format(name=kernel, arrays=ARRAYS, body=body)
+    built = build(machine, tmp_path / "m", text)
+    assert ("wt_module::store_computed<" in built.source) == is_known
+    random = np.random.default_rng(1)
+    a, b, s = (random.integers(-3, 4, shape) for shape in ((16, 32), (32, 16), (16, 16)))
+    for kernel, (name, place) in kernels.items():
+        given = (values.astype(np.float32) for values in (a, b, np.zeros_like(s), s))
+        found = built.run(kernel, (1,), list(given))["C"]
+        assert np.array_equal(found, stored(place, name, a, b, s)), (name, place)
 
 
 # ---- the coordinates that wp.tid() returns in a module with a product

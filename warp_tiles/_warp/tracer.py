@@ -25,14 +25,11 @@ from warp_tiles._warp.trace_builder import (
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import (
     ASSIGN,
-    ASTYPE,
     CONDITION,
     COPY,
     ELEMENTWISE,
     LOAD,
-    MAP,
     MATMUL,
-    OPERATORS,
     REDUCE,
     SHAPE,
     STORE,
@@ -52,7 +49,7 @@ _ARITHMETIC_NODES = (
     *(ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.Name, ast.Subscript),
 )
 # the adjoints of these have hooks, if the statements have
-_REVERSED = {*ELEMENTWISE, ASSIGN, LOAD, MATMUL, STORE, TRANSPOSE}
+_REVERSED = (ASSIGN, LOAD, MATMUL, STORE, TRANSPOSE)
 # loads may be in flight during these: a view of a tile, and a copy that may turn out to be unread
 _WAITLESS = (ASSIGN, TRANSPOSE)
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
@@ -270,26 +267,29 @@ class Tracer:
         call = self._call()
         if call is None or call.function is None or call.hook is None or call.reverses:
             return statement
+        name = name_of(call.function)
+        builtin = ELEMENTWISE.get(name)
         is_deterministic = getattr(getattr(self.adjoint, "deterministic", None), "enabled", False)
-        if name_of(call.function) not in _REVERSED or is_deterministic:  # which has arguments of its own
+        is_reversed = name in _REVERSED if builtin is None else builtin.adjoint
+        if not is_reversed or is_deterministic:  # which has arguments of its own
             return statement
         call.reverses = True
         hooked = Hook.ADJOINT.around(call.hook, statement)
-        if name_of(call.function) in ELEMENTWISE:
+        if builtin is not None:
             hooked = f"{Hook.RECOMPUTE.around(call.hook, call.statement)} {hooked}"
         return hooked
 
     def _is_hooked(self, call: TracedOperation, name: str) -> bool:
         builtin = ELEMENTWISE.get(name)
+        if builtin is not None and not builtin.on_elements:
+            return False
         if name == ASSIGN or (builtin is not None and builtin.updates is not None):
             return all(map(is_tile, call.operands))  # vectors, and elements of tiles, have these too
-        if name in OPERATORS or name == COPY:
+        if name == COPY or builtin is not None:
             return any(map(is_tile, call.operands))
         if name in (REDUCE, SUM):
             return not is_tile(call.operands[-1])  # along an axis
-        return name in (LOAD, STORE, ASTYPE, MAP, ZEROS, TRANSPOSE, TILE_ASSIGN) or (
-            name == MATMUL and call.site is not None
-        )
+        return name in (LOAD, STORE, ZEROS, TRANSPOSE, TILE_ASSIGN) or (name == MATMUL and call.site is not None)
 
     def _bare_statement(self, frame: Statement) -> None:
         jump = _LOOP_JUMPS.get(frame.node)

@@ -19,7 +19,6 @@ from warp_tiles.codegen.operations import (
     COPY,
     JUMPS,
     LOAD,
-    MAP,
     RESHAPES,
     TILE_ASSIGN,
     TRANSPOSE,
@@ -162,9 +161,7 @@ class _Walk:
             self._operand(source)
             self._operand(target, views=False)
         else:
-            is_known = operation.elementwise is not None and operation.name != "tile_axpy"
-            is_map = operation.name == MAP and not isinstance(operation.operands[1], Tile)
-            refuse(not is_known or is_map, "not_in_chain", operation.name)
+            refuse(operation.elementwise is None, "not_in_chain", operation.name)
             for tile in (value for value in operation.operands if isinstance(value, Tile)):
                 self._operand(tile, views=tile not in operation.changed_tiles)
             self._make(operation)

@@ -18,12 +18,11 @@ from functools import partial
 
 from warp_tiles.codegen.macros import STATEMENT, Hook, Macros, local_function
 from warp_tiles.codegen.module_code import Chain, LoopDecision
-from warp_tiles.codegen.operations import COPY, MAP, TILE_ASSIGN, ZEROS, Operation, Tile
+from warp_tiles.codegen.operations import COPY, TILE_ASSIGN, ZEROS, Operation, Tile
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.problem import DTYPES
 
 _SYNC, _WAIT = "WP_TILE_SYNC();", "wt_module::wait_for_loads();"
-_ADDING = (MAP, "add", "sub", "add_inplace", "sub_inplace")
 
 
 def emit_chain(macros: Macros, decision: LoopDecision) -> None:
@@ -95,9 +94,8 @@ class _Emitter:
         """True if an elementwise operation may add a tile after the operation of a number. Reductions do not fuse."""
         chain = self._chain
         later = chain.operations if tile in chain.carried else chain.operations[number + 1 :]
-        operands = (
-            value for node in later if node.name in _ADDING for value in node.operands if isinstance(value, Tile)
-        )
+        adding = (node for node in later if node.elementwise is not None and node.elementwise.adds)
+        operands = (value for node in adding for value in node.operands if isinstance(value, Tile))
         return any(chain.roots.get(value.name, value) == tile for value in operands)
 
     @property

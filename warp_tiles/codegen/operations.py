@@ -79,25 +79,42 @@ _OF_VALUES = OPERATORS | {"abs", "bool", "float", "float32", "floordiv", "int", 
 class Elementwise:
     """A builtin that computes each element of a tile from the same elements of its tiles.
 
+    A record with a name alone says nothing: Warp's statement stays as it is, and may change all of its tiles.
+
     Attributes:
         updates: Position of the tile that it changes, among its tiles; None if it computes a new tile in registers.
         sum_sign: 1 or -1 if it adds this multiple of its second tile to its first; 0 if it computes something else.
+        on_elements: True if ``kernels/module/stores.cuh`` has it for elements in registers. Else its statement stays.
+        adjoint: True if its adjoint changes gradients alone, and can run in bands (``adjoint_chains.cuh``).
+        adds: False if it never adds, so that a product in an earlier statement cannot fuse with its sum.
+        first_value: Position of the first operand that is a value, behind the function of a map.
     """
 
     name: str
     updates: int | None = None
     sum_sign: int = 0
+    on_elements: bool = False
+    adjoint: bool = False
+    adds: bool = True
+    first_value: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sum_sign and self.updates == 1:
+            raise ValueError(f"{self.name} adds to its second tile: it has no sum_sign")
 
 
+_known = functools.partial(Elementwise, on_elements=True, adjoint=True)
 ELEMENTWISE = {
     builtin.name: builtin
     for builtin in (
-        Elementwise(ASTYPE),
-        Elementwise(MAP),
-        *(Elementwise(name, sum_sign={"add": 1, "sub": -1}.get(name, 0)) for name in sorted(OPERATORS)),
-        Elementwise("add_inplace", updates=0, sum_sign=1),  # the operator +=
-        Elementwise("sub_inplace", updates=0, sum_sign=-1),
-        Elementwise("tile_axpy", updates=1),  # Warp's statement, in which the block waits, stays as it is
+        _known(ASTYPE, adds=False),
+        _known(MAP, first_value=1),
+        _known("add", sum_sign=1),
+        _known("sub", sum_sign=-1),
+        *(_known(name, adds=False) for name in sorted(OPERATORS - {"add", "sub"})),
+        _known("add_inplace", updates=0, sum_sign=1),  # the operator +=
+        _known("sub_inplace", updates=0, sum_sign=-1),
+        Elementwise("tile_axpy", updates=1),
     )
 }
 
@@ -372,6 +389,11 @@ class Operation:
     def elementwise(self) -> Elementwise | None:
         """What is known of an elementwise builtin; None for other operations."""
         return ELEMENTWISE.get(self.name)
+
+    @property
+    def operand_values(self) -> tuple[Value, ...]:
+        """The operands without the function of a map."""
+        return self.operands[0 if self.elementwise is None else self.elementwise.first_value :]
 
     @property
     def reduction(self) -> str:

@@ -24,7 +24,6 @@ from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, Reve
 from warp_tiles.codegen.operations import (
     JUMPS,
     LOAD,
-    MAP,
     RANDOM,
     SHAPE,
     STORE,
@@ -252,10 +251,7 @@ def _has_whole_vectors(computed: ComputedStore) -> bool:
 
 def _keeps_operands(context: Context, computed: ComputedStore) -> bool:
     """True if the operands are the same at the repeated operations and at their adjoints."""
-    # without the function of a map
-    operands = [
-        value for operation in computed.operations for value in operation.operands[1 if operation.name == MAP else 0 :]
-    ]
+    operands = [value for operation in computed.operations for value in operation.operand_values]
     if not all(isinstance(value, (Tile, Scalar)) for value in operands):
         return False
     numbers = {value.name for value in operands if isinstance(value, Scalar) and value.constant is None}
@@ -318,10 +314,8 @@ def _changed(operation: Operation) -> tuple[Tile, ...]:
         return ()
     if operation.product is not None:
         return operation.matrices[2:]
-    if operation.elementwise is not None:
-        if operation.elementwise.updates is not None:
-            return operation.changed_tiles
-        return tuple(value for value in operation.results if isinstance(value, Tile))
+    if operation.elementwise is not None and operation.elementwise.adjoint:
+        return operation.changed_tiles or tuple(value for value in operation.results if isinstance(value, Tile))
     if operation.effect is Effect.ALIAS and operation.name != TRANSPOSE:  # whose adjoint writes the tile's elements
         return ()
     return operation.tiles
