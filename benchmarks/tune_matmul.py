@@ -17,7 +17,7 @@ the package ships and "warp-tiles tune import" reads. --timings writes all times
 standard deviation of the logarithm of estimated over measured times, and with the speed of the candidate that the
 estimates choose, as a share of the fastest one's (geometric mean). Fitted rates come from the problems with even
 numbers, and their quality from the others. Rates are rounded to two digits, because the data decide no more. The last
-line has the same speed for factors against loops.
+lines have the same speed for factors against loops: of all problems, and of those whose loops have more slices.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def problems() -> Iterator[MatmulProblem]:
     for side in (16, 32, 64, 128, 256):
         for k in (1024, 2048, 4096, 8192, 16384):
             sizes += [(side, 4096, k), (4096, side, k)]
+    sizes += [(side, side, k) for side in (64, 128, 256) for k in (4096, 16384)]  # few tiles, whose loops have slices
     layouts = ((False, False), (False, True), (True, False))
     for (dtype, tf32), (a_transposed, b_transposed) in product(TYPES, layouts):
         unit = MatmulProblem(1, 1, 1, 1, dtype, dtype, dtype, a_transposed, b_transposed, tf32)
@@ -277,18 +278,29 @@ def fitted(rates: Rates, loss: Callable[[Rates], float]) -> Rates:
     return replace(rates, **{field.name: float(f"{getattr(rates, field.name):.2g}") for field in fields(rates)})
 
 
+def compared(one: Measured) -> tuple[MatmulConfig, MatmulConfig, float] | None:
+    """The loop and the launch of the kernel with the least estimates, and the ratio of these; None without a launch."""
+    if not one.loops or not any(config.tensor_copies for config in one.times):
+        return None
+    possible = (found for found in candidates(one.problem, one.gpu) if found.kernel)
+    loop, launch = min(one.loops, key=one.estimate), min(possible, key=lambda found: found.time_us)
+    return loop, launch.config, launch.time_us / one.estimate(loop)
+
+
+def has_more_slices(one: Measured) -> bool:
+    """True if the loop has more slices than the launch, where ``_PREFERENCE_OVER_SLICES`` decides."""
+    pair = compared(one)
+    return pair is not None and pair[0].split_k > pair[1].split_k
+
+
 def preferred(sample: Sequence[Measured], factor: float) -> float:
     """The speed of the choice between the fastest loop and the best launch of the kernel, by estimates."""
     shares = []
     for one in sample:
-        launches = [config for config in one.times if config.tensor_copies]
-        if not (launches and one.loops):
+        if (pair := compared(one)) is None:
             continue
-        possible = (found for found in candidates(one.problem, one.gpu) if found.kernel)
-        launch = min(possible, key=lambda found: found.time_us)
-        loop = min(one.loops, key=one.estimate)
-        is_loop = factor * one.estimate(loop) < launch.time_us or launch.config not in one.times
-        chosen = loop if is_loop else launch.config
+        loop, launch, ratio = pair
+        chosen = loop if factor < ratio or launch not in one.times else launch
         shares.append(min(one.times.values()) / one.times[chosen])
     return geometric_mean(shares) or 0.0
 
@@ -307,7 +319,9 @@ def fit(found: Sequence[Measured]) -> None:
         for what, rates in (("now", RATES[name]), ("fitted", fitted(RATES[name], loss))):
             quality = f"error {error(others, rates):.3f}, speed {speed(others, rates):.3f}"
             print(f"{name}, {len(group)} problems, {what}: {quality}\n  {rates}")
-    print(*(f"factor {factor}: {preferred(found, factor):.3f}" for factor in FACTORS), sep=", ")
+    with_slices = [one for one in found if has_more_slices(one)]
+    for what, some in (("all", found), (f"{len(with_slices)} with more slices", with_slices)):
+        print(f"{what}:", ", ".join(f"factor {factor}: {preferred(some, factor):.3f}" for factor in FACTORS))
 
 
 # ---- a run

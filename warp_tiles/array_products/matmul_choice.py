@@ -84,10 +84,11 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
 
 @dataclass(frozen=True)
 class Rates:
-    """Speed of one multiprocessor, fitted to products of random sizes and layouts.
+    """Speed of one multiprocessor, fitted to products of random sizes and layouts, which are not on record.
 
-    float16 was fitted on an H100, the others on an H200. Those times were not kept: ``benchmarks/tune_matmul.py``
-    compares the rates with kept times, and fits others.
+    float16 was fitted on an H100, the others on an H200. ``benchmarks/tune_matmul.py --fit`` compares the rates with
+    the times on record of other products (``benchmarks/results/matmul_timings.json``), and fits others.
+    docs/experiments.md says why these stay.
     """
 
     products: float  # multiplications with additions in 1 us, of tiles larger than 128x128
@@ -127,8 +128,8 @@ RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-# for the kernel with tensor copies (tune_matmul.py --fit), also beside a loop with more slices, and with copies of
-# operands (docs/experiments.md)
+# for the kernel with tensor copies, also beside a loop with more slices (tune_matmul.py --fit has both), and with
+# copies of operands (docs/experiments.md)
 _PREFERENCE, _PREFERENCE_OVER_SLICES, _PREFERENCE_OF_COPIES = 2.0, 1.5, 1.0
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
