@@ -142,6 +142,20 @@ COMPUTED_ALPHA = "x = float(C.shape[0]) / float(C.shape[1] + C.shape[0])"
 UNROLLED = "Warp unrolls the loop, so that each iteration has tiles of its own"
 THREE_STEPS = loop("for k in range(3):", "k * 16")
 LOADED = [line.format(k="0") for line in (LOAD_A, LOAD_B)]
+STORE_IN_FUNCTION = f"""
+@wp.func
+def store_sum(
+    A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32), i: int, j: int,
+    d: Any,
+):
+{indented(START, RANGE, "e = wp.tile_map(wp.add, c, d)", stored("e"))}
+
+"""
+WAITING = """
+@wp.func_native("WP_TILE_SYNC();")
+def wait_with(values: wp.array2d(dtype=Any)): ...
+
+"""
 FORWARD_ONLY = {"differentiable": False, "has_half": False}
 NEW_TILE_IN_SUM = with_code("as_warp", "new_tile_in_sum")
 
@@ -374,6 +388,56 @@ MORE: dict[str, Form] = {
         ONES, THREE_STEPS, STORE, reason=UNROLLED, expected=lambda a, b: a[:, :48] @ b[:48] + 1
     ),
     "unrolled in a loop": form(START, NESTED.format(outer=1, inner=2, by=2) + INNER, STORE, reason=UNROLLED),
+    "unrolled, around a condition": form(
+        START, "for k in range(1):\n    if i < 99:\n" + INNER, STORE,
+        **with_code("register_accumulators", "unrolled_condition"), expected=lambda a, b: a[:, :16] @ b[:16],
+    ),
+    "unrolled, with two products of the same loads": form(
+        START, *LOADED, loop("for k in range(3):", "k * 16", product=f"{ODD}\n    {ODD}"), STORE,
+        **with_code("register_accumulators", "unrolled_without_loads"),
+        expected=lambda a, b: 2 * (a[:, :48] @ b[:48]),
+    ),
+    "a return": product(
+        f"{ODD}\nif k > A.shape[1]:\n    return", **with_code("as_warp", "returns_within"), differentiable=False
+    ),
+    "a moving view of a loaded tile": form(
+        START, "for k in range(0, A.shape[1], 16):",
+        "    rows = wp.tile_load(A, shape=(64, 16), offset=(0, k), storage='shared')",
+        indented(LOAD_B.format(k="k"), "a = wp.tile_view(rows, shape=(32, 16), offset=(k % 32, 0))", ODD), STORE,
+        **with_code("register_accumulators", "moving_view_of_loaded_tile"),
+        expected=lambda a, b: np.tile(rows(a, b), (2, 1)), differentiable=False,
+    ),
+    "a native function of an array that waits for the block": product(
+        f"wait_with(A)\n{ODD}", above=WAITING, **with_code("register_accumulators", "constant_unknown_effects"),
+    ),
+    "an element of a tile that stays": form(
+        "s = wp.tile_ones(shape=8, dtype=wp.float32, storage='shared')", START,
+        "for k in range(0, A.shape[1], 16):",
+        indented("t = wp.tile_extract(s, 0)", LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD), STORE,
+        **with_code("register_accumulators", "constant_works_on_tile"),
+    ),
+    "a load into registers": product(
+        f"r = wp.tile_load(A, shape=(32, 16), offset=(i * 32, k), storage='register')\n{ODD}",
+        **with_code("register_accumulators", "loaded_to_registers"),
+    ),
+    "a loaded tile that is used after the loop": form(
+        START, RANGE, "s = wp.tile_sum(a)", STORE, **with_code("register_accumulators", "loaded_tile_used"),
+        differentiable=False,
+    ),
+    "a loaded tile that is not multiplied": product(
+        f"e = wp.tile_load(B, shape=(16, 32), offset=(k, 0), storage='shared')\n{ODD}",
+        **with_code("register_accumulators", "loaded_tile_not_multiplied"),
+    ),
+    "another loop before the store": form(
+        START, RANGE, "n = int(0)", "for q in range(A.shape[1]):\n    n += q", STORE
+    ),
+    "a store that reads a view": form(
+        START, "v = wp.tile_transpose(c)", RANGE, "d = wp.tile_map(wp.add, c, v)", stored("d"),
+        expected=lambda a, b: a @ b + transposed_tiles(a @ b), reason=TWO_BUFFERS, differentiable=False,
+    ),
+    "a store that reads a tile of the caller": form(
+        ONES.replace("c =", "d ="), "store_sum(A, B, C, i, j, d)", above=STORE_IN_FUNCTION, expected=plus_one
+    ),
 }  # fmt: skip
 FORMS = SPELLINGS | MORE | NATIVE_FORMS | COMPUTED_FORMS
 
@@ -381,6 +445,11 @@ FORMS = SPELLINGS | MORE | NATIVE_FORMS | COMPUTED_FORMS
 def reordered(a: Matrix) -> Matrix:
     """The columns at ``k // 2 * 16 + k % 2 * 16``, in order."""
     return np.concatenate([a[:, k // 2 * 16 + k % 2 * 16 :][:, :16] for k in range(K // 16)], axis=1)
+
+
+def rows(a: Matrix, b: Matrix) -> Matrix:
+    """The sum of products of rows 0 to 31 of A in even steps, and of rows 16 to 47 in odd ones."""
+    return np.asarray(sum(a[k % 32 :][:32, k : k + 16] @ b[k : k + 16] for k in range(0, K, 16)))
 
 
 def transposed_tiles(c: Matrix) -> Matrix:

@@ -173,6 +173,12 @@ OTHERS = {
     "a view": other(
         "unknown_access", start=f"D = A\n{START}\nE = D[0:32]", loads=(LOAD_A.replace("A,", "E,"), LOAD_B)
     ),
+    "the diagonal": other(
+        "launch_dimensions", loads=(LOAD_A, LOAD_B.replace("j *", "i *")), store=STORE.replace("j *", "i *")
+    ),
+    "B transposed twice": other(
+        "operand_not_loaded", product="wp.tile_matmul(a, wp.tile_transpose(wp.tile_transpose(b)), c)"
+    ),
     "an unknown bound": other(
         "has_branches",
         start=f"{START}\nlast = n\nif n > 100:\n    last = 100", head="for k in range(0, last, 8):",

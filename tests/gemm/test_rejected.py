@@ -12,7 +12,7 @@ from warp_tiles.gemm.rejected import REASONS, Rejected, accepted, refuse, reject
 
 # nothing that a user changes helps, the sentence already is the setting, or a value has the remedy
 WITHOUT_REMEDY = {
-    "setting", "cpu", "no_leading_dimension", "not_built", "not_followed", "solver_function", "no_async_copies",
+    "setting", "cpu", "no_leading_dimension", "not_built", "not_followed", "no_async_copies",
     "double_buffers_asked", "next_stage_leaves_fewer_blocks", "measured", "no_function", "new_c", "new_tile", "used",
     "moving_view", "writes_array", "unknown_effects", "works_on_tile", "as_forward", "shapes", "blocks_do_not_cover",
     "steps_do_not_cover", "little_work", "unsuitable_arguments", "capturing", "loop_configured", "loop_faster",

@@ -15,8 +15,8 @@ What may change, and when:
 - ``source`` is the digest of the text that is compiled, without the device functions of ``kernels/``. It changes if the
   code generator or a decision does. A change that only moves code leaves it.
 - ``headers`` are the digests of these device functions. They change with the files of ``kernels/module``.
-- ``lines`` are the decisions: loops and functions of the plan, and matmul's configurations. They have values and no
-  reasons, so a change of words leaves them; list a changed decision in the commit's message.
+- ``lines`` are the decisions: loops and functions of the plan, and matmul's configurations. They have values and the
+  codes of reasons, so a change of a sentence leaves them; list a changed decision in the commit's message.
 - ``cubins`` have registers, shared bytes and the digest of the machine code of each kernel. After a change that is said
   to leave machine code as it is, they are equal. They belong to the releases of NVRTC and nvJitLink that the extra
   ``test`` of pyproject.toml names.

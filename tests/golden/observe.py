@@ -27,6 +27,7 @@ HEADERS = {
 }
 LOOP_VALUES = ("products", "stages", "instruction", "accumulators", "operands", "reverse_instructions", "registers",
                "shared_bytes", "resident_blocks")  # fmt: skip
+LOOP_CODES = ("gradients_code", "reverse_code", "store_code")
 
 
 @contextmanager
@@ -100,18 +101,21 @@ def without_headers(text: str) -> tuple[list[str], str]:
 
 
 def decisions(plan: warp_tiles.ModulePlan) -> Iterator[str]:
-    """Yields the decisions of a plan without their reasons: a line for each loop and each function."""
+    """Yields the decisions of a plan with the codes of their reasons: a line for each loop and each function."""
     yield f"registers={plan.register_limit}"
     for number, loop in enumerate(plan.loops):
         values = ((name, getattr(loop, name)) for name in LOOP_VALUES)
         values = ((name, "+".join(value) if isinstance(value, tuple) else value) for name, value in values)
         whole = " whole" if loop.kernel in plan.whole_products else ""
-        yield f"loop {number}: {loop.state}{whole} {' '.join(f'{name}={value}' for name, value in values if value)}"
+        codes = ((name, getattr(loop, name)) for name in LOOP_CODES)
+        found = (f"{name}={value}" for name, value in (*values, *codes, ("codes", "+".join(loop.codes))) if value)
+        yield f"loop {number}: {loop.state}{whole} {' '.join(found)}"
     for planned in plan.to_json()["functions"]:
         config = {name: value for name, value in (planned["tile_config"] or {}).items() if value not in (1, False)}
         symbol, provider = planned["symbol"].rpartition("_sm")[0], planned["provider"] if planned["needed"] else "-"
         tile = " ".join(f"{name}={value}" for name, value in config.items())
-        yield f"{planned['role']} {symbol} {provider} {planned.get('choice', '')} {tile}".rstrip()
+        code = " ".join(filter(None, (planned["code"], planned["no_gradient_code"])))
+        yield " ".join(filter(None, (planned["role"], symbol, provider, planned["choice"], tile, code)))
 
 
 # ---- cubins

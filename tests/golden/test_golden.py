@@ -86,4 +86,6 @@ def test_a_change_of_words_changes_no_line() -> None:
     problems = tuple(replace(planned, reason="words") for planned in plan.functions)
     other = replace(plan, loops=loops, functions=problems, register_limit_reason="words")
     assert list(decisions(other)) == list(decisions(plan))
-    assert list(decisions(replace(plan, loops=()))) != list(decisions(plan))
+    coded = tuple(replace(loop, codes=("beta",)) for loop in plan.loops)
+    for changed in ((), coded):
+        assert list(decisions(replace(plan, loops=changed))) != list(decisions(plan))

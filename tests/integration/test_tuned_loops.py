@@ -101,7 +101,7 @@ def test_a_copy_has_the_forced_answer_and_the_user_s_kernel_stays(module: Any) -
         overrides = pipeline_of(config)
         seen.add((loop["instruction"], loop["stages"], loop["state"]))
         if overrides.family == "double_buffered":
-            assert (loop["instruction"], "a search forces it" in loop["reason"]) == ("", True)
+            assert (loop["instruction"], "measured" in loop["codes"]) == ("", True)
         elif overrides.stages is not None:
             assert loop["stages"] == overrides.stages
         if config == DEFAULTS["loop"]:

@@ -20,7 +20,7 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import TapeProduct, Tapes
 from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.backward import Backward, gemm_gradients
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.rejected import Rejected, code_of
 from warp_tiles.gemm.whole_product import LEAST_WORK
 from warp_tiles.plan.planner import DETERMINISTIC_GRADIENTS, WHOLE_GRADIENTS
 from warp_tiles.reports.descriptions import loop_rows
@@ -183,6 +183,15 @@ def test_small_products_keep_their_adjoint_kernels() -> None:
     _, plan = plan_of(kernel())
     found = gradients_of(plan, arguments(WHOLE["bounds from a shape"])[0], (3, 4), LEAST_WORK)
     assert found == Rejected("little_work", (M * N * K, LEAST_WORK))
+
+
+def test_products_that_are_not_built_yet_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, plan = plan_of(kernel())
+    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    monkeypatch.setattr(Backward, "is_prepared", lambda self: False)
+    monkeypatch.setattr(Backward, "prepare", lambda self: pytest.fail("a kernel was built"))
+    monkeypatch.setattr(type(values[3].device), "is_capturing", True)
+    assert code_of(gradients_of(plan, values, (3, 4))) == "capturing"
 
 
 # ---- the hook

@@ -20,7 +20,7 @@ from warp_tiles.plan.planning import ModulePlan, PlannedFunction
 from warp_tiles.providers.base import Provider, ProviderContext, Recipe, Tuned, TunedChoice
 from warp_tiles.providers.own import register_accumulators, unit_of
 from warp_tiles.settings import PROVIDER_ORDER, Settings
-from warp_tiles.solver.problem import Problem, SolverProblem, problem_from_fields
+from warp_tiles.solver.problem import Problem, problem_from_fields
 
 if TYPE_CHECKING:
     from warp_tiles.plan.planner import Choose
@@ -206,13 +206,9 @@ def with_function(planned: PlannedFunction) -> PlannedFunction:
     if problem is None or planned.provider == "scalar":
         return replace(planned, device_function=None)
     unit = unit_of(problem, config) if planned.in_source else ""
-    accumulators: LoopAccumulators | Rejected
-    if isinstance(problem, SolverProblem):
-        accumulators = Rejected("solver_function")
-    elif isinstance(config, TileConfig):
+    accumulators: LoopAccumulators | Rejected = Rejected("foreign_function", (planned.provider,))
+    if isinstance(problem, GemmProblem) and isinstance(config, TileConfig):  # no loop asks about solvers
         accumulators = register_accumulators(problem, symbol, config)
-    else:
-        accumulators = Rejected("foreign_function", (planned.provider,))
     return replace(planned, device_function=DeviceFunction(symbol, accumulators, unit))
 
 

@@ -298,8 +298,6 @@ class _Walk:
         instruction: LoopInstruction = "wgmma" if has_groups else "mma_m16n8k16"
         refuse(bool(left) or self.rows % (_ROWS * warps) != 0, "chain_rows", self.rows, warps, _ROWS)
         refuse(len({problem.a.dtype for problem in self.products.values()}) > 1, "two_dtypes")
-        refuse(not self.fixed.keys().isdisjoint(self.carried), "no_chain")
-        refuse(not any(product.matrices[0].name in self.made for product in self.products), "no_chain")
         inside = set(operations(self.loop.nodes))
         own = {*self.made, *self.loads}
         for operation in self.context.function.operations():

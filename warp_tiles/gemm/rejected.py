@@ -33,7 +33,6 @@ REASONS = {
     ),
     # ---- functions
     "not_built": "nothing was built",
-    "solver_function": "a solver function has no accumulators",
     "foreign_function": "functions of {} keep no accumulators in registers: set the provider to 'auto'",
     "rounded_products": "each product is rounded to {}, the dtype of C: use a C of float32",
     "many_function_accumulators": (
@@ -147,7 +146,6 @@ REASONS = {
     "jump_before_product": "a branch, loop or jump lies between its loads and its products: move it away",
     "operand_not_loaded_whole": "an operand of line {} is not a whole tile that the loop loads: load it as one",
     # ---- chains of products
-    "no_chain": "an operand is both multiplied and changed: use two tiles",
     "chain_with_branches": "branches or loops lie in it: move them out of the loop",
     "not_in_chain": "{} is no operation of a chain: move it out of the loop",
     "chain_reduction": "{} of a tile of shape {} is no reduction of a chain: use 64 to 256 columns, in multiples of 32",
