@@ -1,4 +1,4 @@
-"""Loops that load into stages, decided from hand-written traces: where the stages lie, and a test for each reason."""
+"""Loops that load into stages, decided from hand-written traces: where the stages lie, and hazards."""
 
 from typing import Any
 
@@ -125,9 +125,6 @@ def test_arrays_that_are_constant_in_a_loop() -> None:
     assert constant_arrays(t.function(*made, loop), loop) == {"given", "before"}
 
 
-# ---- float32 tiles that are transposed on their way
-
-
 # ---- reasons
 
 
@@ -135,20 +132,12 @@ PART, WIDE = t.view("part", A, rows=M, cols=K, dtype="float16"), t.tile("a", M, 
 
 
 @pytest.mark.parametrize(
-    ("nodes", "code"),
+    "nodes",
     [
-        ((*body()[:2], t.branch(t.jump("break")), t.product(A, B, C)), "jump_before_product"),
-        ((t.load(B), t.product(A, B, C)), "operand_not_loaded_whole"),
-        ((t.load(A), t.load(B), t.alias(PART, A, "tile_view"), t.product(PART, B, C)), "operand_not_loaded_whole"),
-        ((t.load(WIDE), t.load(B), t.product(WIDE, B, C)), "operand_not_loaded_whole"),
-        ((t.load(A), t.product(A, B, C), t.load(B)), "load_after_product"),
+        (t.load(A), t.load(B), t.alias(PART, A, "tile_view"), t.product(PART, B, C)),
+        (t.load(WIDE), t.load(B), t.product(WIDE, B, C)),
     ],
-    ids=["a jump", "a tile from before", "a view", "a larger tile", "a load after a product"],
+    ids=["a view", "a larger tile"],
 )
-def test_rejections(nodes: tuple[Node, ...], code: str) -> None:
-    assert rejection(decided(t.zeros(C), t.loop(*nodes))) == code
-
-
-def test_sums_over_an_outer_loop_are_a_rejection() -> None:
-    decision = decided(t.zeros(C), t.loop(t.loop(*body())))
-    assert rejection(decision) == "accumulators_over_outer_loop"
+def test_operands_that_are_a_part_of_a_loaded_tile(nodes: tuple[Node, ...]) -> None:
+    assert rejection(decided(t.zeros(C), t.loop(*nodes))) == "operand_not_loaded_whole"

@@ -3,8 +3,7 @@
 import pytest
 
 import warp_tiles
-from benchmarks.attention import Cell
-from tests.chain_forms import BODY, FORMS, LOADS, SCORES, SOFTMAX, START, STORE, THREADS, VALUES, kernel
+from tests.chain_forms import BODY, FORMS, START, THREADS, kernel
 from tests.integration.helpers import load
 from warp_tiles.plan.planning import PlannedLoop
 
@@ -44,22 +43,9 @@ OTHERS = {
         "while_loop",
     ),
     "another alpha": (kernel(BODY.replace("v, o)", "v, o, alpha=2.0)")), "has_factors"),
-    "an unknown offset": (kernel(BODY.replace("(step, 0)", "(step * step, 0)")), "unknown_range"),
     "another array": (
         kernel("A = K[0:64]\nif step > 0:\n    A = V[0:64]\n" + BODY.replace("load(K,", "load(A,")),
         "chain_with_branches",
-    ),
-    "an A that the loop does not make": (
-        kernel(BODY.replace("matmul(q,", "matmul(wp.tile_astype(o, dtype=wp.float16),")),
-        "new_c",
-    ),
-    "a loaded float32": (
-        kernel(LOADS + "e = wp.tile_load(O, shape=(32, 32), storage='shared')\n" + SCORES + SOFTMAX + VALUES),
-        "chain_tile",
-    ),
-    "an operand of the loop that is used after it": (
-        kernel(store=STORE + "wp.tile_store(O, wp.tile_astype(k, dtype=float))\n"),
-        "used_outside",
     ),
 }
 
@@ -73,30 +59,14 @@ def test_others_are_as_warp_has_them(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "code"),
+    ("arch", "settings", "code"),
     [
-        ((128, 128, 64, 128), "chain_registers"),
-        ((128, 32, 64, 64), "chain_memory"),
-        ((64, 64, 32, 128), "chain_reduction"),
+        (75, {}, "no_async_copies"),
+        (90, {"async_copies": False}, "async_copies_off"),
+        (90, {"main_loop": "double_buffered"}, "setting_to_change"),
     ],
 )
-def test_what_does_not_fit(sizes: tuple[int, int, int, int], code: str) -> None:
-    cell = Cell("attention", *sizes)
-    loop = planned(cell.text("tiles").removeprefix("import warp as wp\n"), cell.threads)
-    assert loop.state == "as_warp"
-    assert code in loop.codes
-
-
-@pytest.mark.parametrize(
-    ("threads", "arch", "settings", "code"),
-    [
-        (128, 90, {}, "chain_rows"),
-        (64, 75, {}, "no_async_copies"),
-        (64, 90, {"async_copies": False}, "async_copies_off"),
-        (64, 90, {"main_loop": "double_buffered"}, "setting_to_change"),
-    ],
-)
-def test_targets(threads: int, arch: int, settings: dict[str, object], code: str) -> None:
-    loop = planned(FORMS["attention"].text, threads, arch, **settings)
+def test_targets(arch: int, settings: dict[str, object], code: str) -> None:
+    loop = planned(FORMS["attention"].text, arch=arch, **settings)
     assert loop.state == "as_warp"
     assert code in loop.codes

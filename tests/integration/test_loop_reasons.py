@@ -47,13 +47,6 @@ def test_a_start_value_of_float64_costs_no_shared_memory() -> None:
     assert (loop.reason, loop.store) == (zeros.reason, "the accumulators are stored from registers")
 
 
-@pytest.mark.parametrize(("arch", "main_loop"), [(80, "auto"), (90, "stages=5")])
-def test_a_loop_that_stays_as_it_is_says_why_it_has_no_stages(arch: int, main_loop: str) -> None:
-    loop = planned(Case(128, 256, 64, 512, 512, 512), arch, 256, main_loop)
-    assert loop.state == "as_warp"
-    assert "stages_do_not_fit" in loop.codes
-
-
 @pytest.mark.parametrize(
     ("dtype", "precision", "b_transposed", "loads"),
     [
