@@ -14,6 +14,7 @@ from benchmarks.attention import Cell
 from tests import chain_forms, loop_forms, staged_cases, whole_kernels
 from tests.integration.helpers import gemm, gemm_loop
 from tests.integration.solvers import solver
+from tests.integration.test_solver_gradients import LOST, in_kernel
 from tests.loop_texts import ONES, OTHER, START, STORE, Form, form, product, ranged, with_transposed_b
 from warp_tiles.gemm.rejected import code_of
 from warp_tiles.plan.planning import ModulePlan
@@ -78,24 +79,6 @@ def cell(*sizes: int) -> Kernel:
     return Kernel(attention.text("tiles").removeprefix("import warp as wp\n"), attention.threads)
 
 
-def in_place(*lines: str) -> Kernel:
-    """A kernel with solvers in place, whose gradients are own ones."""
-    body = indent("\n".join(lines), "    ")
-    return Kernel(SOLVES + body + "\n    wp.tile_store(Y, y)\n", settings={"solver_gradients": "own"})
-
-
-SOLVES = """
-@wp.func
-def solve(l: wp.tile(dtype=wp.float32, shape=(16, 16)), y: wp.tile(dtype=wp.float32, shape=(16, 4))):
-    wp.tile_lower_solve_inplace(l, y)
-
-
-@wp.kernel
-def kernel(A: wp.array2d(dtype=wp.float32), Y: wp.array2d(dtype=wp.float32), n: int):
-    l = wp.tile_load(A, shape=(16, 16), storage="shared")
-    y = wp.tile_load(Y, shape=(16, 4), storage="shared")
-"""
-SOLVE = "wp.tile_lower_solve_inplace(l, y)"
 FACTOR = 'f = wp.tile_ones(shape=(16, 16), dtype=wp.float32, storage="shared")\nwp.tile_cholesky_inplace(f)'
 LARGE_FACTOR = """
 @wp.kernel
@@ -160,6 +143,8 @@ def of_forms() -> Iterator[tuple[str, Kernel]]:
         yield attention.code, Kernel(attention.text, attention.threads)
     for text, code in whole_kernels.OTHERS.values():
         yield code, Kernel(text)
+    for body, code in LOST.values():
+        yield code, Kernel(in_kernel(body), settings={"solver_gradients": "own"})
 
 
 def chain(body: str = chain_forms.BODY, **fields: Any) -> Kernel:
@@ -188,9 +173,6 @@ KERNELS: dict[str, Kernel] = {code: kernel for code, kernel in reversed([*of_for
     "solver_threads": Kernel(solver("tile_cholesky"), 48),
     "solver_rows": Kernel(LARGE_FACTOR, options={"enable_mathdx_solver": False}),
     "warp_has_no_gradient": Kernel(solver("tile_upper_solve")),
-    "solves_parameter": in_place("solve(l, y)"),
-    "solves_tile_from_outside": in_place("for i in range(n):", f"    {SOLVE}"),
-    "result_changed": in_place(SOLVE, "y += y"),
     # ---- the instruction of a product in stages
     "no_async_copies": of_form(arch=75),
     "two_dtypes": Kernel(TWO_TYPES.format(m=32, n=32, b="float32", d="float16"), 128),
