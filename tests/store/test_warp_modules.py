@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import warnings
@@ -22,7 +23,9 @@ from tests.store.warp_modules import TEXTS, compiled, enabled, entries, exact, r
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.reload import this_thread
+from warp_tiles._warp.lookups import exact_hashes
+from warp_tiles._warp.modules import module_builder
+from warp_tiles._warp.reload import generate_launched, this_thread
 from warp_tiles.build import ahead, warp_module
 from warp_tiles.build.ahead import build_ahead
 from warp_tiles.build.start_list import StartModule, read_start_list
@@ -276,6 +279,84 @@ def test_constants_count_at_their_full_width(name: str, everything: Path) -> Non
     assert first is not None
     assert second is not None
     assert first != second
+
+
+# ---- expressions that Warp evaluates while it generates the code
+
+LATE = """
+from typing import Any
+import enum
+class Kind(enum.IntEnum):
+    one = 1
+K, KS = {value}, [{value}]
+def pick(i): return i == K
+@wp.func
+def late(x: {type}):
+    s = x
+    for i in range(2):
+        if wp.static({expression}):
+            s += type(x)(1.0)
+    return s
+@wp.kernel(module="unique", enable_backward=False)
+def kernel(x: wp.array(dtype=float)):
+    x[0] = late(x[0]) + {number}.0
+"""
+NUMBERS = itertools.count()
+FOLLOW = ["i == K", "not (i + 1) % 2 or i == K", "K if i else i < Kind.one"]
+DO_NOT_FOLLOW = ["i in KS", "pick(i)", "KS[0] == i", "Kind(1) == i"]
+
+
+def late(expression: str, type_: str = "float") -> Any:
+    """A module whose source no other test has: Warp has one unique module for equal kernels."""
+    given = {"expression": expression, "type": type_, "value": 1, "number": next(NUMBERS)}
+    return load(LATE.format(**given)).kernel.module
+
+
+def exact_of(module: Any) -> list[str]:
+    module.get_module_hash(64)
+    return exact_hashes(module.hashers[64])
+
+
+@pytest.mark.parametrize("expression", FOLLOW)
+@pytest.mark.usefixtures("everything")
+def test_an_expression_that_follows_from_constants_needs_no_generation(expression: str) -> None:
+    module = late(expression)
+    before = exact_of(module)
+    module_builder(module, {**module.resolved_options[64], "output_arch": 90}, module.hashers[64]).codegen("cuda")
+    assert exact_of(module) == before
+    module.kernels["kernel"].func.__globals__["K"] += 1
+    assert exact_of(module) != before
+
+
+@pytest.mark.parametrize("expression", DO_NOT_FOLLOW)
+@pytest.mark.usefixtures("everything")
+def test_another_expression_counts_with_its_value(expression: str) -> None:
+    module = late(expression)
+    before = exact_of(module)
+    module_builder(module, {**module.resolved_options[64], "output_arch": 90}, module.hashers[64]).codegen("cuda")
+    assert exact_of(module) != before
+
+
+@pytest.mark.parametrize("expression", [*FOLLOW, *DO_NOT_FOLLOW])
+@pytest.mark.usefixtures("everything")
+def test_a_generic_function_has_a_start_key_if_its_expressions_follow(expression: str) -> None:
+    module = late(expression, "Any")  # each instance evaluates them, and no hash covers instances
+    if expression in FOLLOW:
+        assert exact_of(module)
+    else:
+        with pytest.raises(TypeError, match="a static expression of the generic function late"):
+            exact_of(module)
+
+
+@pytest.mark.parametrize("expression", [FOLLOW[0], DO_NOT_FOLLOW[0]])
+@pytest.mark.usefixtures("everything")
+def test_a_module_is_generated_for_each_architecture_as_its_launch_would(expression: str) -> None:
+    """Warp's hash covers the expressions that an earlier generation has evaluated."""
+    module = late(expression)
+    ahead = [generate_launched(module, 64, {"device": None, "output_arch": arch}) for arch in (80, 90, 80)]
+    assert all(one is not None for one in ahead)
+    assert len({one.module.program for one in ahead if one is not None}) == 1
+    assert [one.start is not None for one in ahead if one is not None] == [expression in FOLLOW] * 3
 
 
 REQUEST = WarpCompileRequest(

@@ -502,7 +502,8 @@ class Hooks:
             hashed = {name: value for name, value in options.items() if not name.startswith(OPTION_PREFIX)}
         hasher.warp_tiles_names = _served_builtins(options, resolved)
         hasher.warp_tiles_linking = self._linking - _opted_out(options)
-        hasher.warp_tiles_has_calls = hasher.warp_tiles_links = hasher.warp_tiles_defers = False
+        hasher.warp_tiles_has_calls = hasher.warp_tiles_links = False
+        hasher.warp_tiles_deferring = []
         original(hasher, kernels, hashed)
         hasher.warp_tiles_hash = hasher.hash
         if not hasher.warp_tiles_has_calls:
@@ -527,5 +528,6 @@ class Hooks:
             hasher.warp_tiles_has_calls = True
         if this_thread.ahead:  # _generated() decides whether such a module is left to its launch
             hasher.warp_tiles_links |= call_sites.mentions(adjoint, hasher.warp_tiles_linking)
-            hasher.warp_tiles_defers |= adjoint.has_unresolved_static_expressions
+            if adjoint.has_unresolved_static_expressions:
+                hasher.warp_tiles_deferring.append(adjoint)
         return original(hasher, adjoint)

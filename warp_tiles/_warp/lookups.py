@@ -8,6 +8,8 @@ neither Warp's files nor the target.
 from __future__ import annotations
 
 import ast
+import enum
+import functools
 import hashlib
 import os
 import platform
@@ -24,7 +26,7 @@ from warp_tiles._warp.reload import Reloads, target_of, this_thread
 from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store.key import CacheKey
-from warp_tiles.util.threads import unless_signalled
+from warp_tiles.util.threads import suppressed, unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
@@ -230,6 +232,11 @@ def in_kernel_cache(file: str) -> bool:
 
 # ---- hashes with constants at their full width
 
+_OPERATIONS = (
+    ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Constant,
+    ast.boolop, ast.operator, ast.unaryop, ast.cmpop,
+)  # fmt: skip
+
 
 def exact_hashes(hasher: Any) -> list[str]:
     """For each kernel of a module, Warp's hash and one of all constants and types that the kernel reaches.
@@ -252,9 +259,9 @@ def _exact_hasher() -> Any:
 
         def hash_adjoint(self, adjoint: Any) -> bytes:
             constants, types, functions = adjoint.get_references()
-            values = [*constants.items(), *adjoint.resolved_static_expressions.items()]
-            values += adjoint.deferred_static_expressions
-            values += _named_values(adjoint)
+            named = _named_values(adjoint)
+            values = [*constants.items(), *adjoint.resolved_static_expressions.items(), *named]
+            values += _evaluated_late(adjoint, dict(named))
             parts = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
             parts += [f"{name}={_exact_value(value, self._bytes_of)}" for name, value in values]
             parts += [self._bytes_of(function).hex() for function in functions]
@@ -292,6 +299,43 @@ def _named_values(adjoint: Any) -> list[tuple[str, Any]]:
         if value is not None and not isinstance(value, ModuleType):
             values.append((".".join(path), value))
     return values
+
+
+def _evaluated_late(adjoint: Any, named: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The deferred ``wp.static`` expressions and their values, without those that follow from the source and ``named``.
+
+    Warp evaluates the ones of functions in other modules only while it generates the code, and those of generic
+    functions apart for each instance, which no hash covers. Raises a TypeError if these do not follow.
+    """
+    if not adjoint.has_unresolved_static_expressions:
+        return []
+    follow = functools.partial(_follows, context=adjoint.get_static_evaluation_context(), named=named)
+    if any(map(find("types.type_is_generic"), adjoint.arg_types.values())):
+        for node in adjoint.reference_nodes():
+            if isinstance(node, ast.Call) and _is_static(adjoint, node.func):
+                given = (*node.args, *(keyword.value for keyword in node.keywords))
+                if not all(map(follow, given)):
+                    raise TypeError(f"a static expression of the generic function {adjoint.fun_name}")
+        return []
+    deferred = adjoint.deferred_static_expressions
+    return [(code, value) for code, value in deferred if not follow(ast.parse(code, mode="eval").body)]
+
+
+def _is_static(adjoint: Any, callee: ast.expr) -> bool:
+    with suppressed(Exception):  # Warp reports the unresolvable name later
+        return adjoint.resolve_static_expression(callee, eval_types=False)[0] is warp.static
+    return False
+
+
+def _follows(node: ast.AST, context: Mapping[str, Any], named: Mapping[str, Any]) -> bool:
+    """True if an expression only operates on constants of its function and on named numbers and texts."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        path = ast.unparse(node)
+        if path.partition(".")[0] not in context:  # Warp evaluates it with the constants of the function
+            return isinstance(node, ast.Name)
+        value = named.get(path)
+        return type(value) in (bool, int, float, str) or isinstance(value, (enum.IntEnum, enum.IntFlag))
+    return isinstance(node, _OPERATIONS) and all(_follows(part, context, named) for part in ast.iter_child_nodes(node))
 
 
 def _is_type(value: Any) -> bool:

@@ -465,11 +465,13 @@ def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launch
     if not reusable(module, is_launched=is_launched):
         return None
     device, arch = given.get("device"), given.get("output_arch")
+    evaluated: list[tuple[Any, Any]] = []
     try:
         with this_thread(ahead=True):
             module.get_module_hash(threads)
         hasher = module.hashers[threads]
-        links, defers = hasher.warp_tiles_links, hasher.warp_tiles_defers
+        links, defers = hasher.warp_tiles_links, hasher.warp_tiles_deferring
+        evaluated += ((adjoint, adjoint.deferred_static_expressions) for adjoint in defers)
         has_calls = hasher.warp_tiles_has_calls
         only_ffts = links and not has_calls  # whose LTO-IR Warp builds during the generation
         if (only_ffts if is_launched else links or has_calls or defers) or not hasher.unique_kernels:
@@ -484,5 +486,7 @@ def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launch
     except LoadAgain:  # a setting has changed, or the launch tunes first
         return None
     finally:
+        for adjoint, expressions in evaluated:  # Warp's next hash covers those that a generation has evaluated
+            adjoint.deferred_static_expressions = expressions
         hash_again(module)
     return None
