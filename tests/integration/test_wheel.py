@@ -491,22 +491,28 @@ def test_a_module_that_no_package_names_is_not_looked_up(program: Program, monke
 
 
 @pytest.mark.slow
-def test_a_start_list_does_not_compile_what_a_package_has(
+def test_with_a_start_list_too_a_module_of_a_package_is_neither_generated_nor_compiled(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(2):
+    def run(number: int) -> bytes:
         warp_tiles.disable()
         monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path / str(number)))
         for name in BOTH:
             wp.get_module(name).execs.clear()
         with warp_tiles.enabled(start=tmp_path / "start.json"):
-            assert program.load() == BOTH
-            listed = "not asked: it comes from a wheel, and only the generation tells a start list its functions"
-            assert program.start_keys() == {CLIENT: "found", f"{CLIENT}.tiles": listed}
+            served = program.load()
             start = installed().program_start
             assert start is not None
-            assert start.to_json()["compiled"] == 0
-    assert program.requests == []
+            assert (start.to_json()["compiled"], served) == (0, BOTH) or number == 2
+        return (tmp_path / "start.json").read_bytes()
+
+    lists = [run(0), run(1)]
+    assert (program.generated, program.requests) == ([], [])
+    (tmp_path / "start.json").unlink()
+    with warp_tiles.override(kernel_packages="none"):
+        lists.append(run(2))
+    assert program.generated == [*BOTH], "these were built"
+    assert lists[0] == lists[1] == lists[2], "the list is the one of a program that builds its modules"
 
 
 @pytest.mark.slow

@@ -108,10 +108,8 @@ class ModuleLookups:
             if start is None or start.found is None:
                 # nothing will bind the key of a module that is not kept
                 return start if resolved.keeps_modules else None, _NO_KEY if key is None else ""
-            # what is compiled ahead, and what a start list has, names functions, which only the generation knows
-            if ahead or (listener is not None and listener.listed_as(start.content_key) is None):
-                origin = "it comes from a wheel" if start.package else "its start list lacks it"
-                return None, f"{origin}, and only the generation tells a start list its functions"
+            if start.found.linked is None and (ahead or listener is not None):
+                return None, "an earlier version kept it, and only its generation tells a start list its functions"
             return start, ""
         if (resolved := self.settings(module, options)) is None:
             return None, reason
@@ -189,8 +187,8 @@ class ModuleLookups:
         if linked is not None:
             from warp_tiles.build.module_build import KnownModuleBuild
 
-            known = start if start is not None and start.found is not None else None
-            return None if known is None else KnownModuleBuild(self._engine, plan, known)
+            known = None if start is None else start.found
+            return None if known is None or start is None else KnownModuleBuild(self._engine, plan, start, known)
         start = self.unchanged(start, module, options, resolved)
         from warp_tiles.build.warp_module import WarpModuleBuild
 

@@ -67,9 +67,7 @@ def generated(
     engine: Engine, build: WarpModuleBuild | ModuleBuild | KnownModuleBuild, source: Path, module: ModuleSource
 ) -> AheadModule | None:
     """A module that Warp has generated ahead. None if only its launch may build it."""
-    if isinstance(build, KnownModuleBuild):  # its launch finds it, too
-        return None
-    if isinstance(build, ModuleBuild):
+    if not isinstance(build, WarpModuleBuild):
         if (start_module := build.ahead(source, module)) is None:
             return None
         context = engine.build_context(build.plan.settings)
@@ -130,7 +128,8 @@ def build_ahead(
     if key is None or (not waits and context.modules.is_locked(key)):
         return None
     with context.modules.lease(key, context.upstream(MODULE, key) if asks else None) as lease:
-        wanted = WarpOutput(b"", module.source.encode("utf-8"), f".{source.target}.{module.output}", module.meta)
+        text, parts = module.source.encode("utf-8"), None if linked is None else asdict(linked)
+        wanted = WarpOutput(b"", text, f".{source.target}.{module.output}", module.meta, linked=parts)
         if wanted.equal(WarpOutput.of(lease.found)) is not None:
             return key, False
         started = now_s()
@@ -231,7 +230,6 @@ class ProgramStart:
         self.listed: dict[str, int] = {}
         self._builds: dict[tuple[object, ...], Future[None]] = {}  # by place
         self._before: StartList | None = None
-        self._linked: dict[str, StartModule] | None = None  # listed ones with products or solvers, by content key
         self._is_unusable = False
         self._noted: dict[tuple[object, ...], StartModule] = {}
         self._asked: set[str] = set()  # digests of content keys
@@ -377,17 +375,6 @@ class ProgramStart:
             )
         except unless_signalled(*FAILURES) as error:  # the launch meets it again, and reports it
             log.debug("module %s was not compiled ahead: %s", module.name, error)
-
-    def listed_as(self, digest: str) -> StartModule | None:
-        """See :class:`warp_tiles.build.engine.LaunchListener`."""
-        if (linked := self._linked) is None:
-            linked = {}
-            for module in self._before.modules if self._before is not None else ():
-                with suppressed(*FAILURES):  # its build meets it again
-                    if module.linked is not None and (key := keys_of(self._engine, self._context, module)[0]):
-                        linked[key.digest] = module
-            self._linked = linked  # other threads read it
-        return linked.get(digest)
 
     def note(self, module: StartModule, digest: str) -> None:
         """Note a module that a launch needs, with its key in the cache."""

@@ -61,9 +61,6 @@ class LaunchListener(Protocol):
     def note(self, module: StartModule, digest: str) -> None:
         """Notes a module that a launch needs, with its key in the cache."""
 
-    def listed_as(self, digest: str) -> StartModule | None:
-        """The module with products or solvers that the list had under a content key."""
-
     def generate_while(self, is_waiting: Callable[[], bool]) -> None:
         """Use the time of a launch that waits."""
 

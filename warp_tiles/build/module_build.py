@@ -7,11 +7,12 @@ linker, and the keys of the functions. It is the same on every machine with the 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,7 @@ class ModuleBuild:
         if kept and cached is not None and (start := self.unbound) is not None:
             start.bind(cached, plan.name, module_log.module_key)
         listener = self._engine.program_start
-        noted = self._start_module(module, text) if listener is not None and module_log.module_key else None
+        noted = start_module(plan, module, wanted) if listener is not None and module_log.module_key else None
         if listener is not None and noted is not None:
             listener.note(noted, module_log.module_key)
         self._engine.log.add_module(module_log, planned=plan)
@@ -167,7 +168,10 @@ class ModuleBuild:
 
     def _output(self, text: str) -> WarpOutput:
         plan = self.plan
-        return WarpOutput(b"", text.encode("utf-8"), f".sm_{plan.arch}{plan.arch_suffix}.cubin", self._meta)
+        functions = tuple(dict.fromkeys(v.problem for v in plan.needed if v.problem and v.provider != "scalar"))
+        linked = asdict(Linked(functions, plan.arch_suffix, plan.register_limit))
+        target = f".sm_{plan.arch}{plan.arch_suffix}.cubin"
+        return WarpOutput(b"", text.encode("utf-8"), target, self._meta, linked=linked)
 
     def ahead(self, source_path: Path, module: ModuleSource) -> StartModule | None:
         """What is linked ahead, before anything is built; None if only the module's launch may."""
@@ -177,21 +181,11 @@ class ModuleBuild:
             return None
         if self._warp_link_reason(module, foreign_inputs(keywords.get("ltoirs", ()), keywords)):
             return None
-        return self._start_module(module, source_path.read_text("utf-8"))
+        return start_module(self.plan, module, self._output(source_path.read_text("utf-8")))
 
     def _with_suffix(self, module: ModuleSource) -> ModuleSource:
         is_cubin = module.output == "cubin"  # whose loops may need the suffix
         return replace(module, suffix=self.plan.arch_suffix) if is_cubin else module
-
-    def _start_module(self, module: ModuleSource, text: str) -> StartModule | None:
-        plan, now = self.plan, current()
-        own = self._settings.affecting_code(), self._settings.providers
-        if reason_without_key(module, text) or own != (now.affecting_code(), now.providers):
-            return None
-        functions = tuple(dict.fromkeys(v.problem for v in plan.needed if v.problem and v.provider != "scalar"))
-        linked = Linked(functions, plan.arch_suffix, plan.register_limit)
-        request = WarpCompileRequest.of(replace(module, suffix=""), text.encode("utf-8"))
-        return StartModule.of(plan.name, plan.block_dim, request, self._meta, linked)
 
     @contextmanager
     def _lease(self, module: ModuleSource, text: str, *, looks: bool, keeps: bool) -> Iterator[BuildLease | None]:
@@ -416,21 +410,26 @@ class ModuleBuild:
 class KnownModuleBuild:
     """The build of a module with products or solvers that its start key has found: its linked binary is written."""
 
-    def __init__(self, engine: Engine, plan: ModulePlan, start: Start) -> None:
+    unbound = None  # the key that has found it
+
+    def __init__(self, engine: Engine, plan: ModulePlan, start: Start, known: WarpOutput) -> None:
         self.plan = plan
-        self._engine, self._start, self._phases = engine, start, Phases(start.steps)
+        self._engine, self._start, self._known, self._phases = engine, start, known, Phases(start.steps)
+
+    def ahead(self, source_path: Path, module: ModuleSource) -> StartModule | None:
+        """What a start list has of it; None if the list may not have it."""
+        return start_module(self.plan, module, self._known)
 
     def finish(self, call: BuildCall) -> None:
-        began, known, plan = self._phases.started_at_s(), self._start.found, self.plan
-        assert known is not None
+        began, known, plan = self._phases.started_at_s(), self._known, self.plan
         if known.warnings:
             some = f"{known.warnings} warnings" if known.warnings > 1 else "a warning"
             warn(f"module {plan.name} was built with {some} about its launches: `warp-tiles plan SCRIPT` has the text")
         with self._phases.measured(WRITE):
             write_output(call.output, known.binary)
-        listener, digest = self._engine.program_start, self._start.content_key
-        if listener is not None and (listed := listener.listed_as(digest)) is not None:
-            listener.note(listed, digest)
+        listener = self._engine.program_start
+        if listener is not None and (noted := start_module(plan, call.module, known)) is not None:
+            listener.note(noted, self._start.content_key)
         self._engine.log.add_module(
             ModuleLog(
                 plan, (), "warp_tiles", "", call.output.name, len(known.binary), now_s() - began,
@@ -441,6 +440,19 @@ class KnownModuleBuild:
 
 
 # ---- a linked module, from its plan or from a start list
+
+
+def start_module(plan: ModulePlan, module: ModuleSource, output: WarpOutput) -> StartModule | None:
+    """What a start list has of a linked module. None if no key covers it, or if it has settings of its own."""
+    now, own = current(), (plan.settings.affecting_code(), plan.settings.providers)
+    if reason_without_key(module, output.source.decode("utf-8")) or own != (now.affecting_code(), now.providers):
+        return None
+    try:
+        linked = Linked.from_json(json.loads(json.dumps(output.linked)))
+    except ValueError:  # others may write the entry that was found
+        return None
+    request = WarpCompileRequest.of(replace(module, suffix=""), output.source)
+    return StartModule.of(plan.name, plan.block_dim, request, output.meta, linked)
 
 
 def keys_of_functions(problems: Iterable[PlannedFunction]) -> dict[str, str]:

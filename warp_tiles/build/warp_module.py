@@ -43,7 +43,8 @@ class WarpOutput:
     """What Warp's folder holds of a module: the payload of an entry. The target ends its name, e.g. ``.sm_90a.cubin``.
 
     The binary of a module with products or solvers is the one that warp_tiles has linked. ``warnings`` says how many
-    its plan has for a launch, in an entry that is found by its start key.
+    its plan has for a launch, in an entry that is found by its start key. ``linked`` has the fields of
+    :class:`.Linked`, which a start list needs.
     """
 
     binary: bytes
@@ -51,11 +52,13 @@ class WarpOutput:
     target: str
     meta: Mapping[str, Any]
     warnings: int = 0
+    linked: Mapping[str, Any] | None = None
 
     def pack(self) -> bytes:
         """The binary, which tools read as it is, then the source and the rest, compressed, and their size."""
         facts: dict[str, Any] = {"source": self.source.decode("utf-8"), "target": self.target, "meta": self.meta}
         facts |= {"warnings": self.warnings} if self.warnings else {}
+        facts |= {"linked": self.linked} if self.linked is not None else {}
         rest = zlib.compress(json.dumps(facts, sort_keys=True).encode("utf-8"))
         return b"".join((self.binary, rest, len(rest).to_bytes(_LENGTH_BYTES, "big")))
 
@@ -72,13 +75,15 @@ class WarpOutput:
             meta, warnings = facts["meta"], facts.get("warnings", 0)
             if not isinstance(meta, dict) or not all(type(size) is int for size in (*meta.values(), warnings)):
                 return None
-            return cls(payload[:begin], str(facts["source"]).encode("utf-8"), str(facts["target"]), meta, warnings)
+            source, target = str(facts["source"]).encode("utf-8"), str(facts["target"])
+            return cls(payload[:begin], source, target, meta, warnings, facts.get("linked"))
         except (zlib.error, ValueError, LookupError, TypeError, RecursionError):
             return None
 
     def equal(self, other: WarpOutput | None) -> WarpOutput | None:
-        """The other output, if it is the same but for the binary; otherwise None."""
-        return other if other is not None and replace(other, binary=self.binary) == self else None
+        """The other output, if it has this source, target and metadata; otherwise None."""
+        same = other is not None and replace(other, binary=self.binary, linked=self.linked) == self
+        return other if same else None
 
 
 def _unpacked(data: bytes) -> bytes:
