@@ -18,6 +18,7 @@ WITHOUT_REMEDY = {
     "steps_do_not_cover", "little_work", "unsuitable_arguments", "capturing", "loop_configured", "loop_faster",
     "loop_asked", "gpu_without_wgmma", "kernel_dtypes", "no_products", "kernel_sums",
     "kernel_alignment", "kernel_copies", "kernel_side", "not_enabled", "stages_forbidden", "others_keep_accumulators",
+    "no_calls", "left_to_warp", "changed_since_hash",
 }  # fmt: skip
 
 

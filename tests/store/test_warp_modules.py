@@ -36,6 +36,8 @@ from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.module import WarpCompileRequest, warp_library
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.toolchain import FileFacts
+from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.rejected import Refused, Rejected
 from warp_tiles.settings import current
 from warp_tiles.store import AHEAD, MODULE, MODULES
 from warp_tiles.store.cache import Cache
@@ -169,7 +171,7 @@ def test_a_module_is_found_by_its_content_but_not_with_another_name_or_other_met
     expected = compiled(module, everything / "first")
     compiled(load(text()), everything / "other name")  # symbols contain the name of the file
     lookups = installed()._lookups
-    monkeypatch.setattr(lookups, "start_key", lambda *_: None)  # so that it is generated
+    monkeypatch.setattr(lookups, "start_key", lambda *_: Rejected("no_calls"))  # so that it is generated
     assert compiled(module, everything / "second") == expected
     original = find("context.ModuleBuilder").build_meta
     monkeypatch.setattr(find("context.ModuleBuilder"), "build_meta", lambda b: {**original(b), "new": 1})
@@ -250,16 +252,16 @@ def test_annotations_and_structs_are_in_the_start_key_and_an_unknown_object_has_
         )
     )
     assert exact(first) != exact(second)
-    assert start_key(whole) is not None
+    assert isinstance(start_key(whole), CacheKey)
     struct = "@wp.struct\nclass S:\n    m: wp.types.matrix(shape={}, dtype=float)\n\n\n"
     kernel = "@wp.kernel\ndef plain(x: wp.array(dtype=S)):\n    x[0] = x[1]\n"
     first, second = (load(struct.format(shape) + kernel) for shape in ((1, 11), (11, 1)))
     assert exact(first) != exact(second)
     unknown = "other = object()\n" + text(3, "wp.tile_sum(wp.tile_zeros(shape=8, dtype=other))[0]")
-    assert start_key(load(unknown)) is None
+    assert start_key(load(unknown)) == Rejected("unknown_value", ("other", "plain"))
 
 
-def start_key(module: ModuleType, **options: Any) -> CacheKey | None:
+def start_key(module: ModuleType, **options: Any) -> CacheKey | Rejected:
     """The start key of a module for sm_90."""
     hooks, warp = installed(), wp.get_module(module.__name__)
     warp.get_module_hash(64)
@@ -276,9 +278,29 @@ def test_constants_count_at_their_full_width(name: str, everything: Path) -> Non
     module.plain.module.mark_modified()
     second = start_key(module)
     assert wp.get_module(module.__name__).hashers[64].warp_tiles_hash == warps or "sign" in name, "Warp's hash"
-    assert first is not None
-    assert second is not None
+    assert isinstance(first, CacheKey)
+    assert isinstance(second, CacheKey)
     assert first != second
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "expected"),
+    [
+        ("digest", PermissionError("no"), Rejected("unreadable_file", ("no",))),
+        ("digest_folder", ToolchainError("no headers", "install them"), "no headers: install them"),
+        ("digest_folder", ToolchainError("no headers"), "no headers: see warp-tiles doctor"),
+    ],
+)
+def test_each_cause_has_its_sentence_and_remedy(
+    method: str, error: Exception, expected: object, everything: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(FileFacts, method, fail)
+    found = start_key(load(text()))
+    assert isinstance(found, Rejected)
+    assert str(found) == str(expected)
 
 
 # ---- expressions that Warp evaluates while it generates the code
@@ -344,8 +366,9 @@ def test_a_generic_function_has_a_start_key_if_its_expressions_follow(expression
     if expression in FOLLOW:
         assert exact_of(module)
     else:
-        with pytest.raises(TypeError, match="a static expression of the generic function late"):
+        with pytest.raises(Refused) as refused:
             exact_of(module)
+        assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
 
 
 @pytest.mark.parametrize("expression", [FOLLOW[0], DO_NOT_FOLLOW[0]])
@@ -357,6 +380,17 @@ def test_a_module_is_generated_for_each_architecture_as_its_launch_would(express
     assert all(one is not None for one in ahead)
     assert len({one.module.program for one in ahead if one is not None}) == 1
     assert [one.start is not None for one in ahead if one is not None] == [expression in FOLLOW] * 3
+
+
+@pytest.mark.parametrize(("type_", "code"), [("float", "late_static"), ("Any", "static_of_instances")])
+@pytest.mark.usefixtures("digesting")
+def test_a_report_says_why_a_module_has_no_start_key(type_: str, code: str, everything: Path) -> None:
+    module = late(DO_NOT_FOLLOW[0], type_)
+    compiled(module, everything / "out")
+    (record,) = records()
+    assert record["start_key_code"] == code
+    assert record["start_key"].startswith("not asked: ")
+    assert "wp.static expression" in record["start_key"]
 
 
 REQUEST = WarpCompileRequest(
@@ -387,7 +421,7 @@ def test_each_input_of_the_compiler_is_in_the_content_key(everything: Path) -> N
 def test_headers_and_library_are_in_both_keys(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(text())
 
-    def keys() -> tuple[CacheKey | None, CacheKey]:
+    def keys() -> tuple[CacheKey | Rejected, CacheKey]:
         return start_key(module), content_key(REQUEST)
 
     before = keys()

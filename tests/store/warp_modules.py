@@ -75,7 +75,7 @@ def enabled(cache: Path, *, start: Path | str | None = None, jobs: int = 1) -> I
         yield
 
 
-def compiled(module: ModuleType, folder: Path, **given: Any) -> Files:
+def compiled(module: Any, folder: Path, **given: Any) -> Files:
     """What Warp writes for a module ahead of time."""
     wp.compile_aot_module(module, module_dir=folder, **{"arch": 90, **given})
     return {path.name: path.read_bytes() for path in folder.iterdir()}

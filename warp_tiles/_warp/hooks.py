@@ -62,6 +62,7 @@ from warp_tiles._warp.reload import (
 from warp_tiles._warp.tapes import Gradients, Tapes
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError, UnsupportedWarpError
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import OPTION_PREFIX, OWN, SETTINGS, Settings, current, from_options, keep_start_list
 from warp_tiles.solver.problem import SOLVERS
 from warp_tiles.util.threads import raise_if_signalled
@@ -394,19 +395,19 @@ class Hooks:
             return ltoirs if build is None else _LinkInputs(ltoirs, build), fatbins
         resolved = state.session.settings
         lookup = self._lookups.unchanged(this_thread.start, builder.module, builder.options, resolved)
-        state.build.start(lookup, builder.build_meta(), this_thread.not_looked_up)
+        state.build.start(lookup, builder.build_meta())
         return _LinkInputs(ltoirs, state.build), fatbins
 
     def _run_codegen(
         self, original: Callable[..., Any], module: Any, options: dict[str, Any], is_cpu: bool
     ) -> tuple[str, str, dict[str, Any], list[bytes], list[bytes]]:
-        start, reason = (None, "it is for a CPU") if is_cpu else self._lookups.look_up(module, options)
-        if start is not None and (found := start.found) is not None:
+        start = Rejected("cpu") if is_cpu else self._lookups.look_up(module, options)
+        if start is not None and not isinstance(start, Rejected) and (found := start.found) is not None:
             check_prefetch(module, int(options["block_dim"]))
             if (build := self._lookups.build(module, options, start, lambda: found.meta)) is not None:
                 return found.source.decode("utf-8"), "cu", dict(found.meta), _LinkInputs([], build), []
-            start, reason = None, "another thread has changed it"
-        with this_thread(start=start, not_looked_up=reason):
+            start = Rejected("changed_since_hash")  # by another thread
+        with this_thread(start=start):
             return original(module, options, is_cpu)  # type: ignore[no-any-return]
 
     def _build_cuda(

@@ -24,6 +24,7 @@ from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import names_of, user_modules
 from warp_tiles._warp.reload import Reloads, target_of, this_thread
 from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.rejected import Refused, Rejected, refuse, rejectable
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store.key import CacheKey
 from warp_tiles.util.threads import suppressed, unless_signalled
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from warp_tiles.build.module_build import KnownModuleBuild
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
-
-_NO_KEY = "its code names a value of an unknown type, or a compiler, linker or header is missing"
 
 
 class ModuleLookups:
@@ -67,81 +66,84 @@ class ModuleLookups:
             return None
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
 
-    def linked_settings(self, module: Any, options: Mapping[str, Any]) -> tuple[Settings | None, str]:
-        """The settings of a module with products or solvers that may be known as linked; None, and why, for others."""
+    @rejectable
+    def linked_settings(self, module: Any, options: Mapping[str, Any]) -> Settings:
+        """The settings of a module with products or solvers that may be known as linked."""
         from warp_tiles.compile.module import reason_left_to_warp
 
         hasher = module.hashers.get(int(options["block_dim"]))
-        if options.get("output_arch") is None or not getattr(hasher, "warp_tiles_has_calls", False):
-            return None, "it has no products or solvers for a GPU"
+        refuse(options.get("output_arch") is None or not getattr(hasher, "warp_tiles_has_calls", False), "no_calls")
         resolved: Settings = hasher.warp_tiles_settings
-        if resolved.policy == "off" or not (resolved.keeps_modules or self.is_looked_up(module, resolved)):
-            return None, "no cache, store or package may have it"
-        if not warp.config.cache_kernels:
-            return None, "wp.config.cache_kernels is False"
-        if resolved.rules.tunes:
-            return None, "it may be tuned before its build"
-        if reason := reason_left_to_warp(options):
-            return None, reason
+        may_be_kept = resolved.policy != "off" and (resolved.keeps_modules or self.is_looked_up(module, resolved))
+        refuse(not may_be_kept, "kept_nowhere")
+        refuse(not warp.config.cache_kernels, "kernels_not_cached")
+        refuse(resolved.rules.tunes, "tuned_first")
+        refuse(bool(reason := reason_left_to_warp(options)), "left_to_warp", reason)
         hasher.get_hash()
-        if hasher.get_hash.choices != self._engine.choices(resolved):  # the generation loads it again
-            return None, "settings or tuning records have changed since it was hashed"
-        return resolved, ""
+        # the generation loads it again
+        refuse(hasher.get_hash.choices != self._engine.choices(resolved), "changed_since_hash")
+        return resolved
 
     def is_looked_up(self, module: Any, resolved: Settings) -> bool:
         return self._engine.build_context(resolved).is_looked_up(str(module.name))
 
-    def look_up(self, module: Any, options: Mapping[str, Any]) -> tuple[Start | None, str]:
-        """Look a module up before its code is generated. None, and why, if it has to be generated in any case."""
+    def look_up(self, module: Any, options: Mapping[str, Any]) -> Start | Rejected | None:
+        """Look a module up before its code is generated. Not a Start if it has to be generated in any case."""
         for name in ("deterministic", "verify_autograd_array_access"):
             if options.get(name):  # the former has effects on launches, the latter on what is printed
-                return None, f"its generation has other effects with the option {name}"
+                return Rejected("generation_has_effects", (name,))
         from warp_tiles.build.warp_module import look_up
 
-        resolved, reason = self.linked_settings(module, options)
-        if resolved is not None:
-            context = self._engine.build_context(resolved)
-            key = self.start_key(module, options, context)
+        linked = self.linked_settings(module, options)
+        if not isinstance(linked, Rejected):
+            resolved, context = linked, self._engine.build_context(linked)
+            if isinstance(key := self.start_key(module, options, context), Rejected):
+                return key
             ahead, listener = this_thread.ahead, self._engine.program_start
             asks = resolved.all_modules and not ahead and listener is None
-            start = None if key is None else look_up(context, key, asks=asks)
-            if start is None or start.found is None:
-                # nothing will bind the key of a module that is not kept
-                return start if resolved.keeps_modules else None, _NO_KEY if key is None else ""
+            start = look_up(context, key, asks=asks)
+            if start.found is None:
+                return start if resolved.keeps_modules else None  # nothing will bind the key of another one
             if start.found.linked is None and (ahead or listener is not None):
-                return None, "an earlier version kept it, and only its generation tells a start list its functions"
-            return start, ""
-        if (resolved := self.settings(module, options)) is None:
-            return None, reason
-        context = self._engine.build_context(resolved)
+                return Rejected("without_functions")
+            return start
+        if (settings := self.settings(module, options)) is None:
+            return linked
+        context = self._engine.build_context(settings)
         is_new = context.facts.digests.is_empty  # so no entry is expected, and the digests take time
-        compiles, name = resolved.all_modules, str(module.name)
+        compiles, name = settings.all_modules, str(module.name)
         if is_new and compiles:
-            self._engine.start_compilers(resolved, name)
+            self._engine.start_compilers(settings, name)
         key = self.start_key(module, options, context)
         # a network request would hold Warp's generator lock, so a module that no launch has asked for is looked up here
-        start = None if key is None else look_up(context, key, asks=compiles and not this_thread.ahead)
-        if compiles and not is_new and (start is None or start.found is None):
-            self._engine.start_compilers(resolved, name)  # while Warp generates the code
-        return start, _NO_KEY if start is None else ""
+        asks = compiles and not this_thread.ahead
+        found = key if isinstance(key, Rejected) else look_up(context, key, asks=asks)
+        if compiles and not is_new and (isinstance(found, Rejected) or found.found is None):
+            self._engine.start_compilers(settings, name)  # while Warp generates the code
+        return found
 
-    def start_key(self, module: Any, options: Mapping[str, Any], context: BuildContext) -> CacheKey | None:
-        """The key over all that a module's source and binary follow from; None if a value is not known exactly."""
+    @rejectable
+    def start_key(self, module: Any, options: Mapping[str, Any], context: BuildContext) -> CacheKey:
+        """The key over all that a module's source and binary follow from, if it knows all of that exactly."""
         from warp_tiles.compile.module import names_in_code, warp_library
 
         digests = context.facts.digests
         native_dir = str(Path(find("build.warp_home"), "native"))
         hasher, target = module.hashers.get(int(options["block_dim"])), target_of(module, options)
-        if not target or hasher is None:  # another thread has changed the module meanwhile
-            return None
+        refuse(not target or hasher is None, "changed_since_hash")  # by another thread
         try:
             with find("codegen._codegen_lock"):
                 kernels = exact_hashes(hasher)
             linked = _linked_facts(context) if hasher.warp_tiles_has_calls else {}
             self._generator = self._generator or digests.digest_folder(Path(find("build.warp_home"), "_src"), "*.py")
             headers, library = digests.digest_folder(Path(native_dir), "*.h"), digests.digest(warp_library())
-        except unless_signalled(TypeError, ValueError, AttributeError, OSError, ToolchainError):
-            return None
+        except unless_signalled(ToolchainError) as error:
+            remedy = error.remedy or "see warp-tiles doctor"
+            raise Refused(Rejected("toolchain_missing", (error.message, remedy))) from error
+        except unless_signalled(OSError) as error:
+            raise Refused(Rejected("unreadable_file", (error,))) from error
+        except unless_signalled(TypeError, ValueError, AttributeError) as error:
+            raise Refused(Rejected("unknown_kind", (error,))) from error
         digest = hasher.get_hash() if linked else hasher.warp_tiles_hash
         return CacheKey.of({
             **linked,
@@ -158,19 +160,24 @@ class ModuleLookups:
         })  # fmt: skip
 
     def unchanged(
-        self, start: Start | None, module: Any, options: Mapping[str, Any], resolved: Settings
-    ) -> Start | None:
-        """A lookup, asked for after the generation. None if it found nothing and its key is another one now."""
-        if start is None or start.found is not None:
+        self, start: Start | Rejected | None, module: Any, options: Mapping[str, Any], resolved: Settings
+    ) -> Start | Rejected | None:
+        """A lookup, asked for after the generation. A rejection if it found nothing and its key is another one now."""
+        if start is None or isinstance(start, Rejected) or start.found is not None:
             return start
         hasher = module.hashers.get(int(options["block_dim"]))
-        if getattr(hasher, "warp_tiles_has_calls", False) and self.linked_settings(module, options)[0] is None:
-            return None  # settings or tuning records have changed
-        context = self._engine.build_context(resolved)
-        return start if self.start_key(module, options, context) == start.key else None
+        has_calls = getattr(hasher, "warp_tiles_has_calls", False)
+        if has_calls and isinstance(linked := self.linked_settings(module, options), Rejected):
+            return linked  # settings or tuning records have changed
+        key = self.start_key(module, options, self._engine.build_context(resolved))
+        return start if key == start.key else key if isinstance(key, Rejected) else Rejected("late_static")
 
     def build(
-        self, module: Any, options: Mapping[str, Any], start: Start | None, meta: Callable[[], Mapping[str, Any]]
+        self,
+        module: Any,
+        options: Mapping[str, Any],
+        start: Start | Rejected | None,
+        meta: Callable[[], Mapping[str, Any]],
     ) -> WarpModuleBuild | KnownModuleBuild | None:
         """The build of a module after its lookup. None if it is left to Warp, or has changed since.
 
@@ -178,23 +185,22 @@ class ModuleLookups:
             meta: Returns the metadata of a module that was generated just now, or of the one that its start key found.
         """
         threads = int(options["block_dim"])
-        hasher, linked = module.hashers.get(threads), self.linked_settings(module, options)[0]
-        resolved = linked or self.settings(module, options)
+        hasher, linked = module.hashers.get(threads), self.linked_settings(module, options)
+        resolved = self.settings(module, options) if isinstance(linked, Rejected) else linked
         if resolved is None or hasher is None:
             return None
         kernels = tuple(names_of(hasher.get_unique_kernels()).values())
         plan = ModulePlan(str(module.name), int(options["output_arch"]), threads, kernels, (), resolved)
-        if linked is not None:
+        if not isinstance(linked, Rejected):
             from warp_tiles.build.module_build import KnownModuleBuild
 
-            known = None if start is None else start.found
-            return None if known is None or start is None else KnownModuleBuild(self._engine, plan, start, known)
+            if start is None or isinstance(start, Rejected) or start.found is None:
+                return None
+            return KnownModuleBuild(self._engine, plan, start, start.found)
         start = self.unchanged(start, module, options, resolved)
         from warp_tiles.build.warp_module import WarpModuleBuild
 
-        return WarpModuleBuild(
-            self._engine, plan, program_name(module, hasher), meta(), start, this_thread.not_looked_up
-        )
+        return WarpModuleBuild(self._engine, plan, program_name(module, hasher), meta(), start)
 
 
 def _linked_facts(context: BuildContext) -> dict[str, str]:
@@ -239,7 +245,7 @@ _OPERATIONS = (
 def exact_hashes(hasher: Any) -> list[str]:
     """For each kernel of a module, Warp's hash and one of all constants and types that the kernel reaches.
 
-    Raises a TypeError for a constant of an unknown type.
+    It is for a function that may be refused: a constant may have an unknown type.
     """
     exact = _exact_hasher()
     return [f"{warps.hex()} {exact.hash_adjoint(kernel.adj).hex()}" for warps, kernel in hasher.unique_kernels.items()]
@@ -261,7 +267,11 @@ def _exact_hasher() -> Any:
             values = [*constants.items(), *adjoint.resolved_static_expressions.items(), *named]
             values += _evaluated_late(adjoint, dict(named))
             parts = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
-            parts += [f"{name}={_exact_value(value, self._bytes_of)}" for name, value in values]
+            for name, value in values:
+                try:
+                    parts.append(f"{name}={_exact_value(value, self._bytes_of)}")
+                except unless_signalled(TypeError, ValueError, AttributeError):
+                    refuse(True, "unknown_value", name, adjoint.fun_name)
             parts += [self._bytes_of(function).hex() for function in functions]
             return hashlib.sha256(repr(parts).encode("utf-8")).digest()
 
@@ -303,7 +313,7 @@ def _evaluated_late(adjoint: Any, named: Mapping[str, Any]) -> list[tuple[str, A
     """The deferred ``wp.static`` expressions and their values, without those that follow from the source and ``named``.
 
     Warp evaluates the ones of functions in other modules only while it generates the code, and those of generic
-    functions apart for each instance, which no hash covers. Raises a TypeError if these do not follow.
+    functions apart for each instance, which no hash covers. Refuses if these do not follow.
     """
     if not adjoint.has_unresolved_static_expressions:
         return []
@@ -312,8 +322,7 @@ def _evaluated_late(adjoint: Any, named: Mapping[str, Any]) -> list[tuple[str, A
         for node in adjoint.reference_nodes():
             if isinstance(node, ast.Call) and _is_static(adjoint, node.func):
                 given = (*node.args, *(keyword.value for keyword in node.keywords))
-                if not all(map(follow, given)):
-                    raise TypeError(f"a static expression of the generic function {adjoint.fun_name}")
+                refuse(not all(map(follow, given)), "static_of_instances", adjoint.fun_name)
         return []
     deferred = adjoint.deferred_static_expressions
     return [(code, value) for code, value in deferred if not follow(ast.parse(code, mode="eval").body)]

@@ -43,6 +43,7 @@ from warp_tiles._warp.modules import (
 )
 from warp_tiles.build.context import ahead_of_launches
 from warp_tiles.errors import PlanError
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings, current
 from warp_tiles.util.threads import PREFETCH, unless_signalled, wait_all
@@ -80,8 +81,7 @@ class _ThisThread(threading.local):
         on_cpu: While it loads or prefetches a module, True for a CPU and False for a GPU; None otherwise.
         ahead: True while it generates a module ahead of its launch.
         compiling: The arguments of Warp's compilation, or None.
-        start: The lookup of the module that Warp generates, if there was one.
-        not_looked_up: Why there was none.
+        start: The lookup of the module that Warp generates, or why there was none.
         state: The module whose source Warp generates, if it has products or solvers.
     """
 
@@ -89,8 +89,7 @@ class _ThisThread(threading.local):
     hasher: Any = None
     on_cpu: bool | None = None
     compiling: Mapping[str, Any] | None = None
-    start: Start | None = None
-    not_looked_up = ""
+    start: Start | Rejected | None = None
     state: BuilderState | None = None
     adjoint: Any = None
     tracer: Tracer | None = None

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from warp_tiles.gemm.rejected import Rejected, code_of
 from warp_tiles.plan.planning import ModulePlan, config_json
 from warp_tiles.solver.problem import Config, Problem
 
@@ -151,7 +152,7 @@ class ModuleLog:
         found: True if the linked module was in the cache, in a kernel package or in the remote store.
         started_at_s: The end of code generation, or the lookup that has found the start key, in seconds of
             :func:`warp_tiles.build.log.now_s`.
-        start_key: ``found`` if no code was generated, else ``missing``, or ``not asked`` with the reason.
+        start_key: ``found`` if no code was generated, else ``missing``, or why the module has no such key.
     """
 
     plan: ModulePlan
@@ -166,7 +167,7 @@ class ModuleLog:
     started_at_s: float = 0.0
     phases: tuple[Phase, ...] = ()
     package: str = ""
-    start_key: str = ""
+    start_key: str | Rejected = ""
 
     def lacks(self, plan: ModulePlan) -> bool:
         """True if a plan is that of this module, which was found without one."""
@@ -186,7 +187,8 @@ class ModuleLog:
             **{name: getattr(self, name) for name in ("linker", "linker_reason", "module_key", "found", "output")},
             "cubin_bytes": self.output_bytes,
             "kernel_package": self.package,
-            "start_key": self.start_key,
+            "start_key": f"not asked: {key}" if isinstance(key := self.start_key, Rejected) else key,
+            "start_key_code": code_of(key),
             **_times(self),
             "phases": [phase.to_json() for phase in self.phases],
         }

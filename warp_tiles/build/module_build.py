@@ -21,13 +21,14 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
 from warp_tiles.build.log import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Artifact, ModuleLog, Phases, now_s
 from warp_tiles.build.start_list import StartModule
-from warp_tiles.build.warp_module import Start, WarpOutput, start_key_text
+from warp_tiles.build.warp_module import Start, WarpOutput, start_key_of
 from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, module_flags, reason_without_key
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planner import GeneratedModule, plan_module
 from warp_tiles.plan.planning import ModulePlan, PlannedFunction
 from warp_tiles.settings import current
@@ -55,8 +56,7 @@ class ModuleBuild:
         self._futures: Mapping[Problem, Future[Artifact]] = {}
         self._started = now_s()
         self._phases = Phases()
-        self._lookup: Start | None = None
-        self._not_looked_up = ""
+        self._lookup: Start | Rejected | None = None
         self._meta: dict[str, Any] = {}
         self._settings = plan.settings
         self._context = engine.build_context(plan.settings)
@@ -66,18 +66,15 @@ class ModuleBuild:
         """The source that the plan asks for. Raises a ToolchainError if the device sources are missing."""
         return finished_source(self._generated.source, self.plan.code)
 
-    def start(
-        self, lookup: Start | None = None, meta: Mapping[str, Any] | None = None, not_looked_up: str = ""
-    ) -> None:
+    def start(self, lookup: Start | Rejected | None = None, meta: Mapping[str, Any] | None = None) -> None:
         """Start the functions without waiting for them, unless the linked module itself may be cached.
 
         Args:
-            lookup: That of the module's start key, which found nothing; None if it has none.
+            lookup: That of the module's start key, which found nothing, or why it has none.
             meta: Warp's metadata of the module.
-            not_looked_up: Why there is no lookup.
         """
         self._started, self._phases = now_s(), Phases()
-        self._lookup, self._meta, self._not_looked_up = lookup, dict(meta or {}), not_looked_up
+        self._lookup, self._meta = lookup, dict(meta or {})
         for memory in self.plan.memory:
             if memory.problem and memory.direction == "backward":  # a program may never ask for gradients
                 log.info("%s", memory.problem)
@@ -162,7 +159,7 @@ class ModuleBuild:
     def unbound(self) -> Start | None:
         """The lookup of a start key that found nothing, and that this process may bind."""
         start = self._lookup
-        if start is None or start.found is not None or not self._context.stores_modules:
+        if not isinstance(start, Start) or start.found is not None or not self._context.stores_modules:
             return None
         return replace(start, warnings=len(self._warnings))
 
@@ -298,7 +295,7 @@ class ModuleBuild:
             started_at_s=self._started,
             phases=self._phases.found,
             found=found,
-            start_key=start_key_text(self._lookup, self._not_looked_up),
+            start_key=start_key_of(self._lookup),
         )
 
     def _warp_link_reason(self, module: ModuleSource, foreign: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from warp_tiles.build.start_list import StartModule
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, names_in_code, reason_without_key
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import LinkError, WorkerError
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store import MODULE
 from warp_tiles.store.key import CacheKey
@@ -160,18 +161,16 @@ class WarpModuleBuild:
         plan: ModulePlan,
         program: str,
         meta: Mapping[str, Any],
-        start: Start | None,
-        not_looked_up: str = "",
+        start: Start | Rejected | None,
     ) -> None:
         self.plan = plan
-        self._not_looked_up = not_looked_up
+        self._lookup = start
         self._program = program
         self._engine = engine
         self.meta = meta
-        self.start = start
+        self.start = start = start if isinstance(start, Start) else None
         self.context = engine.build_context(plan.settings)
-        found_before = start is not None and start.found is not None
-        self._phases = Phases(start.steps if start is not None and found_before else ())
+        self._phases = Phases(start.steps if start is not None and start.found is not None else ())
 
     def finish(self, call: BuildCall) -> None:
         """Write the binary, from an entry or from Warp's compiler."""
@@ -219,7 +218,7 @@ class WarpModuleBuild:
                 self.plan, (), "warp", "it calls no function of warp_tiles", call.output.name,
                 os.path.getsize(call.output), now_s() - started, module_key=key.digest, found=cached is not None,
                 started_at_s=started, phases=self._phases.found, package=package,
-                start_key=start_key_text(self.start, self._not_looked_up),
+                start_key=start_key_of(self._lookup),
             )
         )  # fmt: skip
         if cached is None:
@@ -271,11 +270,11 @@ class WarpModuleBuild:
             self.start.keep(payload, {**info, "content_key": key.digest})
 
 
-def start_key_text(start: Start | None, not_looked_up: str) -> str:
-    """What :attr:`.ModuleLog.start_key` says."""
-    if start is None:
-        return f"not asked: {not_looked_up}" if not_looked_up else "missing"
-    return "missing" if start.found is None else "found"
+def start_key_of(lookup: Start | Rejected | None) -> str | Rejected:
+    """See :attr:`.ModuleLog.start_key`."""
+    if isinstance(lookup, Rejected):
+        return lookup
+    return "missing" if lookup is None or lookup.found is None else "found"
 
 
 def say_left_to_warp(reason: str) -> None:

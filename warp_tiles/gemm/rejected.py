@@ -239,6 +239,28 @@ REASONS = {
     "kernel_copies": "an operand has to be copied, and the copy of one matrix has 2 GiB or more",
     "kernel_side": "it has no tiles for fewer than {} rows or columns",
     "not_enabled": "warp_tiles is not enabled",
+    # ---- start keys, which find a module before its code is generated
+    "no_calls": "it has no products or solvers for a GPU",
+    "left_to_warp": "{}",
+    "kept_nowhere": "no cache, store or wheel may have it: set modules to 'all', or run warp-tiles warm",
+    "kernels_not_cached": "wp.config.cache_kernels is False: set it to True",
+    "tuned_first": "it may be tuned before its build: set the policy to 'auto'",
+    "changed_since_hash": "the module, settings or tuning records have changed since it was hashed",
+    "generation_has_effects": "its generation has other effects with the option {}: turn the option off",
+    "without_functions": (
+        "an earlier version kept it without the functions that a start list names: make the wheel again, or clear the "
+        "cache"
+    ),
+    "unknown_value": "no key covers {} in {}: use numbers, texts, and types and functions of Warp",
+    "unknown_kind": "no key covers a value or type in its code ({}): use numbers, texts, and types of Warp",
+    "static_of_instances": (
+        "each instance of {} evaluates a wp.static expression anew: let it use constants and operators alone"
+    ),
+    "late_static": (
+        "a wp.static expression is evaluated only while the code is generated: let it use constants and operators alone"
+    ),
+    "toolchain_missing": "{}: {}",
+    "unreadable_file": "a file that the key covers cannot be read ({}): install warp-lang and the compilers again",
 }
 
 
