@@ -17,7 +17,7 @@ from tests.integration.ahead_modules import SEEN, found_at_load
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import FORWARD_ONLY, gemm, load
 from tests.nightly import some
-from warp_tiles._warp import installed
+from warp_tiles._warp import installed, reload
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles._warp.modules import forget_modules
 from warp_tiles.build.log import BuildLog
@@ -123,6 +123,62 @@ def test_a_kernel_of_a_module_of_its_own_is_compiled(device: StandIn) -> None:
     kernel = load(KERNEL.format(name="unique", value=6.0).replace("(enable", '(module="unique", enable')).unique
     assert kernel.module.hashers, "Warp has hashed it to name it"
     assert warmed(lambda: launch(kernel)) == {"compiled": 1}
+
+
+CALLER = """
+{kernel}
+def run(first, launches):
+    global SIZE
+    first()
+    SIZE = SIZE + (launches == 65)
+    launches -= launches == 65
+    if launches:
+        wp.launch(caller, dim=1, inputs=[wp.zeros(1, dtype=float, device="cpu")], device="cpu", block_dim=launches)
+"""
+
+
+@pytest.mark.usefixtures("digesting")
+@pytest.mark.parametrize(
+    ("launches", "long", "generated", "compiled"),
+    [
+        (64, True, ["caller", "first"], ["first", "caller"]),
+        (32, True, ["caller", "first", "caller"], ["first", "caller"]),
+        (0, True, ["caller", "first"], ["first"]),
+        (65, True, ["caller", "first", "caller"], ["first", "caller"]),
+        (64, False, ["first", "caller"], ["first", "caller"]),
+    ],
+    ids=["launched", "with another block size", "not launched", "with another constant", "a short one"],
+)
+def test_a_long_module_whose_function_launches_another_one_is_compiled_first(
+    launches: int,
+    long: bool,
+    generated: list[str],
+    compiled: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    device: StandIn,
+) -> None:
+    """The command ends with its last build, and a long one that begins late is the last."""
+    first = load(KERNEL.format(name="first", value=8.0))
+    text = "SIZE = 9\n" + KERNEL.format(name="caller", value="float(SIZE)").replace(
+        "    out[", "    # it is long\n" * 2000 * long + "    out["
+    )
+    caller = load(CALLER.format(kernel=text))
+    names, seen = {first.__name__: "first", caller.__name__: "caller"}, []
+    generate = reload.generate_launched
+
+    def note(module: Any, *given: Any, **named: Any) -> Any:
+        seen.append(names[module.name])
+        return generate(module, *given, **named)
+
+    monkeypatch.setattr(reload, "generate_launched", note)
+    modules = LaunchedModules(installed().engine, [90])
+    with intercepted(lambda launch: modules.at_launch(launch.kernel.module, launch.device, launch.block_dim)):
+        caller.run(lambda: launch(first.first), launches)
+    modules.finish()
+    assert seen == generated
+    assert [names[row["module"]] for row in modules.rows] == compiled
+    assert {row["state"] for row in modules.rows} == {"compiled"}
+    assert [one is not None for one in modules.generated] == [True] * len(compiled)
 
 
 @pytest.mark.usefixtures("digesting")

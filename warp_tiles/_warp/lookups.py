@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import warp
 
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.modules import names_of, user_modules
+from warp_tiles._warp.modules import hash_again, names_of, user_modules
 from warp_tiles._warp.reload import Reloads, target_of, this_thread
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.rejected import Refused, Rejected, refuse, rejectable
@@ -212,6 +212,17 @@ def program_name(module: Any, hasher: Any) -> str:
     """The name of a module's source: of a plain one, that in unmodified Warp."""
     digest = hasher.get_hash() if hasher.warp_tiles_has_calls else hasher.warp_tiles_hash
     return f"wp_{module.name}_{digest.hex()[:7]}.cu"
+
+
+def program_at_launch(module: Any, threads: int) -> str:
+    """The name of the source that a launch would generate now. The module is left without a hash."""
+    with find("codegen._codegen_lock"), this_thread(ahead=True):
+        hash_again(module)
+        try:
+            module.get_module_hash(threads)
+            return program_name(module, module.hashers[threads])
+        finally:
+            hash_again(module)
 
 
 def loaded_programs() -> set[tuple[str, int, int]]:

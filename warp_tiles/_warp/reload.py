@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sys
 import threading
 import time
 import weakref
@@ -38,6 +39,7 @@ from warp_tiles._warp.modules import (
     loading,
     loads,
     outdated,
+    user_modules,
     users_own_modules,
     withdrawn,
 )
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from warp_tiles.build.warp_module import Start
 
 _ATTEMPTS = 4  # per load: tuning and changed settings each take one
+_LONG_SOURCE = 20_000  # characters of a module's kernels, whose compilation takes several seconds
 
 
 class LoadAgain(BaseException):
@@ -441,14 +444,26 @@ def packages_of(module: Any) -> list[str]:
     return sorted({str(kernel.func.__module__).partition(".")[0] for kernel in module.kernels.values()})
 
 
-def generate_launched(module: Any, threads: int, given: Mapping[str, Any]) -> AheadModule | None:
+def long_callers(module: Any) -> list[Any]:
+    """The modules of the Python files with a running function, other than this one, whose kernels are long."""
+    frame, modules, names = sys._getframe(1), user_modules(), dict[str, None]()
+    while frame is not None:
+        names[str(frame.f_globals.get("__name__"))] = None
+        frame = frame.f_back  # type: ignore[assignment]
+    callers = (modules[name] for name in names if name in modules and modules[name] is not module)
+    return [caller for caller in callers if sum(len(k.adj.source) for k in caller.kernels.values()) > _LONG_SOURCE]
+
+
+def generate_launched(
+    module: Any, threads: int, given: Mapping[str, Any], *, is_launched: bool = True
+) -> AheadModule | None:
     """Generate a module as its launch would, for a device or None, and an architecture.
 
     None if only the launch may build it. An error of its generation is the one that the launch meets.
     """
     with find("codegen._codegen_lock"):
         hash_again(module)  # Warp hashes a module of one kernel to name it
-        return _generated(module, threads, given, is_launched=True)
+        return _generated(module, threads, given, is_launched=is_launched)
 
 
 def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launched: bool = False) -> AheadModule | None:

@@ -279,14 +279,19 @@ class LaunchedModules:
             raise PlanError("this machine has no GPU, and no architecture is named", "give one or more: --arch 80,90")
         self._engine, self._has_gpus = engine, bool(gpus)
         self._seen: set[tuple[object, ...]] = set()
+        self._early: dict[tuple[object, ...], tuple[AheadModule | None, Row]] = {}  # before their launches
         self._queue = engine.build_context(current()).queue
         self._builds: list[Future[None]] = []
         self.generated: list[AheadModule | None] = []
         self.rows: list[Row] = []
 
     def at_launch(self, module: Any, device: Any, threads: int) -> None:
-        """Generate a module, and queue its build, if it was not launched as it is now."""
-        from warp_tiles._warp.reload import generate_launched, kernels_of, packages_of
+        """Generate a module, and queue its build, if it was not launched as it is now.
+
+        A long module that calls it comes first: it will be launched, too, and the command ends with the last build.
+        """
+        from warp_tiles._warp.lookups import program_at_launch
+        from warp_tiles._warp.reload import kernels_of, long_callers
 
         if self._has_gpus and device.is_cpu:  # elsewhere, the CPU stands for the GPU
             return
@@ -295,18 +300,36 @@ class LaunchedModules:
             if wanted in self._seen:
                 continue
             self._seen.add(wanted)
-            generated, row = None, _row(str(module.name), threads, arch, "cubin")
-            row["packages"] = packages_of(module)
-            self.rows.append(row)
-            try:
-                generated = generate_launched(module, threads, {"device": target, "output_arch": arch})
-                row["reason"] = "" if generated is not None else "only its launch may build it"
-            except unless_signalled(Exception) as error:
-                _fail(row, error)
+            for caller in long_callers(module):
+                usual = int(caller.options["block_dim"])
+                early = caller, kernels_of(caller), arch, usual
+                if early not in self._seen and early not in self._early:
+                    self._early[early] = self._generate(caller, target, arch, usual, is_launched=False)
+            generated, row = self._early.get(wanted, (None, None))
+            # a constant may have changed since
+            if generated is None or row is None or generated.module.program != program_at_launch(module, threads):
+                generated, row = self._generate(module, target, arch, threads)
             self.generated.append(generated)
-            if generated is not None:
-                row["output"] = generated.module.output
-                self._builds.append(self._queue.submit(self._build, generated, row))
+            self.rows.append(row)
+
+    def _generate(
+        self, module: Any, target: Any, arch: int, threads: int, *, is_launched: bool = True
+    ) -> tuple[AheadModule | None, Row]:
+        """Generate a module, and queue its build, which completes the row."""
+        from warp_tiles._warp.reload import generate_launched, packages_of
+
+        generated, row = None, _row(str(module.name), threads, arch, "cubin")
+        row["packages"] = packages_of(module)
+        given = {"device": target, "output_arch": arch}
+        try:
+            generated = generate_launched(module, threads, given, is_launched=is_launched)
+            row["reason"] = "" if generated is not None else "only its launch may build it"
+        except unless_signalled(Exception) as error:
+            _fail(row, error)
+        if generated is not None:
+            row["output"] = generated.module.output
+            self._builds.append(self._queue.submit(self._build, generated, row))
+        return generated, row
 
     def _build(self, generated: AheadModule, row: Row) -> None:
         module, choice = generated.module, generated.context.settings.progress
