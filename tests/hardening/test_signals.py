@@ -166,7 +166,7 @@ class Anything:
     warp_toolkit = None
 
     @property
-    def store(self) -> Anything:
+    def toolchain_facts(self) -> Anything:
         return self
 
 
