@@ -21,7 +21,7 @@ LAYERS = (
     ("providers",),
     ("build",),
     ("_warp",),
-    ("launch",),
+    ("recorded",),
     ("tuning",),
     ("reports",),
     ("array_products",),

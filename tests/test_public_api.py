@@ -131,7 +131,7 @@ def test_enabling_loads_no_modules_for_building_or_drawing(tmp_path: Path) -> No
     assert not {"cuda", "rich", "filelock", "click", "multiprocessing"} & {name.split(".")[0] for name in loaded}
     tuning = {name for name in loaded if name.startswith("warp_tiles.tuning")}
     assert tuning == {"warp_tiles.tuning", "warp_tiles.tuning.snapshots"}  # snapshots imports the rest lazily
-    assert not {name for name in loaded if name.startswith("warp_tiles.launch.recorded")}
+    assert not {name for name in loaded if name.startswith("warp_tiles.recorded")}
     building = ("gemm.choose", "codegen.loops", "build.module_build", "store.cache", "cli")
     building += ("compile.module", "compile.compiler", "compile.pool")
     assert all(importlib.util.find_spec(f"warp_tiles.{name}") for name in building)
@@ -139,7 +139,7 @@ def test_enabling_loads_no_modules_for_building_or_drawing(tmp_path: Path) -> No
 
 
 def test_modules_that_launch_nothing_can_be_imported_without_warp_and_cuda(tmp_path: Path) -> None:
-    modules = ["_warp", "cli.contribution", "launch.recorded", "__main__"]
+    modules = ["_warp", "cli.contribution", "recorded", "__main__"]
     choosers = {"matmul_choice", "matmul_problem", "solve_choice", "tensor_kernel"}  # of whole arrays
     files = (ROOT / "warp_tiles" / "array_products").glob("*.py")
     modules += [f"array_products.{file.stem}" for file in files if file.stem not in choosers]

@@ -43,8 +43,8 @@ from warp_tiles.util.version import __version__
 if TYPE_CHECKING:
     from warp_tiles.array_products.public import cholesky, matmul, solve
     from warp_tiles.gemm.problem import GemmProblem, Operand, Role
-    from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
     from warp_tiles.plan.planning import ModulePlan, PlannedFunction, PlannedLoop
+    from warp_tiles.recorded import RecordedLaunch, RecordingTarget, record
     from warp_tiles.tuning.kernel import TunedKernel, autotune
     from warp_tiles.tuning.measure import Effort
     from warp_tiles.tuning.space import Random, Space
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "array_products.public": ("cholesky", "matmul", "solve"),
     "gemm.problem": ("GemmProblem", "Operand", "Role"),
-    "launch.recorded": ("RecordedLaunch", "RecordingTarget", "record"),
+    "recorded": ("RecordedLaunch", "RecordingTarget", "record"),
     "plan.planning": ("ModulePlan", "PlannedLoop", "PlannedFunction"),
     "tuning.kernel": ("TunedKernel", "autotune"),
     "tuning.measure": ("Effort",),

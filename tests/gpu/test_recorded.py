@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import warp as wp
 
-from tests.launch.recorded_kernels import arguments_on, arrays_of, launched_by_warp, weighted
+from tests.recorded.recorded_kernels import arguments_on, arrays_of, launched_by_warp, weighted
 from warp_tiles import record
 
 pytestmark = pytest.mark.gpu

@@ -11,7 +11,7 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import integers, on, values_of
-from tests.launch.recorded_kernels import arguments_on, arrays_of, weighted
+from tests.recorded.recorded_kernels import arguments_on, arrays_of, weighted
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import record
 

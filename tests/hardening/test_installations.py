@@ -20,9 +20,9 @@ from tests.integration.solvers import solver
 from tests.integration.test_hash import COPY
 from warp_tiles._warp.internals import find
 from warp_tiles.cli import commands
+from warp_tiles.cli.script import Script, discover
 from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import LockedError, ToolchainError, WarpTilesError
-from warp_tiles.launch.script import Script, discover
 
 # ---- packages of `pip install --target`
 

@@ -276,7 +276,7 @@ BROAD = {
         ("cli/common.py", "output_errors"),
         ("cli/common.py", "written"),
         ("cli/run.py", "enable_here"),
-        ("launch/script.py", "discover"),
+        ("cli/script.py", "discover"),
     },
     "in a process or on a thread of this package": {
         ("build/executor.py", "worker_name"),

@@ -8,8 +8,8 @@ import pytest
 from tests.integration.commands import COMPILE_FIELDS, MAIN, PLAN_FIELDS, WITHOUT_GUARD, command, json_of, usage_error
 from tests.integration.helpers import FORWARD_ONLY, cubin_symbols, gemm
 from tests.integration.solvers import solver
+from warp_tiles.cli.script import PLANNED
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.launch.script import PLANNED
 
 
 @pytest.mark.parametrize("name", ["main.py", "plain.py"])

@@ -17,8 +17,8 @@ from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch, intercepted, launching
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import copied_kernel, forget_modules, hash_all_again
+from warp_tiles.cli.script import Script
 from warp_tiles.cli.tune import tune_script
-from warp_tiles.launch.script import Script
 from warp_tiles.tuning import in_kernels
 from warp_tiles.tuning import tasks as tuning_tasks
 from warp_tiles.tuning.in_kernels import copy_of, kernel_of, search_devices, tasks_of

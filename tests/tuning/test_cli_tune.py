@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles import settings
 from warp_tiles.cli import commands, common
+from warp_tiles.cli.script import Discovery, Script
 from warp_tiles.cli.tune import label, microseconds
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.launch.script import Discovery, Script
 from warp_tiles.tuning.in_kernels import TunedTask
 from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.tuning.store import RecordStore, open_store

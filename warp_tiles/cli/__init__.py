@@ -16,8 +16,8 @@ import click
 
 from warp_tiles.cli import bundling, cache_commands, doctor, plan_commands, run, tune
 from warp_tiles.cli.common import VERBOSITY, StandardOutputError, json_option, print_rows, warp_remedy, written
+from warp_tiles.cli.script import Script
 from warp_tiles.errors import WarpTilesError
-from warp_tiles.launch.script import Script
 from warp_tiles.settings import ENVIRONMENT, SETTINGS, current
 from warp_tiles.store import cache_root
 from warp_tiles.util.version import __version__

@@ -26,8 +26,8 @@ from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import common
 from warp_tiles.cli.cache_commands import build_context
 from warp_tiles.cli.plan_commands import MOST_THREADS, Wanted, takes_targets
+from warp_tiles.cli.script import Script, Target
 from warp_tiles.errors import PlanError, ScriptError
-from warp_tiles.launch.script import Script, Target
 from warp_tiles.reports.descriptions import compiled_again
 from warp_tiles.settings import ENVIRONMENT, current, override
 from warp_tiles.store import ANY_TOOLCHAIN, FUNCTIONS, MODULE, MODULES, RECORDS, TOOLCHAIN, cache_root

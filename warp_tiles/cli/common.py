@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from warp_tiles.cli.script import Discovery, Script
 from warp_tiles.errors import OutputError, PlanError, ScriptError
 from warp_tiles.gemm.hardware import parse_arch
-from warp_tiles.launch.script import Discovery, Script
 from warp_tiles.reports.descriptions import filled
 from warp_tiles.settings import POLICIES, configure_by_option, configured, current
 from warp_tiles.util.files import write_output

@@ -19,8 +19,8 @@ from rich.filesize import decimal
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
 from warp_tiles.cli import common
+from warp_tiles.cli.script import Discovery, Script, Target, discover
 from warp_tiles.errors import BuildError, RefusedWorkerError, ScriptError, ToolchainError, WarpTilesError, WorkerError
-from warp_tiles.launch.script import Discovery, Script, Target, discover
 from warp_tiles.reports import descriptions
 from warp_tiles.settings import current
 from warp_tiles.util.threads import side_by_side

@@ -26,8 +26,8 @@ from warp_tiles.build.ahead import FAILURES, AheadModule, build_ahead, compiled
 from warp_tiles.build.start_list import StartModule, read_start_list
 from warp_tiles.cli import common
 from warp_tiles.cli.cache_commands import counted, require_push, sign_and_write
+from warp_tiles.cli.script import Discovery, Script, discover
 from warp_tiles.errors import PlanError, RecordError, SettingError
-from warp_tiles.launch.script import Discovery, Script, discover
 from warp_tiles.settings import (
     COMMAND_LINE,
     configure,

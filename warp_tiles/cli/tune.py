@@ -18,8 +18,8 @@ from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
 from warp_tiles.build.progress import is_enabled
 from warp_tiles.cli import common
+from warp_tiles.cli.script import Script, discover
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import current
 from warp_tiles.settings.values import seconds
 from warp_tiles.store.keys import signer_if_any, trusted_by

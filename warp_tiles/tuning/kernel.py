@@ -23,7 +23,7 @@ import warp as wp
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import LockedError, SettingError, TuningError
-from warp_tiles.launch.recorded import RecordingTarget
+from warp_tiles.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change
 from warp_tiles.tuning.factory import (
     KernelFactory,

@@ -15,7 +15,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.launch.recorded_kernels import arguments_on, arrays_of, launched_by_warp, weighted
+from tests.recorded.recorded_kernels import arguments_on, arrays_of, launched_by_warp, weighted
 from warp_tiles import RecordingError, RecordingTarget, record
 
 CPU = "cpu"

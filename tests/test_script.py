@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import warp
 
-from warp_tiles.launch.script import Script, discover
+from warp_tiles.cli.script import Script, discover
 
 SCRIPT = """
 import warp as wp

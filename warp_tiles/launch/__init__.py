@@ -1,1 +1,0 @@
-"""Recorded launches, and scripts that are run or only planned."""
