@@ -95,8 +95,17 @@ class Case:
         self.started += list(problems)
         return {problem: done(self.results.get(problem, artifact(problem))) for problem in self.started}
 
-    def build(self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any) -> ModuleLog:
+    def build(
+        self,
+        output: str = "module.cubin",
+        *,
+        warp_inputs: tuple[bytes, ...] = (),
+        opted_out: bool = False,
+        **keywords: Any,
+    ) -> ModuleLog:
         self.session.settings = settings.current()
+        if opted_out:
+            self.session.settings = self.session.settings.opted_out(products=True)
         made = generated(self.session, *self.lines, called=self.called)
         made = replace(made, kernels=("k",), uses=(FunctionUse("k", "k", False, ""),))
         plan = plan_module(made, planned, lambda reserved: ())
@@ -223,6 +232,18 @@ def test_a_scalar_product_beside_a_built_one_is_linked_by_warp_tiles(case: Case)
     text = case.pool.compiled[-1].source
     assert names_of(text, 0) == ["0", "0", "0"]
     assert names_of(text, 1) == [SMALL[Role.FORWARD].symbol] * 3
+
+
+def test_a_product_left_to_warp_stays_there_if_another_could_not_be_built(case: Case) -> None:
+    gains, slower = forms(8, 8, 16), forms(16, 16, 4)  # of modules that opt out of MathDx
+    case.session = Session("module", 90, 128)
+    case.session.add("tile_matmul", "k", gains)
+    case.session.add("tile_matmul", "k", slower)
+    case.results = {gains[Role.FORWARD]: artifact(gains[Role.FORWARD], "scalar")}
+    record = case.build(opted_out=True)
+    assert case.started == [gains[Role.FORWARD]]
+    assert names_of(case.text_for_warp, 0) == names_of(case.text_for_warp, 1) == ["0"] * 3
+    assert "scalar_path_is_faster" in {function.code for function in record.plan.functions}
 
 
 def test_a_cholesky_adjoint_has_no_scalar_path(tmp_path: Path) -> None:

@@ -213,31 +213,26 @@ def with_function(planned: PlannedFunction) -> PlannedFunction:
 
 
 def choose_built(plan: ModulePlan, artifacts: Iterable[Artifact]) -> Choose:
-    """Chooses what was built for a plan. A function that was not built takes the scalar path."""
+    """Chooses what was built for a plan: the planned function itself, or what took its place, or the scalar path."""
     built = {artifact.problem: artifact for artifact in artifacts}
     planned_as = {(planned.problem, planned.role, planned.no_gradient): planned for planned in plan.functions}
 
     def choose(planned: PlannedFunction) -> PlannedFunction:
-        before = planned_as[planned.problem, planned.role, planned.no_gradient]
+        before = planned_as.get((planned.problem, planned.role, planned.no_gradient), planned)
         artifact = built.get(planned.problem) if planned.problem is not None else None
-        if artifact is not None and is_as_planned(before, artifact):
+        # a fallback can have the same name, and so the same source
+        fields = "provider", "symbol", "key", "tile_config", "in_source"
+        built_as = {name: getattr(artifact, name) for name in fields} if artifact is not None else {}
+        if artifact is not None and all(getattr(before, name) == value for name, value in built_as.items()):
             return before
         if artifact is None or not artifact.symbol:
             reason = f"{planned.reason}; on Warp's scalar path, because nothing was built"
             return replace(planned, provider="scalar", reason=reason)
         where = "in the module's source" if artifact.in_source else f"built by {artifact.provider}"
         reason = f"{planned.reason}; {where} in place of the function that was planned"
-        same = {name: getattr(artifact, name) for name in ("provider", "symbol", "key", "tile_config", "in_source")}
-        return with_function(replace(planned, reason=reason, choice=before.choice, **same))
+        return with_function(replace(planned, reason=reason, choice=before.choice, **built_as))
 
     return choose
-
-
-def is_as_planned(planned: PlannedFunction, artifact: Artifact) -> bool:
-    """True if a function is the planned one. A fallback can have the same name, and so the same source."""
-    if planned.provider == "scalar" or not artifact.symbol:
-        return planned.provider == "scalar" and not artifact.symbol
-    return (artifact.symbol, artifact.key, artifact.in_source) == (planned.symbol, planned.key, planned.in_source)
 
 
 def payloads_of(artifacts: Sequence[Artifact]) -> list[bytes]:

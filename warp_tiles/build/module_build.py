@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
-from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
+from warp_tiles.build.functions import Linked, choose_built, payloads_of
 from warp_tiles.build.log import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Artifact, ModuleLog, Phases, now_s
 from warp_tiles.build.start_list import StartModule
 from warp_tiles.build.warp_module import Start, WarpOutput, start_key_of
@@ -264,15 +264,14 @@ class ModuleBuild:
 
     def _replanned(self, artifacts: Sequence[Artifact], module: ModuleSource, linker_reason: str = "") -> ModulePlan:
         """The plan of what was built: a new one, if something differs from the plan."""
-        plan = self.plan
-        planned = {v.problem: v for v in plan.needed}
-        same = all(is_as_planned(planned[artifact.problem], artifact) for artifact in artifacts)
+        plan, choose = self.plan, choose_built(self.plan, artifacts)
+        same = all(choose(planned) is planned for planned in plan.needed)
         without_wgmma = bool(plan.arch_suffix) and (bool(linker_reason) or module.output != "cubin")
         if same and not without_wgmma and (plan.linker_reason or not linker_reason):
             return plan
         return plan_module(
             self._generated,
-            choose_built(plan, artifacts),
+            choose,
             lambda _: plan.memory,
             linker_reason=linker_reason,
             without_wgmma=without_wgmma,
