@@ -108,7 +108,7 @@ class Case:
             self.session.settings = self.session.settings.opted_out(products=True)
         made = generated(self.session, *self.lines, called=self.called)
         made = replace(made, kernels=("k",), uses=(FunctionUse("k", "k", False, ""),))
-        plan = plan_module(made, planned, lambda reserved: ())
+        plan = plan_module(made, planned)
         build = ModuleBuild(self.engine, made, plan)
         self.path, self.output = self.folder / "module.cu", self.folder / output
         self.path.write_text(build.text)

@@ -93,7 +93,7 @@ def planned(module: GeneratedModule, built: Mapping[Any, DeviceFunction]) -> Mod
         provider = each.provider or ("scalar" if function is None else "own")
         return replace(each, provider=provider, device_function=function)
 
-    return plan_module(module, choose, lambda reserved: ())
+    return plan_module(module, choose)
 
 
 def written(module: GeneratedModule, built: Mapping[Any, DeviceFunction]) -> str:

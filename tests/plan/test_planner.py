@@ -31,10 +31,11 @@ from warp_tiles.codegen.prelude import PLACEHOLDER, SCALAR_FUNCTION, declaration
 from warp_tiles.codegen.session import Session
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import ModuleTrace
+from warp_tiles.errors import PlanError
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan import planner
-from warp_tiles.plan.planner import GeneratedModule, resolve
+from warp_tiles.plan.planner import GeneratedModule, plan_module, resolve
 from warp_tiles.plan.planning import STAGES, PlannedLoop
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
@@ -171,7 +172,8 @@ def test_a_plan_decides_about_each_loop_once(monkeypatch: pytest.MonkeyPatch) ->
     planned(module_with_loop(), functions_with_sums(C))
     assert len(calls) == 1
     planned(module_with_stages(), {})
-    assert [target.families for target in calls[1:]] == [("wgmma", "mma")], "no loop uses wgmma"
+    assert planned(module_by_wgmma(128), {}).arch_suffix == "a"
+    assert [target.families for target in calls[1:]] == [("wgmma", "mma")] * 2
 
 
 def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
@@ -212,6 +214,32 @@ def module_with_stages(*, called: bool = False, repeated: bool = False) -> Gener
         nodes = (t.loop(*nodes, t.operation("tile_sum", c)),)
     trace = t.module(t.function(*nodes), kernels_of={"k": ("k",)})
     return generated(session(("k", STAGED)), called={0} if called else (), trace=trace)
+
+
+def module_by_wgmma(step: int) -> GeneratedModule:
+    """A loop with so many columns of A in each iteration. Without wgmma, long ones prefer four stages to two blocks."""
+    a, b, c = t.tile("a", 64, step, "float16"), t.tile("b", step, 128, "float16"), t.tile("c", 64, 128)
+    product = replace(forms(64, 128, step, "float16")[C], c=forms(64, 128, step)[C].c)
+    frame = tuple((tile.name, tile.size_bytes) for tile in (a, b, c))
+    function = t.function(t.zeros(c), t.loop(t.load(a), t.load(b), t.product(a, b, c)), frame=frame)
+    trace = t.module(function, kernels_of={"k": ("k",)})
+    return generated(session(("k", {C: product})), trace=trace)
+
+
+@pytest.mark.parametrize(("step", "instruction", "stages"), [(32, "mma_m16n8k16", 4), (128, "", 1)])
+def test_a_plan_without_wgmma_has_the_memory_of_the_plan_before(step: int, instruction: str, stages: int) -> None:
+    module, scalar = module_by_wgmma(step), lambda function: replace(function, provider="scalar")
+    before = plan_module(module, scalar)
+    (loop,) = before.loops
+    assert (loop.instruction, loop.resident_blocks) == ("wgmma", 2 if step == 128 else 4)
+    extra = loop.shared_bytes - 2 * step * (64 + 128) - 4 * 64 * 128
+    assert before.reserved == {"k": (extra, 0)}, "no byte for another plan, which would leave fewer resident blocks"
+    after = plan_module(module, scalar, before=before, without_wgmma=True)
+    assert (after.loops[0].instruction, after.loops[0].stages) == (instruction, stages)
+    assert all(size <= extra for size in after.reserved["k"])
+    assert after.memory == before.memory
+    with pytest.raises(PlanError, match="needs more shared memory"):
+        plan_module(module, scalar, before=replace(before, reserved={"k": (-16, 0)}))
 
 
 class NoFunctions(dict[GemmProblem, DeviceFunction]):

@@ -243,14 +243,13 @@ class ModuleBuild:
             if not plan.has_own_code:
                 raise
             failure = error
-        session = replace(self._generated.session, settings=replace(self._settings, async_copies=False))
-        generated = replace(self._generated, session=session)
+        generated = replace(self._generated, session=self._generated.session.without_async_copies())
         scalar = [replace(artifact, symbol="", payload=b"", provider="scalar", key="") for artifact in artifacts]
         for built, instead in ((artifacts, "without async copies"), (scalar, "with Warp's scalar products")):
             choose, reason = choose_built(plan, built), plan.linker_reason
-            less = plan_module(generated, choose, lambda _: plan.memory, linker_reason=reason, without_wgmma=True)
-            self._write(less, call.source)
             try:
+                less = plan_module(generated, choose, before=self.plan, linker_reason=reason, without_wgmma=True)
+                self._write(less, call.source)
                 self._refuse_scalar(built)
                 call.build([*call.inputs, *payloads_of(built)])
             except unless_signalled(Exception):
@@ -270,11 +269,7 @@ class ModuleBuild:
         if same and not without_wgmma and (plan.linker_reason or not linker_reason):
             return plan
         return plan_module(
-            self._generated,
-            choose,
-            lambda _: plan.memory,
-            linker_reason=linker_reason,
-            without_wgmma=without_wgmma,
+            self._generated, choose, before=plan, linker_reason=linker_reason, without_wgmma=without_wgmma
         )
 
     def _write(self, plan: ModulePlan, source: Path) -> None:

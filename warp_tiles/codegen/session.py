@@ -92,3 +92,7 @@ class Session:
         """The same with some sites on the scalar path, for the reasons by their numbers."""
         taken = {index: replace(self.sites[index], problems={}, scalar_reason=why) for index, why in reasons.items()}
         return replace(self, sites=[taken.get(site.index, site) for site in self.sites])
+
+    def without_async_copies(self) -> Session:
+        """The same under the setting that leaves loads, and so the memory of loops, to Warp."""
+        return replace(self, settings=replace(self.settings, async_copies=False))

@@ -28,6 +28,7 @@ from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores, row_reductions
 from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
+from warp_tiles.errors import PlanError
 from warp_tiles.gemm import hardware
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, faster_scalar_path
 from warp_tiles.gemm.main_loop import PipelineMeasurements
@@ -57,8 +58,7 @@ Choose = Callable[[PlannedFunction], PlannedFunction]
 """Gives a needed function its provider and its device function, which is None on the scalar path."""
 
 Reserve = Callable[[Mapping[str, tuple[int, int]]], Iterable[KernelMemory]]
-"""Reserves shared memory and returns that of each kernel. It gets the bytes that functions need beyond their tiles, by
-label: in the forward pass, and in the reverse pass beyond tiles and gradients."""
+"""Reserves the shared memory of :attr:`.ModulePlan.reserved`, and returns that of each kernel."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,9 @@ class GeneratedModule:
 def plan_module(
     generated: GeneratedModule,
     choose: Choose,
-    reserve: Reserve,
+    reserve: Reserve = lambda reserved: (),
     *,
+    before: ModulePlan | None = None,
     linker_reason: str = "",
     without_wgmma: bool = False,
 ) -> ModulePlan:
@@ -101,23 +102,31 @@ def plan_module(
 
     Args:
         choose: It is asked only for functions that may be called.
+        before: The plan that could not be built. Its shared memory has to suffice, because Warp has noted it.
         linker_reason: The reason why Warp has to link the module after all; empty if it need not.
-        without_wgmma: True if the module turns out not to be compiled for ``sm_90a``. The shared memory of the plan
-            that allowed it suffices.
+        without_wgmma: True if the module turns out not to be compiled for ``sm_90a``.
 
     Raises:
         TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
+        PlanError: The shared memory of the plan before does not suffice.
         Exception: Any error of ``choose``.
     """
     arch = generated.session.arch
     has_suffix = arch is not None and hardware.has_wgmma(arch) and not (generated.linker_reason or without_wgmma)
     while True:
-        planner = _Planner.of(generated, linker_reason, choose)
-        loops, calls = planner.decide(suffix=has_suffix)
-        if not (slower := planner.faster_scalar_paths(loops)):
+        planner = _Planner.of(generated, choose, linker_reason, has_suffix)
+        loops, calls = planner.decide()
+        if slower := planner.faster_scalar_paths(loops):
+            # whether a product that opts out of MathDx gains depends on its loop, and other loops on that product
+            generated = replace(generated, session=generated.session.on_scalar_path(slower))
+            continue
+        reserved = planner.reserved_bytes(loops)
+        if before is None or before.has_memory(reserved):
             break
-        # whether a product that opts out of MathDx gains depends on its loop, and other loops on that product
-        generated = replace(generated, session=generated.session.on_scalar_path(slower))
+        if not planner.settings.async_copies:
+            text = f"module {before.name} needs more shared memory than was reserved for {before.target}"
+            raise PlanError(text, "set async_copies to 'off' for the module")
+        generated = replace(generated, session=generated.session.without_async_copies())
     plan = replace(
         planner.bare,
         functions=planner.functions(calls),
@@ -125,10 +134,9 @@ def plan_module(
         whole_products=planner.whole_products(),
         stuck=() if arch is None else planner.stuck(),
         code=planner.code(loops, calls),
+        reserved=reserved,
     )
-    alternatives = [loops, planner.decide(suffix=False)[0]] if plan.arch_suffix else [loops]
-    memory = tuple(reserve(planner.reserved_bytes(alternatives)))
-    return with_register_limit(replace(plan, memory=memory))
+    return with_register_limit(replace(plan, memory=before.memory if before else tuple(reserve(reserved))))
 
 
 _Calls = Mapping[int, tuple[Role, ...]]
@@ -142,13 +150,14 @@ class _Planner:
     generated: GeneratedModule
     bare: ModulePlan
     choose: Choose
+    suffix: bool  # True if the module may be compiled for an architecture-specific target such as sm_90a
     chosen: dict[PlannedFunction, PlannedFunction] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, generated: GeneratedModule, linker_reason: str, choose: Choose) -> _Planner:
+    def of(cls, generated: GeneratedModule, choose: Choose, linker_reason: str, suffix: bool) -> _Planner:
         bare = resolve(generated.session, generated.called, generated.kernels, generated.uses)
         bare = replace(bare, loops_reason=generated.loops_reason, indexed_elements=generated.indexed_elements)
-        return cls(generated, replace(bare, linker_reason=linker_reason or generated.linker_reason), choose)
+        return cls(generated, replace(bare, linker_reason=linker_reason or generated.linker_reason), choose, suffix)
 
     @property
     def session(self) -> Session:
@@ -209,23 +218,20 @@ class _Planner:
             return {}
         called, waiting = self.generated.called, waiting_sites(self.trace) & self.generated.called
         held = {kept.operation.site for loop in loops for kept in loop.accumulations if loop.loads or kept.addition}
-        reasons = {
-            index: faster_scalar_path(product, held=index in held, differentiated=index in called)
+        return {
+            index: reason
             for index, product in self._products().items()
             if index not in waiting
+            and (reason := faster_scalar_path(product, held=index in held, differentiated=index in called))
         }
-        return {index: reason for index, reason in reasons.items() if reason}
 
     # ---- loops
 
-    def decide(self, *, suffix: bool) -> tuple[tuple[LoopDecision, ...], _Calls]:
-        """The decision about each loop, and the roles that functions compute.
-
-        With ``suffix``, the module may be compiled for an architecture-specific target such as ``sm_90a``.
-        """
+    def decide(self) -> tuple[tuple[LoopDecision, ...], _Calls]:
+        """The decision about each loop, and the roles that functions compute."""
         without: frozenset[int] = frozenset()  # sites that take the scalar path, because a function is missing
         while True:
-            loops = self._decide_loops(suffix, without)
+            loops = self._decide_loops(without)
             calls = self._calls(loops)
             missing = {site.index for site in self._product_sites()} - self._with_functions(calls)
             if missing <= without:
@@ -372,7 +378,7 @@ class _Planner:
         forward = {site.index: site.problems.get(Role.FORWARD) for site in self._product_sites()}
         return {index: product for index, product in forward.items() if isinstance(product, GemmProblem)}
 
-    def _decide_loops(self, suffix: bool, without: frozenset[int]) -> tuple[LoopDecision, ...]:
+    def _decide_loops(self, without: frozenset[int]) -> tuple[LoopDecision, ...]:
         def accumulators_of(index: int) -> LoopAccumulators | Rejected:
             site = self.session.sites[index]
             if not self.settings.register_accumulators:
@@ -388,17 +394,16 @@ class _Planner:
                 decision for context in self.trace.contexts() for decision in decide(context, accumulators_of, target)
             )
 
-        target, arch = self._loop_target(suffix), self.session.arch
-        limit = None
-        if arch is not None and arch >= hardware.MIN_ARCH and not self.generated.linker_reason:
-            limit = hardware.pair_limit(arch, self.session.block_dim)
-        if arch is not None and limit is not None:
+        target, arch = self._loop_target(), self.session.arch
+        if arch is None or arch < hardware.MIN_ARCH or self.generated.linker_reason:
+            return decisions(target)
+        if (limit := hardware.pair_limit(arch, self.session.block_dim)) is not None:
             paired = decisions(replace(target, registers=limit))
             if _allows_pair(arch, limit, paired):
                 return paired
         return decisions(target)
 
-    def _loop_target(self, suffix: bool) -> LoopTarget:
+    def _loop_target(self) -> LoopTarget:
         """What the loops of the module may use."""
         without_stages = LoopTarget(self._products(), ahead=self.settings.async_copies)
         if not self.settings.register_accumulators:
@@ -408,11 +413,11 @@ class _Planner:
             return replace(without_stages, rejection=self.settings.against("main_loop", "auto"))
         asked = None if choice == AUTO else self.settings.against("main_loop")
         could_have_wgmma = hardware.has_wgmma(self.session.arch or 0)
-        if choice.family == "wgmma" and not (suffix and could_have_wgmma):
+        if choice.family == "wgmma" and not (self.suffix and could_have_wgmma):
             problem = _NO_CUBIN if could_have_wgmma else Rejected("arch_without_wgmma", (self.session.arch,))
             return replace(without_stages, rejection=problem.after(f"{asked}, and "))
         families: tuple[InstructionFamily, ...] = (choice.family,) if choice.family else ("wgmma", "mma")
-        if choice.family is None and could_have_wgmma and not suffix:
+        if choice.family is None and could_have_wgmma and not self.suffix:
             families, asked = ("mma",), _NO_CUBIN
         target = replace(
             without_stages, families=families, rejection=asked, choice=choice, records=self.generated.records
@@ -430,15 +435,15 @@ class _Planner:
         functions, threads = self.trace.functions.values(), self.session.block_dim
         return tuple(f"{function.file}:{line}" for function in functions for line in stuck_lines(function, threads))
 
-    def reserved_bytes(self, alternatives: Iterable[tuple[LoopDecision, ...]]) -> dict[str, tuple[int, int]]:
-        """The bytes that :data:`Reserve` gets. They suffice for each decision."""
+    def reserved_bytes(self, loops: Iterable[LoopDecision]) -> dict[str, tuple[int, int]]:
+        """The bytes that :data:`Reserve` gets."""
         reserved: dict[str, tuple[int, int]] = {}
 
         def reserve(label: str, forward: int, backward: int) -> None:
             before = reserved.get(label, (forward, backward))
             reserved[label] = max(before[0], forward), max(before[1], backward)
 
-        for loop in (loop for decisions in alternatives for loop in decisions):
+        for loop in loops:
             forward = -loop.chain.spared_bytes if loop.chain else loop.extra_bytes
             reserve(loop.function, forward, loop.reverse_ring.answer.extra_bytes if loop.reverse_ring else 0)
         for site in self.session.sites:
@@ -469,18 +474,8 @@ def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[Func
     reason += f"; no gradient: {lost}" if lost else ""
     problem = site.problems.get(role)
     provider = site.provider or ("scalar" if problem is None else "") if needed else ""
-    return PlannedFunction(
-        problem,
-        role,
-        site.call,
-        site.function,
-        kernels,
-        needed,
-        reason,
-        provider,
-        no_gradient=lost,
-        code=code_of(scalar),
-    )
+    of_site = site.call, site.function, kernels, needed, reason, provider
+    return PlannedFunction(problem, role, *of_site, no_gradient=lost, code=code_of(scalar))
 
 
 def _merge(planned: Sequence[PlannedFunction]) -> tuple[PlannedFunction, ...]:

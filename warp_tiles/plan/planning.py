@@ -270,6 +270,8 @@ class ModulePlan:
             link has none.
         register_limit_reason: The reason for this limit; empty without one.
         memory: The shared memory of each kernel, forward and backward.
+        reserved: The bytes that functions need beyond their tiles, by label: in the forward pass, and in the reverse
+            pass beyond tiles and gradients.
         stuck: Statements at which the lanes of a block wait for each other forever, as ``file:line``.
         uninstantiated: Keys of the generic kernels that multiply or solve tiles, and that have no instance yet.
         code: What the finished source is written from.
@@ -289,6 +291,7 @@ class ModulePlan:
     register_limit: int | None = None
     register_limit_reason: str = ""
     memory: tuple[KernelMemory, ...] = ()
+    reserved: Mapping[str, tuple[int, int]] = field(default_factory=dict, repr=False)
     stuck: tuple[str, ...] = ()
     uninstantiated: tuple[str, ...] = ()
     code: ModuleCode = field(default_factory=ModuleCode, repr=False, compare=False)
@@ -339,6 +342,11 @@ class ModulePlan:
             f"generic kernels without an instance: {', '.join(self.uninstantiated)}; their functions depend on the "
             "types of the arguments, so launch them, or name the types with wp.overload()"
         )
+
+    def has_memory(self, needed: Mapping[str, tuple[int, int]]) -> bool:
+        """True if so many bytes, as in ``reserved``, are reserved."""
+        pairs = (pair for label, sizes in needed.items() for pair in zip(sizes, self.reserved.get(label, (0, 0))))
+        return all(size <= reserved for size, reserved in pairs)
 
     @property
     def needed(self) -> tuple[PlannedFunction, ...]:
