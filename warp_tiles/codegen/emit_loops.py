@@ -255,7 +255,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     tensor cores work while the loads are issued. Products by mma.sync issue the copies themselves
     (:func:`_is_interleaved`). After the loop the program jumps to the products until no stage is left.
     """
-    pipeline, loop = ring.loop, decision.hook
+    pipeline, loop = ring.answer.loop, decision.hook
     name, multiply, drain, load, memory = (
         f"wt_{word}_{loop}" for word in ("ring", "multiply", "drain", "load", "memory")
     )

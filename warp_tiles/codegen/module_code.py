@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import Array, Operation, Tile
-from warp_tiles.gemm.main_loop import GradientProduct, ReverseLoop
-from warp_tiles.gemm.pipeline import LoopInstruction, MmaPlan, PipelineConfig
+from warp_tiles.gemm.main_loop import GradientProduct, LoopAnswer, ReverseLoop
+from warp_tiles.gemm.pipeline import LoopInstruction, MmaPlan
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.solver.problem import Problem
@@ -161,17 +161,15 @@ class Ring:
         adds_starts: True if the accumulators are added to start values after the loop, because Cs share memory; else
             they begin with them.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
-        rejection: Why its products are not computed by wgmma, although it could compute some of them.
         measured: The measured time if a tuning record chose the pipeline; else empty.
     """
 
-    loop: PipelineConfig
+    answer: LoopAnswer
     first: Tile | None
     buffers: Mapping[str, StageBuffer]
     products: tuple[StagedProduct, ...]
     adds_starts: bool
     fills: tuple[Operation, ...] = ()
-    rejection: Rejected | None = None
     measured: str = ""
 
     @property
@@ -354,7 +352,7 @@ class LoopDecision:
     @property
     def resident_blocks(self) -> int:
         """Blocks that a multiprocessor runs at a time, if the loop has stages; else 0."""
-        return self.ring.loop.blocks if self.ring else self.chain.blocks if self.chain else 0
+        return self.ring.answer.loop.blocks if self.ring else self.chain.blocks if self.chain else 0
 
     @property
     def registers(self) -> int:
@@ -362,7 +360,7 @@ class LoopDecision:
         if self.chain is not None:
             return self.chain.registers
         reverse = self.reverse_ring
-        return max(self.ring.loop.registers if self.ring else 0, reverse.answer.registers if reverse else 0)
+        return max(self.ring.answer.loop.registers if self.ring else 0, reverse.answer.registers if reverse else 0)
 
     @property
     def accumulators(self) -> int:
@@ -370,16 +368,13 @@ class LoopDecision:
         if self.chain is not None:
             return self.chain.accumulators
         reverse = self.reverse_ring
-        arrays = (
-            {staged.accumulation.array: staged.plan.accumulators for staged in self.ring.products} if self.ring else {}
-        )
-        return max(sum(arrays.values()), reverse.answer.accumulators if reverse else 0)
+        return max(self.ring.answer.accumulators if self.ring else 0, reverse.answer.accumulators if reverse else 0)
 
     @property
     def extra_bytes(self) -> int:
         """Bytes of shared memory that the loop needs beyond the tiles of its function."""
         if self.ring is not None:
-            return self.ring.loop.extra_bytes
+            return self.ring.answer.loop.extra_bytes
         return extra_bytes(self.buffers)
 
 

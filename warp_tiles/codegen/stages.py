@@ -82,16 +82,7 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
     if answered.loop.extra_bytes and not memory.at_end:
         first = None
     staged = tuple(StagedProduct(*fields) for fields in facts)
-    return Ring(
-        answered.loop,
-        first,
-        buffers,
-        staged,
-        bool(overlapping),
-        fills,
-        answered.rejection,
-        measured.reason if measured else "",
-    )
+    return Ring(answered, first, buffers, staged, bool(overlapping), fills, measured.reason if measured else "")
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:

@@ -221,12 +221,12 @@ class PlannedLoop:
             return loop
         return replace(
             loop,
-            stages=ring.loop.stages,
-            instruction=ring.loop.instruction,
+            stages=ring.answer.loop.stages,
+            instruction=ring.answer.loop.instruction,
             operands=max(product.plan.operands for product in ring.products),
             loads=_load_reason(ring),
-            shared_bytes=ring.loop.shared_bytes,
-            resident_blocks=ring.loop.blocks,
+            shared_bytes=ring.answer.loop.shared_bytes,
+            resident_blocks=ring.answer.loop.blocks,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -414,10 +414,10 @@ def _reasons(decision: LoopDecision) -> Iterator[Rejected | str]:
             yield "Warp unrolls the loop, so that each iteration has tiles of its own"
         yield from decision.reasons
         return
-    loop = ring.loop
+    loop = ring.answer.loop
     yield f"{loop.instruction} multiplies {loop.stages} stages of {loop.stage_bytes} bytes, {_where(loop.extra_bytes)}"
     yield f"a block has {loop.shared_bytes} of {loop.shared_limit} bytes of shared memory"
-    yield from filter(None, (loop.rejection, *decision.reasons, ring.rejection, ring.measured))
+    yield from filter(None, (loop.rejection, *decision.reasons, ring.answer.rejection, ring.measured))
     if any(product.plan.swapped for product in ring.products):
         yield "it computes the transpose of C"
 
