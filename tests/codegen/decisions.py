@@ -1,6 +1,7 @@
 """Loop decisions for hand-written traces, and the tiles of these traces. Shared by the tests of this folder."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tests.codegen import traces as t
@@ -11,6 +12,7 @@ from warp_tiles.codegen.operations import Operation
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import FunctionTrace, Node
 from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.plan.planning import PlannedLoop
 
 A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
 C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
@@ -38,6 +40,17 @@ def decide_loop(*nodes: Node, **options: Any) -> LoopDecision:
 
 def body() -> tuple[Operation, Operation, Operation]:
     return t.load(A), t.load(B), t.product(A, B, C)
+
+
+def staged_loop(file: str, line: int, **pipeline: Any) -> PlannedLoop:
+    """A loop with stages, as a plan has it for kernel ``k``, with some fields of its pipeline."""
+    a, b, c = t.tile("a", 64, 32), t.tile("b", 32, 64), t.tile("c", 64, 64)
+    target = LoopTarget({0: fp32(64, 64, 32, 64, "rr")}, ("mma",))
+    decision = decide_loop(t.zeros(c), t.loop(t.load(a), t.load(b), t.product(a, b, c)), target=target)
+    assert decision.ring is not None
+    answer = decision.ring.answer
+    ring = replace(decision.ring, answer=replace(answer, loop=replace(answer.loop, **pipeline)))
+    return PlannedLoop(**vars(replace(decision, file=file, line=line, ring=ring)), kernel="k")
 
 
 def outcome(decision: LoopDecision) -> tuple[str | Rejected, ...]:

@@ -90,9 +90,9 @@ def decide_computed(*nodes: Node, **options: Any) -> LoopDecision:
 def test_loads_arrive_before_an_operand_is_computed() -> None:
     decision = decide_computed(FIRST, SECOND, LOAD_E, SCALED, INTO_C)
     assert decision.arrival == 70
-    assert decision.loads == (FIRST, SECOND, LOAD_E)
+    assert decision.loads_ahead == (FIRST, SECOND, LOAD_E)
     assert [one.tile.name for one in decision.buffers] == ["a"]  # the others are read before the next loads
-    plan = PlannedLoop.of(decision, "k", "", "")
+    plan = PlannedLoop(**vars(decision))
     assert (plan.state, plan.stages) == ("pipelined", 2)
     assert "arrive before other statements on tiles" in plan.reason
 
@@ -183,7 +183,7 @@ def test_buffers_are_aligned() -> None:
     a, b = t.tile("a", 3, 5), t.tile("b", 3, 6)  # 60 and 72 bytes
     decision = decide_buffers(a, b, C)
     assert {one.tile.name: one.offset_bytes for one in decision.buffers} == {"b": 0, "a": 80}
-    assert PlannedLoop.of(decision, "k", "", "").reason == (
+    assert PlannedLoop(**vars(decision)).reason == (
         "double buffers of 144 bytes lie in C's memory, which is idle in the loop"
     )
 
@@ -194,7 +194,7 @@ def test_buffers_that_do_not_fit_c_lie_in_extra_memory() -> None:
     decision = decide_loop(t.zeros(C), loop, target=ENOUGH)
     assert {one.tile.name: (one.c, one.offset_bytes) for one in decision.buffers} == {"a": (C, 0), "b": (None, 0)}
     assert (outcome(decision), decision.extra_bytes) == (("pipelined",), 512)
-    assert PlannedLoop.of(decision, "k", "", "").reason == (
+    assert PlannedLoop(**vars(decision)).reason == (
         "double buffers of 576 bytes lie in C's memory, which is idle in the loop; double buffers of 512 bytes lie in "
         "extra shared memory"
     )

@@ -46,7 +46,7 @@ def decided(
 
 def ring_of(*nodes: Node, **fields: Any) -> ReverseRing:
     decision = decided(*nodes, **fields)
-    assert decision.reverse_ring is not None, decision.reverse
+    assert decision.reverse_ring is not None, decision.reverse_pass
     return decision.reverse_ring
 
 
@@ -76,16 +76,16 @@ REASONS = {
 @pytest.mark.parametrize("name", REASONS)
 def test_reasons(name: str) -> None:
     node, code = REASONS[name]
-    assert code_of(decided(t.zeros(C), node).reverse) == code
+    assert code_of(decided(t.zeros(C), node).reverse_pass) == code
 
 
 def rejection(*nodes: Node, **fields: Any) -> str:
-    return code_of(decided(*nodes, **fields).reverse)
+    return code_of(decided(*nodes, **fields).reverse_pass)
 
 
 def test_settings() -> None:
     nodes, asked = (t.zeros(C), loop(*body())), Rejected("setting", ("main_loop", "'mma'"))
-    assert decided(*nodes, target=LoopTarget(TARGET.problems, rejection=asked)).reverse == asked
+    assert decided(*nodes, target=LoopTarget(TARGET.problems, rejection=asked)).reverse_pass == asked
     assert rejection(*nodes, target=replace(TARGET, ahead=False)) == "async_copies_off"
     mma = LoopTarget(TARGET.problems, ("mma",), asked, PipelineOverrides("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)

@@ -104,7 +104,7 @@ def test_memory_around_a_function_counts() -> None:
 
     def stages(*functions: FunctionTrace, reverse: frozenset[str] = frozenset()) -> int:
         decision = decide(t.context(*functions, reversed=reverse), t.accumulators_of(0), TARGET)[-1]
-        return PlannedLoop.of(decision, "k", "", "").stages
+        return PlannedLoop(**vars(decision)).stages
 
     assert stages(helper) == 4
     alone, differentiated = stages(helper, caller), stages(helper, caller, reverse=frozenset({"k"}))

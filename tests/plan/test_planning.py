@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.codegen.decisions import staged_loop
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles import settings
 from warp_tiles.codegen.session import FunctionUse, Session, Site
@@ -151,6 +152,10 @@ SPILLS = (
 )
 
 
+def loop_with(registers: int, blocks: int = 1) -> PlannedLoop:
+    return staged_loop("file.py", 7, instruction="wgmma", registers=registers, blocks=blocks)
+
+
 @pytest.mark.parametrize(
     ("arch", "registers", "resident", "expected"),
     [
@@ -167,9 +172,7 @@ SPILLS = (
 def test_a_loop_has_the_limit_of_two_blocks_if_they_fit(
     arch: int, registers: int, resident: int, expected: tuple[int | None, str]
 ) -> None:
-    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "mma_m16n8k16", 64)
-    loop = replace(loop, registers=registers, resident_blocks=resident)
-    assert limit(arch=arch, threads=256, loops=(loop,)) == expected
+    assert limit(arch=arch, threads=256, loops=(loop_with(registers, resident),)) == expected
 
 
 @pytest.mark.parametrize(
@@ -271,14 +274,13 @@ def test_products_beside_a_solver_have_the_registers_that_their_instruction_need
 def test_factors_beside_a_loop_have_registers_for_a_row(n: int, dtype: DType, registers: int) -> None:
     matrix = Operand(dtype, "row_major", n, 16)
     factor = planned(SolverProblem("cholesky", n, n, (matrix, matrix), False, 128, 90))
-    loop = PlannedLoop("k", "file.py", 7, 1, "kept", 0, "")
+    loop = PlannedLoop("k", "file.py", line=7, hook=1, products=1)
     assert limit(factor, threads=128, loops=(loop,))[0] == registers
 
 
 def test_loops_beside_a_solver_keep_their_accumulators_in_registers() -> None:
-    loop = PlannedLoop("k", "file.py", 7, 1, "pipelined", 4, "", "wgmma", 64, registers=120)
     assert register_limit(WIDE) < 120
-    assert limit(planned(WIDE), loops=(loop,)) == (120, "the loop of file.py:7 needs as many")
+    assert limit(planned(WIDE), loops=(loop_with(120),)) == (120, "the loop of file.py:7 needs as many")
 
 
 def test_the_memory_of_a_kernel_counts_static_memory_and_names_a_remedy() -> None:

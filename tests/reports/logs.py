@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tests.codegen.decisions import staged_loop
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles.array_products.matmul_choice import choose_matmul
 from warp_tiles.array_products.matmul_problem import DecidedBy, Gpu, MatmulConfig, MatmulProblem
@@ -25,7 +26,7 @@ from warp_tiles.codegen.session import FunctionUse
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import resolve
-from warp_tiles.plan.planning import ModulePlan, PlannedLoop
+from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.problem import Problem
 
 HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"
@@ -42,7 +43,7 @@ PRODUCTS = tuple(
     for dtype, who in _DECIDED
 )
 SOLVE = choose_solve(SolveProblem("solve", "float32", 16, 3, 2), Gpu(90, 132, "GPU")).to_json()
-LOOP = PlannedLoop("k", "train.py", 12, 1, "pipelined", 4, "wgmma multiplies 4 stages of 8192 bytes", "wgmma", 64)
+LOOP = staged_loop("train.py", 12, instruction="wgmma")
 
 
 def plan(name: str = "first", reason: str = "needed") -> ModulePlan:
@@ -104,7 +105,7 @@ def record(
     linker = "warp" if reason else "warp_tiles"
     output = f"wp_{module.name}.sm90.cubin"
     times = {"started_at_s": start, "phases": phases}
-    return ModuleLog(module, artifacts, linker, reason, output, 130_000, seconds, module.loops, **times)
+    return ModuleLog(module, artifacts, linker, reason, output, 130_000, seconds, **times)
 
 
 FORWARD = built(BIG[Role.FORWARD], 1.0, 0.6)

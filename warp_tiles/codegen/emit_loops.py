@@ -72,7 +72,7 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
         # declared without an initializer, because a goto may not jump over one
         macros.add(Hook.BEGIN, product.home, f"{ctype} {name}[{count}]; {_each(count, f'{name}[wt_i] = {ctype}(0);')}")
     for decision in without_stages:
-        if not decision.loads:
+        if not decision.loads_ahead:
             for product in decision.accumulations:
                 _replace_product(macros, product, f"{_add(product)} {SYNC}")
         elif not decision.buffers and decision.arrival is None:
@@ -124,7 +124,7 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
         declaration = f"wt_module::DoubleBuffer<decltype({tile})> {name};"
         macros.add(Hook.BEGIN, loop, f"{declaration} {name}.start({tile}, {second});")
         ends.append(f"{name}.end({tile}, {second});")
-    for load in decision.loads:
+    for load in decision.loads_ahead:
         macros.replace(Hook.AT, load.own_hook, f"{begin}wt_module::Load<false>() << {STATEMENT}")
         begin = ""  # only the first load of an iteration waits for the loads of the iteration before
     # the offset of a view is stored in each iteration, because the last iteration may skip the products
@@ -160,7 +160,7 @@ def _emit_unrolled(macros: Macros, decision: LoopDecision) -> None:
     for product, text in zip(products, ["", *texts]):
         _replace_product(macros, product, text)
     group = -1
-    for load in decision.loads:
+    for load in decision.loads_ahead:
         number = load.own_hook
         own = sum(product.operation.own_hook < number for product in products)
         begin = f"{_WAIT} " if own != group else ""

@@ -106,8 +106,8 @@ class _Decider:
                 loop.line,
                 loop.hook,
                 len(products),
-                loads=loads,
-                reverse=reverse,
+                loads_ahead=loads,
+                reverse_pass=reverse,
                 chain=chain,
             )
         staged = self._staged(loop, around, products)
@@ -150,13 +150,13 @@ class _Decider:
             ring,
             arrival=arrival,
             accumulator_store=store,
-            cost=cost,
+            forbidden=cost,
         )
         crowded = self._crowded(decision)
         return replace(
             decision,
             reasons=(*decision.reasons, *([crowded] if crowded else [])),
-            reverse=self._reverse(loop, decision),
+            reverse_pass=self._reverse(loop, decision),
         )
 
     def _crowded(self, decision: LoopDecision) -> Rejected | None:

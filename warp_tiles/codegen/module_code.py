@@ -309,17 +309,17 @@ class LoopDecision:
         products: The number of its products, without those of inner loops.
         reasons: Why products keep no accumulators in registers, why no tile is loaded ahead, or why it has no stages;
             with stages, the reason against other instructions.
-        loads: Its loads, in the order of the program; empty if it does not load ahead. A loop that does computes all
-            products at the place of the last one, or on arrival. An unrolled loop computes each at the place of the
-            next one, and the last one at its end.
+        loads_ahead: Its loads, in the order of the program; empty if it does not load ahead. A loop that does computes
+            all products at the place of the last one, or on arrival. An unrolled loop computes each at the place of
+            the next one, and the last one at its end.
         buffers: The second buffer of each loaded operand; empty with stages, and in an unrolled loop, where each
             iteration has its own tiles.
-        reverse: The reverse pass with stages, or the reason why it has none; None without an adjoint.
+        reverse_pass: The reverse pass with stages, or the reason why it has none; None without an adjoint.
         arrival: Number of the hook at which the block multiplies the tiles of the iteration before and waits for the
             loads, because the next statements work on tiles; None without such statements.
         accumulator_store: The store that takes the accumulators from registers, or the reason why C is written; None
             without stages.
-        cost: What a setting that forbids stages costs the loop; None if none does.
+        forbidden: What a setting that forbids stages costs the loop; None if none does.
         chain: How the tiles between its products stay in registers; None if they do not.
     """
 
@@ -330,27 +330,27 @@ class LoopDecision:
     products: int
     reasons: tuple[Rejected, ...] = ()
     accumulations: tuple[Accumulation, ...] = ()
-    loads: tuple[Operation, ...] = ()
+    loads_ahead: tuple[Operation, ...] = ()
     buffers: tuple[Buffer, ...] = ()
     ring: Ring | None = None
-    reverse: ReverseRing | Rejected | None = None
+    reverse_pass: ReverseRing | Rejected | None = None
     arrival: int | None = None
     accumulator_store: AccumulatorStore | Rejected | None = None
-    cost: Rejected | None = None
+    forbidden: Rejected | None = None
     chain: Chain | None = None
 
     @property
     def state(self) -> str:
         """``pipelined``, ``register_accumulators`` or ``as_warp``, as a plan names it."""
-        return "pipelined" if self.loads else "register_accumulators" if self.accumulations else "as_warp"
+        return "pipelined" if self.loads_ahead else "register_accumulators" if self.accumulations else "as_warp"
 
     @property
     def reverse_ring(self) -> ReverseRing | None:
         """The reverse pass with stages."""
-        return self.reverse if isinstance(self.reverse, ReverseRing) else None
+        return self.reverse_pass if isinstance(self.reverse_pass, ReverseRing) else None
 
     @property
-    def resident_blocks(self) -> int:
+    def blocks(self) -> int:
         """Blocks that a multiprocessor runs at a time, if the loop has stages; else 0."""
         return self.ring.answer.loop.blocks if self.ring else self.chain.blocks if self.chain else 0
 

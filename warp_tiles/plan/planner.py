@@ -217,7 +217,9 @@ class _Planner:
         if not self.settings.decides_opted_out:
             return {}
         called, waiting = self.generated.called, waiting_sites(self.trace) & self.generated.called
-        held = {kept.operation.site for loop in loops for kept in loop.accumulations if loop.loads or kept.addition}
+        held = {
+            kept.operation.site for loop in loops for kept in loop.accumulations if loop.loads_ahead or kept.addition
+        }
         return {
             index: reason
             for index, product in self._products().items()
@@ -264,8 +266,9 @@ class _Planner:
     def loops(self, decisions: Iterable[LoopDecision]) -> tuple[PlannedLoop, ...]:
         """The decision about each loop that contains products, once for each kernel that runs the loop."""
         return tuple(
-            PlannedLoop.of(loop, kernel, *self._gradients(loop.function))
+            PlannedLoop(**vars(loop), kernel=kernel, gradients=gradients, gradients_code=code)
             for loop in decisions
+            for gradients, code in [self._gradients(loop.function)]
             for kernel in self.trace.kernels_of.get(loop.function, ())
         )
 
@@ -332,7 +335,7 @@ class _Planner:
             moves=moves,
             loads=plan_loads(
                 moving,
-                {loop.hook for loop in loops if loop.loads},
+                {loop.hook for loop in loops if loop.loads_ahead},
                 {product.home for loop in loops if not loop.ring for product in loop.accumulations},
             ),
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse_ring}, replayed=True),
@@ -546,8 +549,8 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     )
 
 
-def _allows_pair(arch: int, limit: int, loops: Iterable[LoopDecision | PlannedLoop]) -> bool:
-    return all(hardware.allows_pair(arch, limit, loop.registers, alone=loop.resident_blocks == 1) for loop in loops)
+def _allows_pair(arch: int, limit: int, loops: Iterable[LoopDecision]) -> bool:
+    return all(hardware.allows_pair(arch, limit, loop.registers, alone=loop.blocks == 1) for loop in loops)
 
 
 def _pair(plan: ModulePlan) -> tuple[int, str] | None:

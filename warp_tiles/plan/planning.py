@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from warp_tiles.codegen.module_code import (
@@ -15,8 +15,6 @@ from warp_tiles.codegen.module_code import (
     DeviceFunction,
     LoopDecision,
     ModuleCode,
-    ReverseRing,
-    Ring,
     extra_bytes,
 )
 from warp_tiles.gemm.hardware import multiprocessor, static_shared_bytes
@@ -27,6 +25,11 @@ from warp_tiles.settings import Settings
 from warp_tiles.solver.problem import Config, Problem
 
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
+_LOOP_FIELDS = (
+    "kernel", "file", "line", "products", "state", "stages", "reason", "instruction", "accumulators", "codes",
+    "gradients", "gradients_code", "reverse", "reverse_code", "reverse_instructions", "store", "store_code", "operands",
+    "loads", "cost", "shared_bytes", "registers", "resident_blocks",
+)  # fmt: skip
 STAGES = "stages"  # in place of a provider, for products that loops compute
 
 
@@ -138,101 +141,142 @@ class KernelMemory:
         return {**vars(self), "problem": self.problem}
 
 
-@dataclass(frozen=True)
-class PlannedLoop:
-    """The treatment of one loop that contains products.
+@dataclass(frozen=True, repr=False)
+class PlannedLoop(LoopDecision):
+    """The decision about one loop that contains products, and its words, for a kernel that runs the loop.
 
     Attributes:
-        kernel: Key of a kernel that runs it.
-        file, line: Its place in the user's source.
-        products: The number of its products, without those of inner loops.
-        state: ``pipelined``: tiles are loaded ahead and accumulators stay in registers; ``register_accumulators``: no
-            tile is loaded ahead; ``as_warp``: the loop is unchanged.
-        stages: Number of buffers of each operand that the loop loads.
-        reason: The reason for this state.
-        codes: The codes of the rejections in ``reason``. ``gradients_code``, ``reverse_code`` and ``store_code`` belong
-            to the texts of these names; they are empty without a rejection.
-        instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k16``, or ``fma`` if it multiplies tiles in stages,
-            else empty.
-        accumulators: Registers of a thread that hold accumulators of such products.
+        kernel: Key of the kernel.
         gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
-        reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
-        reverse_instructions: The instructions of these products.
-        store: How the accumulators of a loop with stages reach an array, and why; empty without stages.
-        operands: Registers of a thread that hold operands of ``fma``.
-        loads: How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages.
-        cost: What a setting that forbids stages costs the loop, and the remedy; empty if none does.
-        shared_bytes: Dynamic shared memory of a block with stages, with the tiles around the loop; 0 without stages.
-        registers: Registers of a thread that products from stages take, by estimate, in both directions; 0 without any.
-        resident_blocks: Blocks that a multiprocessor runs at a time with its shared bytes and the registers that the
-            module allows; 0 without stages.
+        gradients_code: The code of the rejection in ``gradients``; empty without one. Other texts have theirs, too.
     """
 
-    kernel: str
-    file: str
-    line: int
-    products: int
-    state: str
-    stages: int
-    reason: str
-    instruction: str = ""
-    accumulators: int = 0
-    codes: tuple[str, ...] = ()
+    kernel: str = ""
     gradients: str = ""
     gradients_code: str = ""
-    reverse: str = ""
-    reverse_code: str = ""
-    reverse_instructions: tuple[str, ...] = ()
-    store: str = ""
-    store_code: str = ""
-    operands: int = 0
-    loads: str = ""
-    cost: str = ""
-    shared_bytes: int = 0
-    registers: int = 0
-    resident_blocks: int = 0
 
-    @classmethod
-    def of(cls, decision: LoopDecision, kernel: str, gradients: str, gradients_code: str) -> PlannedLoop:
-        ring, reverse = decision.ring, decision.reverse_ring
-        reasons = list(_reasons(decision))
-        loop = cls(
-            kernel,
-            decision.file,
-            decision.line,
-            decision.products,
-            decision.state,
-            2 if decision.loads else 1,
-            "; ".join(dict.fromkeys(map(str, reasons))),
-            instruction=decision.chain.instruction if decision.chain else "",
-            accumulators=decision.accumulators,
-            codes=tuple(dict.fromkeys(reason.code for reason in reasons if isinstance(reason, Rejected))),
-            gradients=gradients,
-            gradients_code=gradients_code,
-            reverse=_reverse_reason(decision.reverse),
-            reverse_code=code_of(decision.reverse),
-            reverse_instructions=reverse.answer.instructions if reverse else (),
-            store=_store_reason(decision.accumulator_store),
-            store_code=code_of(decision.accumulator_store),
-            cost=str(decision.cost or ""),
-            registers=decision.registers,
-        )
+    @property
+    def stages(self) -> int:
+        """Number of buffers of each operand that the loop loads."""
+        return self.ring.answer.loop.stages if self.ring else 2 if self.loads_ahead else 1
+
+    @property
+    def instruction(self) -> str:
+        """``wgmma``, an ``mma.sync`` such as ``mma_m16n8k16``, or ``fma`` if it multiplies tiles in stages."""
+        return self.ring.answer.loop.instruction if self.ring else self.chain.instruction if self.chain else ""
+
+    @property
+    def reason(self) -> str:
+        """How the loop is computed, and why not otherwise."""
+        return "; ".join(dict.fromkeys(map(str, self._reasons())))
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes of the rejections in ``reason``."""
+        return tuple(dict.fromkeys(reason.code for reason in self._reasons() if isinstance(reason, Rejected)))
+
+    @property
+    def reverse(self) -> str:
+        """How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint."""
+        if (ring := self.reverse_ring) is None:
+            return f"no stages: {self.reverse_pass}" if self.reverse_pass else ""
+        instructions = " and ".join(ring.answer.instructions)
+        return f"{instructions} from stages of {ring.stage_bytes} bytes, {_where(ring.answer.extra_bytes)}"
+
+    @property
+    def reverse_code(self) -> str:
+        return code_of(self.reverse_pass)
+
+    @property
+    def reverse_instructions(self) -> tuple[str, ...]:
+        return self.reverse_ring.answer.instructions if self.reverse_ring else ()
+
+    @property
+    def store(self) -> str:
+        """How the accumulators of a loop with stages reach an array, and why; empty without stages."""
+        if isinstance(store := self.accumulator_store, AccumulatorStore):
+            return "the accumulators are stored from registers"
+        return f"the accumulators pass through shared memory, because {store}" if store else ""
+
+    @property
+    def store_code(self) -> str:
+        return code_of(self.accumulator_store)
+
+    @property
+    def operands(self) -> int:
+        """Registers of a thread that hold operands of ``fma``."""
+        return max((plan.operands for plan in self.ring.answer.products), default=0) if self.ring else 0
+
+    @property
+    def loads(self) -> str:
+        """How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages."""
+        if self.ring is None:
+            return ""
+        size_bytes = DTYPE_BYTES[self.ring.products[0].problem.a.dtype]
+        word = max(size_bytes, _SHORTEST_COPY)
+        odd = " or begins at an odd element" if size_bytes < word else ""
+        transposed = {buffer.transposed for buffer in self.ring.buffers.values()}
+        texts = []
+        if False in transposed:
+            texts.append(
+                f"async copies of 16 bytes load tiles, or of {word} bytes where rows begin at other multiples of "
+                f"{word}, or threads load elements where a row has gaps{odd}"
+            )
+        if True in transposed:
+            texts.append("async copies of single elements transpose tiles on their way")
+        return "; ".join(texts)
+
+    @property
+    def cost(self) -> str:
+        """What a setting that forbids stages costs the loop, and the remedy; empty if none does."""
+        return str(self.forbidden or "")
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block with stages, with the tiles around the loop; 0 without stages."""
+        return self.ring.answer.loop.shared_bytes if self.ring else 0
+
+    @property
+    def resident_blocks(self) -> int:
+        """Blocks that a multiprocessor runs with these bytes and the registers that the module allows; 0 without."""
+        return self.ring.answer.loop.blocks if self.ring else 0
+
+    def _reasons(self) -> Iterator[Rejected | str]:
+        ring, chain = self.ring, self.chain
+        if chain is not None:
+            yield (
+                f"{chain.instruction} multiplies 2 stages of {chain.stage_bytes} bytes, in idle tiles; the tiles "
+                "between its products stay in registers"
+            )
+            return
         if ring is None:
-            return loop
-        return replace(
-            loop,
-            stages=ring.answer.loop.stages,
-            instruction=ring.answer.loop.instruction,
-            operands=max(product.plan.operands for product in ring.products),
-            loads=_load_reason(ring),
-            shared_bytes=ring.answer.loop.shared_bytes,
-            resident_blocks=ring.answer.loop.blocks,
+            extra = extra_bytes(self.buffers)
+            if in_c := sum(buffer.size_bytes for buffer in self.buffers) - extra:
+                yield f"double buffers of {in_c} bytes lie in C's memory, which is idle in the loop"
+            if extra:
+                yield f"double buffers of {extra} bytes lie in extra shared memory"
+            if self.arrival is not None:
+                yield (
+                    "loads run during the products of the iteration before, and arrive before other statements on tiles"
+                )
+            elif self.loads_ahead and not self.buffers:
+                yield "Warp unrolls the loop, so that each iteration has tiles of its own"
+            yield from self.reasons
+            return
+        loop = ring.answer.loop
+        yield (
+            f"{loop.instruction} multiplies {loop.stages} stages of {loop.stage_bytes} bytes, "
+            f"{_where(loop.extra_bytes)}"
         )
+        yield f"a block has {loop.shared_bytes} of {loop.shared_limit} bytes of shared memory"
+        yield from filter(None, (loop.rejection, *self.reasons, ring.answer.rejection, ring.measured))
+        if any(plan.swapped for plan in ring.answer.products):
+            yield "it computes the transpose of C"
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
         lists = {name: list(getattr(self, name)) for name in ("codes", "reverse_instructions")}
-        return {**vars(self), **lists, "treatment": self.describe()}
+        return {**{name: getattr(self, name) for name in _LOOP_FIELDS}, **lists, "treatment": self.describe()}
 
     def describe(self) -> str:
         """The decision in words."""
@@ -247,6 +291,8 @@ class PlannedLoop:
         """One line for the log."""
         products = f"{self.products} product{'s' * (self.products > 1)}"
         return f"kernel {self.kernel}, {self.file}:{self.line}: {products}, {self.describe()}: {self.explanation}"
+
+    __repr__ = summary
 
 
 @dataclass(frozen=True)
@@ -391,64 +437,3 @@ class ModulePlan:
 
 def _where(extra_bytes: int) -> str:
     return f"with {extra_bytes} bytes of extra shared memory" if extra_bytes else "in idle tiles"
-
-
-def _reasons(decision: LoopDecision) -> Iterator[Rejected | str]:
-    """How a loop is computed, and why not otherwise."""
-    ring, chain = decision.ring, decision.chain
-    if chain is not None:
-        yield (
-            f"{chain.instruction} multiplies 2 stages of {chain.stage_bytes} bytes, in idle tiles; the tiles between "
-            "its products stay in registers"
-        )
-        return
-    if ring is None:
-        extra = extra_bytes(decision.buffers)
-        if in_c := sum(buffer.size_bytes for buffer in decision.buffers) - extra:
-            yield f"double buffers of {in_c} bytes lie in C's memory, which is idle in the loop"
-        if extra:
-            yield f"double buffers of {extra} bytes lie in extra shared memory"
-        if decision.arrival is not None:
-            yield "loads run during the products of the iteration before, and arrive before other statements on tiles"
-        elif decision.loads and not decision.buffers:
-            yield "Warp unrolls the loop, so that each iteration has tiles of its own"
-        yield from decision.reasons
-        return
-    loop = ring.answer.loop
-    yield f"{loop.instruction} multiplies {loop.stages} stages of {loop.stage_bytes} bytes, {_where(loop.extra_bytes)}"
-    yield f"a block has {loop.shared_bytes} of {loop.shared_limit} bytes of shared memory"
-    yield from filter(None, (loop.rejection, *decision.reasons, ring.answer.rejection, ring.measured))
-    if any(product.plan.swapped for product in ring.products):
-        yield "it computes the transpose of C"
-
-
-def _reverse_reason(reverse: ReverseRing | Rejected | None) -> str:
-    """The decision about the reverse pass of a loop; empty without one."""
-    if not isinstance(reverse, ReverseRing):
-        return f"no stages: {reverse}" if reverse else ""
-    instructions = " and ".join(reverse.answer.instructions)
-    return f"{instructions} from stages of {reverse.stage_bytes} bytes, {_where(reverse.answer.extra_bytes)}"
-
-
-def _store_reason(store: AccumulatorStore | Rejected | None) -> str:
-    """How the accumulators of a loop reach an array; empty without stages."""
-    if isinstance(store, AccumulatorStore):
-        return "the accumulators are stored from registers"
-    return f"the accumulators pass through shared memory, because {store}" if store else ""
-
-
-def _load_reason(ring: Ring) -> str:
-    """How tiles reach the stages (``kernels/module/stage_buffers.cuh``)."""
-    size_bytes = DTYPE_BYTES[ring.products[0].problem.a.dtype]
-    word = max(size_bytes, _SHORTEST_COPY)
-    odd = " or begins at an odd element" if size_bytes < word else ""
-    transposed = {buffer.transposed for buffer in ring.buffers.values()}
-    texts = []
-    if False in transposed:
-        texts.append(
-            f"async copies of 16 bytes load tiles, or of {word} bytes where rows begin at other multiples of "
-            f"{word}, or threads load elements where a row has gaps{odd}"
-        )
-    if True in transposed:
-        texts.append("async copies of single elements transpose tiles on their way")
-    return "; ".join(texts)
