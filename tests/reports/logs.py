@@ -54,7 +54,7 @@ def plan(name: str = "first", reason: str = "needed") -> ModulePlan:
         replace(v, provider="own", key="ab" * 32, tile_config=CONFIG, choice="tuned", reason=f"{v.reason}; {reason}")
         if v.needed
         else v
-        for v in made.problems
+        for v in made.functions
     )
     return replace(made, name=name, functions=functions, loops=(LOOP,))
 
@@ -64,8 +64,8 @@ def backward_plan(name: str = "second") -> ModulePlan:
     use = FunctionUse("trained", "k", True, "kernel 'trained' has a backward pass")
     made = resolve(session(("k", SMALL)), (0,), ["trained"], [use])
     changes: dict[str, Any] = {"provider": "own", "key": "cd" * 32, "tile_config": CONFIG, "choice": "default"}
-    problems = tuple(replace(v, **changes) for v in made.problems)
-    return replace(made, name=name, functions=problems)
+    functions = tuple(replace(v, **changes) for v in made.functions)
+    return replace(made, name=name, functions=functions)
 
 
 def built(problem: Problem, start: float, seconds: float, wait: float = 0.1, **changes: Any) -> Artifact:
