@@ -7,6 +7,7 @@ loop, and in extra shared memory. Their tiles are multiplied where they are, by 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,8 +15,8 @@ from warp_tiles.codegen.module_code import Accumulation, Ring, StageBuffer, Stag
 from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros, memory_of
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to
-from warp_tiles.gemm.main_loop import PipelineMeasurements, loop_problem, transpositions
-from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
+from warp_tiles.gemm.main_loop import LoopAnswer, PipelineMeasurements, loop_problem, transpositions
+from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 
@@ -33,6 +34,7 @@ class LoopTarget:
         registers: Registers of a thread that the link of the module allows; None for all that a block may have.
         forbidden: The setting that forbids stages; None if none does.
         records: Measured pipelines; None leaves all choices to the heuristics.
+        reserved: That of the plan before (:class:`.ModulePlan`), which stages have to do with; empty in a first plan.
     """
 
     problems: Mapping[int, GemmProblem] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class LoopTarget:
     registers: int | None = None
     forbidden: Rejected | None = None
     records: PipelineMeasurements | None = None
+    reserved: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @rejectable
@@ -71,6 +74,9 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
     )
     measured = target.records.pipeline(question) if target.records and target.choice == AUTO else None
     answer = question.answer(target.choice if measured is None else measured.overrides)
+    most_bytes, _ = target.reserved.get(context.function.label, (math.inf, 0))
+    if isinstance(answer, LoopAnswer) and answer.loop.extra_bytes > most_bytes:
+        answer = question.answer(PipelineOverrides(stages=LEAST_STAGES))
     if measured is not None and isinstance(answer, Rejected):
         answer = Rejected("measured", (answer, measured.reason))
     answered = accepted(answer)

@@ -114,7 +114,8 @@ def plan_module(
     arch = generated.session.arch
     has_suffix = arch is not None and hardware.has_wgmma(arch) and not (generated.linker_reason or without_wgmma)
     while True:
-        planner = _Planner.of(generated, choose, linker_reason, has_suffix)
+        bare = resolve(generated.session, generated.called, generated.kernels, generated.uses)
+        planner = _Planner(generated, bare, choose, has_suffix, before)
         loops, calls = planner.decide()
         if slower := planner.faster_scalar_paths(loops):
             # whether a product that opts out of MathDx gains depends on its loop, and other loops on that product
@@ -128,9 +129,12 @@ def plan_module(
             raise PlanError(text, "set async_copies to 'off' for the module")
         generated = replace(generated, session=generated.session.without_async_copies())
     plan = replace(
-        planner.bare,
+        bare,
         functions=planner.functions(calls),
         loops=planner.loops(loops),
+        loops_reason=generated.loops_reason,
+        linker_reason=linker_reason or generated.linker_reason,
+        indexed_elements=generated.indexed_elements,
         whole_products=planner.whole_products(),
         stuck=() if arch is None else planner.stuck(),
         code=planner.code(loops, calls),
@@ -151,13 +155,8 @@ class _Planner:
     bare: ModulePlan
     choose: Choose
     suffix: bool  # True if the module may be compiled for an architecture-specific target such as sm_90a
+    before: ModulePlan | None
     chosen: dict[PlannedFunction, PlannedFunction] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, generated: GeneratedModule, choose: Choose, linker_reason: str, suffix: bool) -> _Planner:
-        bare = resolve(generated.session, generated.called, generated.kernels, generated.uses)
-        bare = replace(bare, loops_reason=generated.loops_reason, indexed_elements=generated.indexed_elements)
-        return cls(generated, replace(bare, linker_reason=linker_reason or generated.linker_reason), choose, suffix)
 
     @property
     def session(self) -> Session:
@@ -202,7 +201,8 @@ class _Planner:
 
     def _with_race(self, planned: PlannedFunction) -> PlannedFunction:
         """A needed function, whose reason names the race of Warp's scalar adjoints if they add to one gradient."""
-        if planned.provider != "scalar" or planned.role is not Role.ADJOINT_B:
+        is_named = self.before is not None and planned in self.before.functions
+        if is_named or planned.provider != "scalar" or planned.role is not Role.ADJOINT_B:
             return planned
         waiting = waiting_sites(self.trace) & self.generated.called
         races = any(
@@ -408,7 +408,8 @@ class _Planner:
 
     def _loop_target(self) -> LoopTarget:
         """What the loops of the module may use."""
-        without_stages = LoopTarget(self._products(), ahead=self.settings.async_copies)
+        reserved = self.before.reserved if self.before else {}
+        without_stages = LoopTarget(self._products(), ahead=self.settings.async_copies, reserved=reserved)
         if not self.settings.register_accumulators:
             return replace(without_stages, rejection=self.settings.against("register_accumulators", "on"))
         choice = PipelineOverrides.parse(self.settings.main_loop)
