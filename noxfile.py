@@ -10,7 +10,7 @@ wheel       sdist and wheel are built, and the tests run against the wheel alone
 conda       the conda package of recipe/ is built and tested; needs conda-forge and rattler-build
 docs        the site of the documentation, built strictly into build/site
 release     the release checklist (tools/release.py)
-mutation    small faults in the device code, each of which its tests must find; rooms after ``--`` select some
+mutation    small faults in the device code, each of which its tests must find; ``-- --only TEXT`` selects some
 """
 
 from __future__ import annotations
@@ -106,6 +106,6 @@ def release(session: nox.Session) -> None:
 
 @nox.session
 def mutation(session: nox.Session) -> None:
-    """The mutations of tests/mutation/rooms. Records the outcomes."""
+    """The named mutations of tests/mutation, and some made ones. Records the outcomes."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "tests.mutation.run", "--record", *session.posargs)

@@ -1,6 +1,9 @@
 """The mutations fit the sources: each can be applied, and names tests that exist."""
 
+import json
+
 from tests.mutation.made import changes
+from tests.mutation.run import RECORD
 from tests.mutation.table import drawn, made, named, problems
 
 CODE = """\
@@ -26,6 +29,12 @@ def test_every_mutation_fits_its_source() -> None:
     assert len(files) > 25
     for file in files:
         assert list(problems(made(file))) == []
+
+
+def test_the_record_has_the_outcome_of_each_named_mutation() -> None:
+    files = json.loads(RECORD.read_text("utf-8"))["files"]
+    recorded = {(file, name) for file, outcomes in files.items() for name in outcomes}
+    assert {(mutation.file, mutation.name) for mutation in named()} <= recorded, "python -m tests.mutation.run --record"
 
 
 def test_what_is_made_of_a_text() -> None:
