@@ -67,7 +67,7 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
                 raise SettingError("warp_tiles is enabled already, so it takes no executor", "call disable() first")
             # a command that only plans the script keeps no list
             keeps = hooks.program_start is not None or not is_planning()
-            if file is not None and hooks.takes_start and keeps:
+            if file is not None and keeps and not hooks.start_is_fixed:
                 hooks.begin_start(file)
             return
         import warp
@@ -186,7 +186,7 @@ def _release_after_fork() -> None:
 def _after_fork() -> None:
     _release_after_fork()
     if (hooks := installed()) is not None:
-        hooks.program_start, hooks.takes_start = None, False  # the parent writes the list
+        hooks.program_start, hooks.start_is_fixed = None, True  # the parent writes the list
         hooks.engine.after_fork()
         hooks.reloads.after_fork()
 

@@ -334,16 +334,18 @@ def test_waits_that_end_and_starts_that_are_stopped_generate_no_more(device: Sta
     assert asked == [True, False, True, False]
 
 
-def test_what_follows_a_build_does_not_wait_for_those_behind_it(device: StandIn, tmp_path: Path) -> None:
+def test_what_follows_a_build_does_not_wait_for_those_behind_it(
+    device: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start, called = started(tmp_path), threading.Event()
-    ends = [threading.Event() for _ in range(3)]
-    for number, end in enumerate(ends):
-        module = replace(MODULE, name=f"m{number}")
-        start._queue(lambda *_, end=end: end.wait(20), module)
+    ends = {f"m{number}": threading.Event() for number in range(3)}
+    monkeypatch.setattr(start, "_compile", lambda module, _: ends[module.name].wait(20))
+    for name in ends:
+        start._queue(replace(MODULE, name=name))
     start.after_build(replace(MODULE, name="m0"), called.set)
-    ends[0].set()
+    ends["m0"].set()
     assert called.wait(20)
-    until(lambda: len(start._builds) == 2)
-    for end in ends:
+    assert sum(not build.done() for build in start._builds.values()) == 2
+    for end in ends.values():
         end.set()
     start.stop()

@@ -123,13 +123,14 @@ class Hooks:
 
     Attributes:
         program_start: The program's start with its list; None without one.
-        takes_start: False if ``enable(start=)`` begins no start list, because an option or the parent has chosen.
+        start_is_fixed: True if ``enable(start=)`` changes nothing, because the command or the parent process decides
+            which start list is kept, or that none is.
     """
 
     def __init__(self, engine: Engine, gradients: Gradients) -> None:
         self.engine = engine
         self.program_start: ProgramStart | None = None
-        self.takes_start = True
+        self.start_is_fixed = False
         self.reloads = Reloads(engine)
         self._rejection = ""  # names the part of Warp without which loops cannot be traced
         self._tapes = Tapes(self.plan_module, self.mentions, gradients)

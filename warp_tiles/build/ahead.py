@@ -54,7 +54,7 @@ class AheadModule:
     """A module that was generated ahead of its launch, with its content key.
 
     Attributes:
-        start: The lookup of its start key; None if it has no such key.
+        start: The lookup of its start key; None if no such key is to be bound.
     """
 
     module: StartModule
@@ -67,32 +67,21 @@ def generated(
     engine: Engine, build: WarpModuleBuild | ModuleBuild | KnownModuleBuild, source: Path, module: ModuleSource
 ) -> AheadModule | None:
     """A module that Warp has generated ahead. None if only its launch may build it."""
-    if not isinstance(build, WarpModuleBuild):
-        if (start_module := build.ahead(source, module)) is None:
-            return None
-        context = engine.build_context(build.plan.settings)
-        key, _ = keys_of(engine, context, start_module)
-        return None if key is None else AheadModule(start_module, key, build.unbound, context)
-    if module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
+    if (start_module := build.ahead(source, module)) is None:
         return None
-    if build.context.bundle is not None or not build.plan.settings.rules.builds:
-        return None
-    request, wanted, reason = build.request(source.read_bytes(), module, ())
-    if reason:
-        return None
-    start_module = StartModule.of(build.plan.name, build.plan.block_dim, request, build.meta, None)
-    return AheadModule(start_module, content_key(build.context, request, wanted.target), build.start, build.context)
+    context = engine.build_context(build.plan.settings)
+    key, _ = keys_of(engine, context, start_module)
+    return None if key is None else AheadModule(start_module, key, build.unbound, context)
 
 
 def compiled(engine: Engine, ahead: AheadModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
     """Compile or link a generated module into the cache, and bind its start key. See :func:`build_ahead`."""
-    done, start = build_ahead(engine, ahead.context, ahead.module, waits=waits), ahead.start
+    done = build_ahead(engine, ahead.context, ahead.module, waits=waits)
     # with a remote store, only a launch binds the start key, so that only launched modules are pushed
-    binds = done is not None and start is not None and start.found is None and ahead.context.remote is None
-    if done is not None and start is not None and binds and (entry := ahead.context.modules.get(done[0])):
-        output = WarpOutput.of(entry)
+    if done is not None and ahead.start is not None and ahead.context.remote is None:
+        output = WarpOutput.of(ahead.context.modules.get(done[0]))
         if output is not None and output.meta == ahead.module.meta:  # no key covers it, and others replace entries
-            start.bind(output, ahead.module.name, ahead.key.digest)
+            ahead.start.bind(output, ahead.module.name, ahead.key.digest)
     return done
 
 
@@ -266,7 +255,7 @@ class ProgramStart:
                 listed.setdefault(module.name, module.block_dim)
             self.listed = listed  # other threads read it
             for module in modules:
-                self._queue(self._compile, module)
+                self._queue(module)
         else:
             self._threads.submit(self._fetch_or_compile, modules)
 
@@ -293,13 +282,17 @@ class ProgramStart:
         for module in modules:
             if self.is_stopped:
                 return
-            key = None
-            with suppressed(*FAILURES):  # its build meets it again
-                key = keys_of(self._engine, self._context, module)[0] if held is not None else None
+            key = None if held is None else self._key(module)
             if held is not None and key is not None and key.digest in held:
                 self._threads.submit(self._fetch, module, key)
             else:
-                self._queue(self._compile, module, held is None)
+                self._queue(module, asks=held is None)
+
+    def _key(self, module: StartModule) -> CacheKey | None:
+        try:
+            return keys_of(self._engine, self._context, module)[0]
+        except unless_signalled(*FAILURES):  # its build meets it again
+            return None
 
     def _fetch(self, module: StartModule, key: CacheKey) -> None:
         """Fetch a module that the remote store lists. One that does not come is compiled."""
@@ -308,24 +301,18 @@ class ProgramStart:
         with suppressed(WarpTilesError, OSError), self._counted(module), fetched as lease:
             if lease.found is not None:
                 return
-        self._queue(self._compile, module, False)
+        self._queue(module, asks=False)
 
-    def _queue(self, work: Callable[..., None], module: StartModule, *more: Any) -> None:
+    def _queue(self, module: StartModule, *, asks: bool = True) -> None:
         """Queue a build behind all prefetches, unless this start was stopped. The bar counts it from now on."""
         with ExitStack() as counted:
             counted.enter_context(self._counted(module))
             if self.is_stopped:
                 return
-            future = self._context.queue.submit(work, module, *more, order=START_LIST)
+            future = self._context.queue.submit(self._compile, module, asks, order=START_LIST)
             self._builds[module.identity] = future
             waiting = counted.pop_all()
-
-            def end(future: Future[None]) -> None:
-                waiting.close()
-                if self._builds.get(module.identity) is future:
-                    del self._builds[module.identity]
-
-            future.add_done_callback(end)
+            future.add_done_callback(lambda _: waiting.close())
 
     def _counted(self, module: StartModule) -> AbstractContextManager[None]:
         progress, choice = self._engine.progress, self._context.settings.progress
@@ -361,7 +348,7 @@ class ProgramStart:
         except unless_signalled(*FAILURES) as error:  # its launch meets the same error, and reports it
             log.debug("module %s was not compiled ahead: %s", ahead.module.name, error)
 
-    def _compile(self, module: StartModule, asks: bool = True) -> None:
+    def _compile(self, module: StartModule, asks: bool) -> None:
         if self.is_stopped:
             return
         started = now_s()

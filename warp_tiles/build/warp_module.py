@@ -224,6 +224,19 @@ class WarpModuleBuild:
         if cached is None:
             self._engine.note_missed(plan)
 
+    @property
+    def unbound(self) -> Start | None:
+        """The lookup of a start key that found nothing."""
+        return None if self.start is None or self.start.found is not None else self.start
+
+    def ahead(self, source_path: Path, module: ModuleSource) -> StartModule | None:
+        """What is compiled ahead; None if only the module's launch may."""
+        may_build = self.plan.settings.rules.builds and self.context.bundle is None
+        if not may_build or module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
+            return None
+        request, _, reason = self.request(source_path.read_bytes(), module, ())
+        return None if reason else StartModule.of(self.plan.name, self.plan.block_dim, request, self.meta, None)
+
     def request(
         self, source: bytes, module: ModuleSource, warp_inputs: Sequence[bytes]
     ) -> tuple[WarpCompileRequest, WarpOutput, str]:

@@ -85,7 +85,7 @@ def run(
                     )
             api.enable()
             if is_enabled():
-                require_hooks("run").takes_start = keeps and start is None
+                require_hooks("run").start_is_fixed = start is not None or not keeps
                 now = current()
                 file = start or start_file(cache_root(now.cache_dir), script.require())
                 if keeps and (start or now.all_modules or file.exists()):
@@ -251,7 +251,7 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
     file = script.require()
     api.enable()
     hooks = require_hooks("warm")
-    hooks.takes_start = start is None
+    hooks.start_is_fixed = start is not None
     hooks.begin_start(start or start_file(cache_root(now.cache_dir), file))
     modules = LaunchedModules(hooks.engine, archs)
     try:
@@ -381,7 +381,7 @@ def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any], start
         keep_start_list(kept=start_list)
         api.enable()
         if is_enabled():
-            require_hooks("run").takes_start = False  # the parent writes the list
+            require_hooks("run").start_is_fixed = True  # the parent writes the list
         _enable_children()
     except Exception as error:  # a child must not fail because of this
         warn(f"a child process runs with Warp alone: {error}")
