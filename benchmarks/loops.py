@@ -1,26 +1,30 @@
 """Compares unmodified loops of wp.tile_matmul over whole matrices with cuBLAS, in one run on a GPU.
 
     python benchmarks/loops.py --json benchmarks/results/loops.json
+    python benchmarks/loops.py --buffered --repeats 100 --json buffered.json
 
 A row is a square product of one size, with a block's tile, its threads and the setting `main_loop`. Rows of tf32
 multiply float32 arrays with this precision. "B columns" is a B whose columns are contiguous. A loop of a row "C added"
 begins with its tile of C. cuBLAS is called through torch, with the same arrays and an output of the operands' type. In
 rows "C added" it is torch.addmm, which reads its output first. Launches alternate (``benchmarks/speed/timing.py``). The
 result is compared with a product in float64, relative to its largest element.
+
+--buffered measures loops that keep double buffers by default, beside two stages (`main_loop="stages=2"`) in place of
+cuBLAS. `to_buffers` is the speed of the stages, of that of the double buffers.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.machine import torch_record, torch_with_warp
-from benchmarks.speed.timing import row_of, time_calls
+from benchmarks.speed.timing import CALLS, Launch, row_of, time_alternately
 from tests.integration.helpers import load
 
 ALLOWED = {"tf32": 4e-3, "float64": 1e-12}  # difference of correct results
@@ -97,6 +101,18 @@ ROWS = (
     *(Row(dtype, 4096, *tile, "auto", c_added=True) for dtype, tile in C_ADDED),
 )
 
+# float32 with fewer than 32 accumulators of a thread
+BUFFERED_TILES = (
+    *((32, 32, 16, 64), (32, 32, 32, 64), (32, 32, 32, 128), (64, 32, 16, 128), (32, 64, 16, 128)),
+    *((64, 64, 16, 256), (64, 64, 32, 256), (64, 32, 32, 256)),
+)
+BUFFERED = tuple(
+    Row("float32", size, *tile, "auto", c_added=c_added)
+    for size in (1024, 4096)
+    for tile in BUFFERED_TILES
+    for c_added in (False, True)
+)
+
 # a loop that a user of Warp writes
 KERNEL = """
 @wp.kernel(enable_backward=False)
@@ -162,13 +178,31 @@ def measure(row: Row, options: argparse.Namespace) -> runner.Row:
     def cublas() -> Any:
         return torch.addmm(out, a, b, out=out) if row.c_added else torch.matmul(a, b, out=out)
 
-    timed = time_calls({"tiles": call.launch.launch, "cublas": cublas})
+    peer = cublas
+    if options.buffered:
+        stages = call_of(torch, replace(row, main_loop="stages=2"))
+        runner.require_close(runner.difference(stages.c.double(), call.c.double()), ALLOWED_OTHERS, "double buffers")
+        peer = stages.launch.launch
+    name = "stages" if options.buffered else "cublas"
+    launches = {"tiles": Launch(call.launch.launch), name: Launch(peer)}
+    timed = time_alternately(launches, options.repeats, together=False)
     treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
     found = {**asdict(row), **treatment, "difference": difference, **row_of(timed, 2 * row.size**3)}
-    return found | {"to_cublas": round(timed["cublas"].median_us / timed["tiles"].median_us, 3)}
+    ours, other = timed["tiles"].median_us, timed[name].median_us
+    ratio = {"to_buffers": ours / other} if options.buffered else {"to_cublas": other / ours}
+    return found | {key: round(value, 3) for key, value in ratio.items()}
 
 
-main = runner.command(__doc__, ROWS, measure, lambda options: torch_record(), described=lambda row: str(row["tflops"]))
+def summarize(rows: list[runner.Row]) -> runner.Row:
+    ratios = [row["to_buffers"] for row in rows if "to_buffers" in row]
+    return {"to_buffers": runner.summary(ratios)} if ratios else {}
+
+
+main = runner.command(
+    __doc__, lambda options: BUFFERED if options.buffered else ROWS, measure, lambda options: torch_record(),
+    options={"--buffered": {"action": "store_true", "help": "compare double buffers with two stages"}},
+    repeats=CALLS, summarize=summarize, described=lambda row: str(row.get("to_buffers", row["tflops"])),
+)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 import warp_tiles
+from benchmarks.loops import BUFFERED, Row
 from tests.integration.helpers import load
+from tests.nightly import some
 from tests.staged_cases import FORMS, Case, with_type
 from warp_tiles.plan.planning import PlannedLoop
 
@@ -45,6 +47,18 @@ def test_a_start_value_of_float64_costs_no_shared_memory() -> None:
     case = replace(FORMS["start value"], m=128, n=64, k=16, rows=512, columns=512, depth=512, dtype="float64")
     loop, zeros = planned(case, 90, 256), planned(replace(case, start=FORMS["common"].start), 90, 256)
     assert (loop.reason, loop.store) == (zeros.reason, "the accumulators are stored from registers")
+
+
+@pytest.mark.parametrize("row", some(BUFFERED, 4), ids=lambda row: row.name)
+def test_measured_loops_have_double_buffers_unless_stages_are_fixed(row: Row) -> None:
+    """``benchmarks/loops.py --buffered`` compares both."""
+    found = []
+    for main_loop in (row.main_loop, "stages=2"):
+        with warp_tiles.override(main_loop=main_loop):
+            module = load(row.source, block_dim=row.threads)
+            (loop,) = warp_tiles.plan(module, arch=90, block_dim=row.threads).loops
+        found.append((loop.state, loop.instruction, "few_accumulators" in loop.codes))
+    assert found == [("pipelined", "", True), ("pipelined", "fma", False)]
 
 
 @pytest.mark.parametrize(
