@@ -144,10 +144,7 @@ def test_statements_that_may_not_compute_operands(nodes: tuple[Node, ...], reaso
     assert outcome(decide_computed(*nodes)) == ("register_accumulators", reason)
 
 
-def test_iterations_that_end_between_products() -> None:
-    condition = t.branch(t.jump("continue"))
-    loop = t.loop(FIRST, SECOND, PRODUCT, condition, t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", Rejected("jump_between_products"))
+def test_an_inner_loop_that_ends_between_products() -> None:
     inner = t.loop(FIRST, SECOND, PRODUCT, t.loop(t.jump("break")), t.product(A, B, C))
     assert outcome(decide_loop(t.zeros(C), inner)) == ("pipelined",)
 
@@ -223,11 +220,9 @@ def test_the_last_products_read_extra_memory_before_other_code_does(is_home: boo
     assert ("WP_TILE_SYNC(); wp::tile_shared_storage_t::alloc(-1024)" in end) != is_home
 
 
-def test_a_loop_beside_a_solver_has_no_extra_memory() -> None:
-    nodes = t.operation("tile_ones", results=(C,)), t.loop(*body()), t.operation("tile_cholesky_inplace", C)
-    found = outcome(decide_loop(*nodes, target=ENOUGH))
-    assert found == ("register_accumulators", Rejected("buffers_beside_solver"))
-    assert decide_loop(t.zeros(C), *nodes[1:], target=ENOUGH).state == "pipelined", "C's memory is idle"
+def test_a_loop_beside_a_solver_has_buffers_in_idle_memory() -> None:
+    nodes = t.zeros(C), t.loop(*body()), t.operation("tile_cholesky_inplace", C)
+    assert decide_loop(*nodes, target=ENOUGH).state == "pipelined"
 
 
 def test_buffers_may_lie_in_several_c() -> None:

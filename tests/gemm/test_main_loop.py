@@ -53,9 +53,6 @@ def problem_of(
     return products(a, b, c, precision=precision, target=Target(arch, threads)).problems[Role.FORWARD]
 
 
-OF_TWO_TYPES = replace(problem_of(64, 64, 64, 128), b=problem_of(64, 64, 64, 128, dtype="bfloat16").b)
-
-
 def tf32(m: int, n: int, k: int, threads: int, layout: str, arch: int = 90) -> GemmProblem:
     return problem_of(m, n, k, threads, arch, "float32", layout=layout, precision="tf32")
 
@@ -152,7 +149,6 @@ def test_instruction_and_grid(problem: GemmProblem, expected: MmaPlan) -> None:
         (problem_of(128, 256, 64, 128), "many_accumulators", ("128x256x64", 256, 199)),
         (problem_of(16, 16, 16, 128), "no_tensor_core_grid", (128, "16x16x16")),
         (problem_of(128, 208, 64, 128), "many_accumulators", ("128x208x64", 208, 199)),
-        (OF_TWO_TYPES, "two_dtypes", ()),
     ],
 )
 def test_reasons(problem: GemmProblem, code: str, values: tuple[object, ...]) -> None:
@@ -405,9 +401,33 @@ def test_a_grid_can_be_chosen(
     assert found == MmaPlan("wgmma", *grid, accumulators, swapped=swapped)
 
 
-def test_a_grid_that_does_not_fit_is_a_reason() -> None:
-    found = staged_product(problem_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=3))
-    assert found == Rejected("warps_m", (3, "128x256x64", "2, 1"))
+LARGE = problem_of(128, 256, 64, 256)
+
+
+@pytest.mark.parametrize(
+    ("problem", "memory", "families", "choice", "rejected"),
+    [
+        (LARGE, SMALL, ALL, PipelineOverrides(warps_m=3), Rejected("warps_m", (3, "128x256x64", "2, 1"))),
+        (LARGE, SMALL, ALL, PipelineOverrides("double_buffered"), Rejected("double_buffers_asked")),
+        (LARGE, SMALL, ("mma",), PipelineOverrides(in_flight=1), Rejected("none_in_flight", ("mma_m16n8k16", 2))),
+        (
+            LARGE, LoopMemory(49152, 180224, 180224, True), ALL, PipelineOverrides(stages=8),
+            Rejected("stages_do_not_fit", (8, 49152, 394240, 230400)),
+        ),
+        (
+            replace(LARGE, arch=86), LoopMemory(49152, 49152, 49152, True, 9999), ALL, AUTO,
+            Rejected("stages_do_not_fit", (2, 49152, 109327, 99328)),
+        ),
+    ],
+)  # fmt: skip
+def test_a_pipeline_that_is_refused(
+    problem: GemmProblem,
+    memory: LoopMemory,
+    families: tuple[InstructionFamily, ...],
+    choice: PipelineOverrides,
+    rejected: Rejected,
+) -> None:
+    assert pipeline_of(problem, memory, families, choice) == rejected
 
 
 @pytest.mark.parametrize("stages", range(2, 9))
@@ -439,30 +459,3 @@ def test_a_block_with_large_tiles_stays_alone() -> None:
     alone, pair = (loop_of(128, 256, 64, 256, choice=PipelineOverrides(blocks=blocks)) for blocks in (1, 2))
     assert alone == pair
     assert (alone.stages, alone.blocks) == (4, 1)
-
-
-def test_double_buffers_that_are_asked_for_are_a_reason() -> None:
-    found = pipeline_of(problem_of(64, 64, 32, 128), SMALL, choice=PipelineOverrides("double_buffered"))
-    assert found == Rejected("double_buffers_asked")
-
-
-def test_products_by_different_instructions_have_no_stages() -> None:
-    products = problem_of(64, 64, 32, 128), fp32(64, 64, 32, 128, "rr")
-    loop = LoopProblem((products,), (0, 1), ("wgmma",), SMALL)
-    assert loop.answer() == Rejected("several_instructions")
-
-
-def test_mma_has_no_products_in_flight() -> None:
-    found = pipeline_of(problem_of(64, 64, 32, 128), SMALL, ("mma",), choice=PipelineOverrides(in_flight=1))
-    assert found == Rejected("none_in_flight", ("mma_m16n8k16", 2))
-
-
-def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
-    memory = LoopMemory(49152, 180224, 180224, True)
-    found = pipeline_of(problem_of(128, 256, 64, 256), memory, choice=PipelineOverrides(stages=8))
-    assert found == Rejected("stages_do_not_fit", (8, 49152, 394240, 230400))
-
-
-def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
-    found = pipeline_of(problem_of(128, 256, 64, 256, 86), LoopMemory(49152, 49152, 49152, True, 9999))
-    assert found == Rejected("stages_do_not_fit", (2, 49152, 109327, 99328))

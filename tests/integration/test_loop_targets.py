@@ -117,7 +117,6 @@ def test_a_debug_build_of_a_computed_store_with_a_gradient(tmp_path: Path) -> No
     [
         ("stages=3,in_flight=1", ("wgmma", 3, "setting")),
         ("mma,stages=2", ("mma_m16n8k16", 2, "setting")),
-        ("warps_m=5", ("", 2, "warps_m")),
     ],
 )
 def test_fields_of_the_pipeline_can_be_set(main_loop: str, expected: tuple[str, int, str]) -> None:
