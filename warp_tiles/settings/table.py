@@ -106,8 +106,8 @@ class Settings:
     one; its failure is an error. `cublasdx` has no solvers and leaves them to libmathdx."""
     mathdx_opt_out: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code")
     """Calls whose module opts out of MathDx (`enable_mathdx_gemm=False`, `enable_mathdx_solver=False`): `auto` builds
-    those from own templates that are expected to be faster so ([clients](clients.md#opted-out-calls)), `own` builds
-    all, and `warp` leaves them to Warp. No library builds them."""
+    those that own templates are expected to compute faster ([clients](clients.md#opted-out-calls)), `own` builds all,
+    and `warp` leaves them to Warp. No library builds them."""
     linker: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code", users_own=True)
     """`auto`: warp_tiles links if it can, else Warp. `own`: warp_tiles must link. `warp`: Warp links."""
     cache_dir: Path | None = _setting(
@@ -130,13 +130,13 @@ class Settings:
     """Which CUDA modules are kept in the cache: `tiles`, those with products or solvers
     ([linked modules](remote.md#linked-modules)); `all`, also those that [Warp's compiler](cache.md#modules-of-warp)
     builds; `auto`, as `all` if there is a remote store or a start list (`warm SCRIPT`, `run --start FILE`,
-    `enable(start=FILE)`), otherwise none, but functions. With `auto`, a module that was kept before is found."""
+    `enable(start=FILE)`), otherwise only functions. With `auto`, a module that was kept before is found."""
     remote: str = _setting("", values.store_url, affects="modules", users_own=True)
     """URL of a [remote store](remote.md) behind the cache."""
     remote_push: bool = _setting(False, values.flag, affects="modules", users_own=True)
     """Write what is built to the remote store, signed with `signing_key`."""
     remote_wait_s: float = _setting(10.0, values.wait_seconds, affects="modules", users_own=True)
-    """Seconds to wait for an answer of the remote store. It is not asked again in this process then."""
+    """Seconds to wait for an answer of the remote store. After that, this process does not ask it again."""
     bundle: Path | None = _setting(None, values.path, affects="modules", users_own=True)
     """File of a [deployment bundle](deployment.md), the only source of modules. It needs the policy `locked`."""
     kernel_packages: str = _setting("auto", values.package_names, affects="modules", users_own=True)
