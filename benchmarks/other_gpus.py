@@ -42,8 +42,9 @@ from benchmarks.speed import timing
 from benchmarks.speed.builds import ARCH, Build
 from benchmarks.speed.cells import BYTES, DTYPES, ENTRIES, PARTS, Cell, Part, Shape, Types, with_threads
 from benchmarks.speed.occupancy import Resources, resident_blocks
-from benchmarks.speed.sides import Computed, Cublas, Side, compare, to_host
+from benchmarks.speed.sides import Computed, Cublas, Side, compare
 from benchmarks.speed.timing import Launch
+from tests.array_products.cases import values_of
 from warp_tiles.gemm.hardware import multiprocessor, shared_limit
 
 Found = dict[str, Any]
@@ -166,7 +167,7 @@ class Expected:
 
     def __init__(self, ours: Side) -> None:
         self.cell, self.part = ours.cell, ours.part
-        self._product = to_host(ours.a)[0] @ to_host(ours.b)[0]
+        self._product = values_of(ours.a)[0] @ values_of(ours.b)[0]
 
     def results(self, calls: int) -> dict[str, Any]:
         """The sum of so many products, which is that of each sampled tile."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import warp as wp
 
+from tests.array_products.cases import values_of
 from warp_tiles.gemm.problem import DTYPES
 
 Matrix = npt.NDArray[np.float64]
@@ -119,35 +120,8 @@ def load_kernels(text: str) -> Any:
     return module
 
 
-@wp.kernel(enable_backward=False, module="unique")
-def _to_bfloat16(source: wp.array2d(dtype=wp.float32), target: wp.array2d(dtype=wp.bfloat16)):  # type: ignore[valid-type]
-    i, j = wp.tid()
-    target[i, j] = wp.bfloat16(source[i, j])
-
-
-@wp.kernel(enable_backward=False, module="unique")
-def _from_bfloat16(source: wp.array2d(dtype=wp.bfloat16), target: wp.array2d(dtype=wp.float32)):  # type: ignore[valid-type]
-    i, j = wp.tid()
-    target[i, j] = wp.float32(source[i, j])
-
-
 def to_device(values: Matrix, dtype: str, device: str, requires_grad: bool = False) -> Any:
-    """A Warp array of any dtype, including bfloat16, which NumPy lacks."""
-    if dtype != "bfloat16":
-        return wp.array(values, dtype=getattr(wp, dtype), device=device, requires_grad=requires_grad)
-    wide = wp.array(values, dtype=wp.float32, device=device)
-    narrow = wp.empty(values.shape, dtype=wp.bfloat16, device=device, requires_grad=requires_grad)
-    wp.launch(_to_bfloat16, dim=values.shape, inputs=[wide, narrow], device=device)
-    return narrow
-
-
-def to_host(array: Any) -> Matrix:
-    """Values of a Warp array in float64."""
-    if array.dtype is wp.bfloat16:
-        wide = wp.empty(array.shape, dtype=wp.float32, device=array.device)
-        wp.launch(_from_bfloat16, dim=array.shape, inputs=[array, wide], device=array.device)
-        array = wide
-    return np.asarray(array.numpy(), dtype=np.float64)
+    return wp.array(values, dtype=getattr(wp, dtype), device=device, requires_grad=requires_grad)
 
 
 @dataclass(frozen=True)
@@ -175,7 +149,7 @@ def draw_inputs(case: Case, seed: int, device: str) -> Inputs:
     shapes = {"a": case.a_stored, "b": case.b_stored, "c": (case.m, case.n), "grad_d": (case.m, case.n)}
     dtypes = {"a": case.a, "b": case.b, "c": case.c, "grad_d": case.c}
     values = {
-        name: to_host(to_device(random.uniform(-1, 1, shape), dtypes[name], device)) for name, shape in shapes.items()
+        name: values_of(to_device(random.uniform(-1, 1, shape), dtypes[name], device)) for name, shape in shapes.items()
     }
     return Inputs(**values)
 
@@ -190,12 +164,12 @@ def run(case: Case, kernel: Any, inputs: Inputs, device: str) -> Result:
     tape = wp.Tape()
     with tape:
         wp.launch_tiled(kernel, dim=[1], inputs=[a, b, c], outputs=[d], block_dim=case.threads, device=device)
-    product = to_host(d)
+    product = values_of(d)
     if not case.backward:
         return Result(product, None, None)
     d.grad = to_device(inputs.grad_d, case.c, device)
     tape.backward()
-    return Result(product, to_host(a.grad), to_host(b.grad))
+    return Result(product, values_of(a.grad), values_of(b.grad))
 
 
 def reference(case: Case, inputs: Inputs) -> Result:

@@ -16,6 +16,7 @@ from benchmarks.runner import DEVICE, WrongResultError
 from benchmarks.speed.builds import Build, BuildStore, load_module
 from benchmarks.speed.cells import Cell, Part
 from benchmarks.speed.timing import Launch
+from tests.array_products.cases import values_of
 from warp_tiles.gemm.problem import DTYPES
 
 Matrix = npt.NDArray[np.float64]
@@ -24,41 +25,20 @@ ROUNDOFF = {**{str(name): info.roundoff for name, info in DTYPES.items()}, "tf32
 _ALLOWED = 16.0  # largest difference between two correct results, in units of their roundings
 
 
-def to_bfloat16(values: Matrix) -> npt.NDArray[np.uint16]:
-    """Returns the bits of bfloat16, rounded to nearest even."""
-    bits = values.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def to_device(values: Matrix, dtype: str, device: str) -> Any:
-    """Returns a Warp array. NumPy does not support bfloat16, so its bits are copied."""
-    if dtype != "bfloat16":
-        return wp.array(values, dtype=getattr(wp, dtype), device=device)
-    return wp.array(to_bfloat16(values), dtype=wp.uint16, device=device).view(wp.bfloat16)
-
-
-def to_host(array: Any) -> Matrix:
-    """Returns the values of a Warp array in float64."""
-    if array.dtype is wp.bfloat16:
-        bits = array.view(wp.uint16).numpy().astype(np.uint32) << 16
-        return np.asarray(bits.view(np.float32), dtype=np.float64)
-    return np.asarray(array.numpy(), dtype=np.float64)
-
-
 def draw(shape: tuple[int, ...], seed: int, exact: bool) -> Matrix:
     """Returns random values in (-1, 1). With ``exact``, float16 and bfloat16 both represent them exactly."""
     values = np.random.default_rng(seed).uniform(-1, 1, shape)
     if not exact:
         return values
     values = np.where(abs(values) < 2.0**-14, 2.0**-14, values)
-    return np.asarray((to_bfloat16(values).astype(np.uint32) << 16).view(np.float32), dtype=np.float64)
+    return values_of(wp.array(values, dtype=wp.bfloat16, device="cpu"))
 
 
 @functools.lru_cache(maxsize=8)  # neighbouring rows have the same operands
 def _operand(shape: tuple[int, ...], seed: int, exact: bool, dtype: str) -> Any:
     """Random values on the device. With three dimensions, the first repeats one matrix."""
     values = draw(shape[-2:], seed, exact)
-    return to_device(np.ascontiguousarray(np.broadcast_to(values, shape)), dtype, DEVICE)
+    return wp.array(np.ascontiguousarray(np.broadcast_to(values, shape)), dtype=getattr(wp, dtype), device=DEVICE)
 
 
 class Computed(Protocol):
@@ -209,7 +189,7 @@ class Cublas:
 
 def sample(array: Any) -> Matrix:
     """Returns a few tiles, or rows from every position within a tile."""
-    return to_host(array[::703] if array.ndim == 3 else array[::17])
+    return values_of(array[::703] if array.ndim == 3 else array[::17])
 
 
 def _unit(side: Computed, name: str) -> float:

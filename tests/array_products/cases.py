@@ -43,9 +43,7 @@ def values_of(array: Any) -> Values:
     """The elements of an array, also of bfloat16, which NumPy lacks."""
     if array.dtype is not wp.bfloat16:
         return np.asarray(array.numpy(), dtype=np.float64)
-    copy = array.contiguous()
-    raw = wp.array(ptr=copy.ptr, dtype=wp.uint16, shape=copy.shape, device=copy.device).numpy()
-    return (raw.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return (array.view(wp.uint16).numpy().astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
 def transposed(values: Values, dtype: Any = wp.float32, device: str = CPU, **options: Any) -> Any:
