@@ -33,10 +33,10 @@ def pipeline_text(cell: Cell, arch: int) -> str:
     tiles = a_bytes + b_bytes + c_bytes  # all of them are idle in the loop
     memory = LoopMemory(a_bytes + b_bytes, tiles, tiles)
     problem = loop_problem([(found.problems[Role.FORWARD], ("a", "b"))], ("wgmma", "mma"), memory, arrays=(0,))
-    answer = problem.answer_alone()
-    if isinstance(answer, Rejected):
+    plan = problem.plan_alone()
+    if isinstance(plan, Rejected):
         return "double buffers"
-    loop = answer.loop
+    loop = plan.loop
     return f"{'`wgmma`, ' if loop.instruction == 'wgmma' else ''}{loop.stages} stages, {loop.blocks}"
 
 

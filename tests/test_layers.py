@@ -101,7 +101,7 @@ def test_whole_arrays_are_imported_by_public_calls_and_commands_alone() -> None:
     }
 
 
-def test_code_is_written_from_answers_alone() -> None:
+def test_code_is_written_from_plans_alone() -> None:
     """No module that writes source reaches a trace, a plan or the settings, directly or through another module."""
     reached = {"codegen.emit_loops", "codegen.prelude"}
     while added := {target for module in reached for target in imports()[module]} - reached:

@@ -29,7 +29,7 @@ from warp_tiles.array_products.matmul_problem import (
     MeasuredConfigs,
 )
 from warp_tiles.array_products.prepared import kept, kernel_of, planned
-from warp_tiles.gemm.main_loop import LoopAnswer
+from warp_tiles.gemm.main_loop import LoopPlan
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.rejected import Rejected
 
@@ -124,7 +124,7 @@ def test_a_kernel_is_built_as_the_plan_says(arch: int, dtype: Any, options: dict
         assert loop.instruction == ""
         assert plan.loop.code in loop.codes
         return
-    assert isinstance(plan.loop, LoopAnswer)
+    assert isinstance(plan.loop, LoopPlan)
     found = plan.loop.loop
     assert (found.instruction, found.stages) == (loop.instruction, loop.stages)
     assert (plan.chosen.shared_bytes, plan.chosen.registers, plan.chosen.resident_blocks) == (

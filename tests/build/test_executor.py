@@ -174,7 +174,7 @@ def test_a_missing_part_never_counts_as_equal() -> None:
 
 
 @pytest.mark.parametrize("name", [CODE, COMPILER])
-def test_an_answer_of_another_installation_is_refused_by_name(installation: Installation, name: str) -> None:
+def test_a_reply_of_another_installation_is_refused_by_name(installation: Installation, name: str) -> None:
     def other(expected: Any) -> Any:
         return tuple((n, Fact("b" * 64, "11.7") if n == name else fact) for n, fact in expected)
 
@@ -188,24 +188,24 @@ def test_an_answer_of_another_installation_is_refused_by_name(installation: Inst
 
 
 @pytest.mark.parametrize("failure", [None, BuildError("rejected", log="line 1")], ids=["result", "failure"])
-def test_only_an_answer_with_proof_counts(installation: Installation, failure: BuildError | None) -> None:
+def test_only_a_reply_with_proof_counts(installation: Installation, failure: BuildError | None) -> None:
     """A worker that names fewer parts, e.g. one of another release, proves nothing."""
     given = {} if failure is None else {"compiled": None, "failure": failure}
 
-    def answered(facts: Any = None) -> object:
+    def replied(facts: Any = None) -> object:
         return ExecutorPool(Fake(compiled_with(facts, **given)), installation).submit(GOOD).result(0)
 
     for facts in (lambda expected: expected[:1], of_another_installation):
         with pytest.raises(RefusedWorkerError, match="tcp://worker:1"):
-            answered(facts)
+            replied(facts)
     with pytest.raises(WorkerError if failure is None else BuildError, match=r"tcp://worker:1|rejected"):
-        answered(lambda expected: ())
+        replied(lambda expected: ())
     if failure is not None:
         with pytest.raises(BuildError, match="rejected"):
-            answered()
+            replied()
 
 
-def test_a_refused_answer_is_not_asked_for_again(installation: Installation, tmp_path: Path) -> None:
+def test_a_refused_reply_is_not_asked_for_again(installation: Installation, tmp_path: Path) -> None:
     executor = Fake(compiled_with(of_another_installation))
     engine = Engine(warp_toolkit=(13, 4), executor=executor)
     with settings.override(cache_dir=tmp_path):
@@ -238,7 +238,7 @@ def test_errors_of_the_executor_have_a_remedy(installation: Installation, error:
     assert not isinstance(caught.value, RefusedWorkerError)
 
 
-def test_an_executor_that_is_shut_down_or_gives_no_answer_is_an_error(installation: Installation) -> None:
+def test_an_executor_that_is_shut_down_or_gives_no_reply_is_an_error(installation: Installation) -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     for given, text in ((executor, "after shutdown"), (Fake(lambda job: 7), "the executor failed")):

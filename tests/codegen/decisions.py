@@ -48,8 +48,8 @@ def staged_loop(file: str, line: int, **pipeline: Any) -> PlannedLoop:
     target = LoopTarget({0: fp32(64, 64, 32, 64, "rr")}, ("mma",))
     decision = decide_loop(t.zeros(c), t.loop(t.load(a), t.load(b), t.product(a, b, c)), target=target)
     assert decision.ring is not None
-    answer = decision.ring.answer
-    ring = replace(decision.ring, answer=replace(answer, loop=replace(answer.loop, **pipeline)))
+    plan = decision.ring.plan
+    ring = replace(decision.ring, plan=replace(plan, loop=replace(plan.loop, **pipeline)))
     return PlannedLoop(**vars(replace(decision, file=file, line=line, ring=ring)), kernel="k")
 
 

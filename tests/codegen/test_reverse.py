@@ -55,7 +55,7 @@ def ring_of(*nodes: Node, **fields: Any) -> ReverseRing:
 
 def test_a_start_value_keeps_its_gradient() -> None:
     ring = ring_of(t.load(C), loop(*body()))
-    assert (ring.first, ring.answer.extra_bytes) == (A, ring.answer.needed_bytes + 1024 - 2 * ring.stage_bytes)
+    assert (ring.first, ring.plan.extra_bytes) == (A, ring.plan.needed_bytes + 1024 - 2 * ring.stage_bytes)
 
 
 # ---- reasons for none
@@ -88,7 +88,7 @@ def test_settings() -> None:
     assert decided(*nodes, target=LoopTarget(TARGET.problems, rejection=asked)).reverse_pass == asked
     assert rejection(*nodes, target=replace(TARGET, ahead=False)) == "async_copies_off"
     mma = LoopTarget(TARGET.problems, ("mma",), asked, PipelineOverrides("mma"))
-    assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
+    assert ring_of(*nodes, target=mma).plan.instructions == ("mma_m16n8k16",)
 
 
 # ---- the code
@@ -102,7 +102,7 @@ def test_extra_memory_is_returned() -> None:
     emit_reverse(macros, decision)
     found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions(function.hooks()))
     assert decision.reverse_ring is not None
-    extra = decision.reverse_ring.answer.extra_bytes
+    extra = decision.reverse_ring.plan.extra_bytes
     assert extra > 0
     assert found[f"WT_REVERSE_BEGIN_{decision.hook}"].count("wp::tile_shared_storage_t::alloc") == 1
     assert f"alloc({extra})" in found[f"WT_REVERSE_BEGIN_{decision.hook}"]

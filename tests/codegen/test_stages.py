@@ -56,14 +56,14 @@ def test_each_slot_begins_with_a_swizzling_pattern() -> None:
     ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: problem}, TARGET.families)).ring
     assert ring is not None
     assert {name: buffer.offset_bytes for name, buffer in ring.buffers.items()} == {"b": 0, "a": 2 * STAGE_ALIGNMENT}
-    assert ring.answer.loop.stage_bytes == 4 * STAGE_ALIGNMENT
+    assert ring.plan.loop.stage_bytes == 4 * STAGE_ALIGNMENT
 
 
 def test_a_tile_that_is_used_only_after_the_loop_is_idle() -> None:
     after = t.load(D)
-    assert ring_of(t.zeros(C), t.loop(*body()), after, tiles=(C, A, B, D)).answer.loop.extra_bytes == 0
+    assert ring_of(t.zeros(C), t.loop(*body()), after, tiles=(C, A, B, D)).plan.loop.extra_bytes == 0
     before = ring_of(t.load(D), t.zeros(C), t.loop(*body()), t.operation("tile_store", D), tiles=(C, A, B, D))
-    assert before.answer.loop.extra_bytes >= 4 * STAGE, "D follows, so extra memory does not continue the idle tiles"
+    assert before.plan.loop.extra_bytes >= 4 * STAGE, "D follows, so extra memory does not continue the idle tiles"
     assert before.first is None
 
 
@@ -76,7 +76,7 @@ def test_a_tile_of_an_outer_loop_may_hold_a_value_of_its_last_iteration() -> Non
 def test_the_new_tile_of_a_sum_is_idle() -> None:
     nodes = t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(D, C)
     ring = ring_of(t.zeros(D), t.loop(*nodes), tiles=(C, A, B, D))
-    assert (ring.first, ring.products[0].has_start) == (C if ring.answer.loop.extra_bytes == 0 else None, False)
+    assert (ring.first, ring.products[0].has_start) == (C if ring.plan.loop.extra_bytes == 0 else None, False)
 
 
 def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> None:
@@ -93,7 +93,7 @@ def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> N
     found = decision("wgmma", "mma")
     assert found.ring is not None
     assert {product.plan.instruction for product in found.ring.products} == {"mma_m16n8k16"}
-    assert found.ring.answer.rejection == Rejected("partly_wgmma")
+    assert found.ring.plan.rejection == Rejected("partly_wgmma")
     assert rejection(decision("wgmma")) == "no_tensor_core_grid"
 
 

@@ -84,7 +84,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Outcome:
     """The result of a launch.
 
     Attributes:
@@ -148,16 +148,16 @@ class Emulator:
         """Wait for running builds and launches."""
         self._pool.shutdown()
 
-    def run(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Answer]:
+    def run(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Outcome]:
         """Compile the functions and call them. A function that does not compile gives an answer with an error.
 
         Args:
             launches: The launches.
             includes: Headers that the functions need.
         """
-        return [answer for future in self.start(launches, includes) for answer in future.result()]
+        return [outcome for future in self.start(launches, includes) for outcome in future.result()]
 
-    def start(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Future[list[Answer]]]:
+    def start(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Future[list[Outcome]]]:
         """Start :meth:`run` without waiting for it; the futures hold the answers of each batch in order."""
         # enough translation units to keep all cores busy
         cores = os.cpu_count() or 1
@@ -180,31 +180,31 @@ class Emulator:
     def _accepts(self, flag: str) -> bool:
         return not self._compile(flag, "-Werror", "-fsyntax-only", "-x", "c++", os.devnull)
 
-    def _run_batch(self, launches: Sequence[Launch], includes: list[str]) -> list[Answer]:
+    def _run_batch(self, launches: Sequence[Launch], includes: list[str]) -> list[Outcome]:
         functions = list(dict.fromkeys(launch.function for launch in launches))
         folder = self._folder / f"batch_{next(self._numbers)}"
         folder.mkdir()
         source, program = folder / "batch.cpp", folder / "batch"
         source.write_text(translation_unit(functions, includes))
         log = self._compile(*self._device_flags, source, *self._objects, "-o", program)
-        answers: list[Answer] = []
+        outcomes: list[Outcome] = []
         if log and len(launches) > 1 and self._uncompiled < MAX_REPORTED_COMPILE_ERRORS:
             for first in range(0, len(launches), -(-len(launches) // 2)):
-                answers += self._run_batch(launches[first : first + -(-len(launches) // 2)], includes)
+                outcomes += self._run_batch(launches[first : first + -(-len(launches) // 2)], includes)
         elif log:
             self._uncompiled += 1
-            answers = [_failed(launch, f"does not compile:\n{_errors(log)}") for launch in launches]
-        while len(answers) < len(launches):
-            rest = launches[len(answers) :]
-            answers += _run(program, rest, [functions.index(launch.function) for launch in rest])
+            outcomes = [_failed(launch, f"does not compile:\n{_errors(log)}") for launch in launches]
+        while len(outcomes) < len(launches):
+            rest = launches[len(outcomes) :]
+            outcomes += _run(program, rest, [functions.index(launch.function) for launch in rest])
         shutil.rmtree(folder)
-        return answers
+        return outcomes
 
 
-def _failed(launch: Launch, error: str) -> Answer:
+def _failed(launch: Launch, error: str) -> Outcome:
     """The answer of a launch that did not end."""
     zeros = bytes(launch.tiles[2].span)
-    return Answer(f"{launch.function.name}: {error}", launch.tiles[2].unpack(zeros), zeros, {})
+    return Outcome(f"{launch.function.name}: {error}", launch.tiles[2].unpack(zeros), zeros, {})
 
 
 def _errors(log: str) -> str:
@@ -212,17 +212,17 @@ def _errors(log: str) -> str:
     return "\n".join([line for line in log.splitlines() if "error" in line][:5]) or log[:2000]
 
 
-def _run(program: Path, launches: Sequence[Launch], numbers: Sequence[int]) -> list[Answer]:
+def _run(program: Path, launches: Sequence[Launch], numbers: Sequence[int]) -> list[Outcome]:
     """Answers up to and including the first launch that ends the process."""
-    requests, answers = program.with_name("requests"), program.with_name("answers")
+    requests, outcomes = program.with_name("requests"), program.with_name("answers")
     requests.write_bytes(b"".join(_request(launch, number) for launch, number in zip(launches, numbers)))
     try:
-        command = [str(program), str(requests), str(answers)]
+        command = [str(program), str(requests), str(outcomes)]
         status = subprocess.run(command, check=False, timeout=SECONDS_PER_LAUNCH * len(launches)).returncode
         reason = f"the process exited with status {status}"
     except subprocess.TimeoutExpired:
         reason = "the process exceeded its time limit"
-    found = _parse(answers.read_bytes(), launches)
+    found = _parse(outcomes.read_bytes(), launches)
     if len(found) < len(launches):
         found.append(_failed(launches[len(found)], reason))
     return found
@@ -248,8 +248,8 @@ def _request(launch: Launch, number: int) -> bytes:
     return b"".join(parts)
 
 
-def _parse(data: bytes, launches: Sequence[Launch]) -> list[Answer]:
-    answers: list[Answer] = []
+def _parse(data: bytes, launches: Sequence[Launch]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
     at = 0
     numbers = struct.Struct(f"<{3 * len(ROLES)}Q")
     for launch in launches:
@@ -268,8 +268,8 @@ def _parse(data: bytes, launches: Sequence[Launch]) -> list[Answer]:
         at += numbers.size
         counts = {role: Count(*values[3 * i : 3 * i + 3]) for i, role in enumerate(ROLES)}
         name = f"{launch.function.name}: " if error else ""
-        answers.append(Answer(name + error, tile.unpack(c_bytes), c_bytes, counts))
-    return answers
+        outcomes.append(Outcome(name + error, tile.unpack(c_bytes), c_bytes, counts))
+    return outcomes
 
 
 def _matrix(value: float, rows: int = 1, columns: int = 1) -> Matrix:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.emulator.emulator import Answer, Function, Launch
+from tests.emulator.emulator import Function, Launch, Outcome
 from tests.emulator.tiles import Matrix, Tile, rounded
 from warp_tiles.gemm.problem import DTYPES, DType, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import TileConfig
@@ -118,24 +118,24 @@ def exact_result(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
     return np.asarray(product if c is None else product + case.beta * c.astype(np.longdouble), dtype=np.float64)
 
 
-def error_of(case: Case, launched: Launch, answer: Answer) -> str:
+def error_of(case: Case, launched: Launch, outcome: Outcome) -> str:
     """The error of an answer, or ""."""
-    if answer.error:
-        return answer.error
+    if outcome.error:
+        return outcome.error
     a, b, c = launched.values
     tile = launched.tiles[2]
     untouched = tile.pack(np.full((tile.rows, tile.columns), np.nan))
-    if tile.gaps(answer.c_bytes) != tile.gaps(untouched):
+    if tile.gaps(outcome.c_bytes) != tile.gaps(untouched):
         return f"{case.describe()}: the gaps of C changed"
     expected, allowed = exact_result(case, a, b, c), bound(case, a, b, c)
     with np.errstate(over="ignore"):
-        excess = np.abs(answer.c - expected) / allowed
+        excess = np.abs(outcome.c - expected) / allowed
     if np.all(excess <= 1.0):
         return ""
     where = np.unravel_index(int(np.argmax(np.nan_to_num(excess, nan=np.inf))), excess.shape)
     return (
         f"{case.describe()}: {np.count_nonzero(~(excess <= 1.0))} of {excess.size} elements are wrong; row {where[0]}, "
-        f"column {where[1]} is {answer.c[where]!r}, expected {expected[where]!r}; "
+        f"column {where[1]} is {outcome.c[where]!r}, expected {expected[where]!r}; "
         f"the error is {excess[where]:.3g} times the bound"
     )
 

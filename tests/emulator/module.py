@@ -197,7 +197,7 @@ class EmulatedModule:
             cluster: Blocks per cluster.
         """
         number = next(self._numbers)
-        request, answer = (self._program.with_name(f"{name}_{number}") for name in ("request", "answer"))
+        request, outcome = (self._program.with_name(f"{name}_{number}") for name in ("request", "answer"))
         words = struct.Struct("<Q").pack
         parts = [_text(kernel), *map(words, (blocks, threads, cluster, self._arch, shared_bytes))]
         parts.append(words(len(memory.places)))
@@ -208,15 +208,15 @@ class EmulatedModule:
             parts += [words(len(argument)), argument]
         content = bytes(memory.content)
         request.write_bytes(b"".join([*parts, words(len(content)), content]))
-        command = [str(self._program), str(request), str(answer)]
+        command = [str(self._program), str(request), str(outcome)]
         try:
             status = subprocess.run(command, check=False, timeout=SECONDS_PER_LAUNCH).returncode
             reason = f"the process exited with status {status}" if status else ""
         except subprocess.TimeoutExpired:
             reason = "the process exceeded its time limit"
-        data = answer.read_bytes() if not reason else b""
+        data = outcome.read_bytes() if not reason else b""
         request.unlink()
-        answer.unlink(missing_ok=True)
+        outcome.unlink(missing_ok=True)
         if reason:
             return Outcome(f"{kernel}: {reason}", {})
         (length,) = struct.unpack_from("<Q", data)

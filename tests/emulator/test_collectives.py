@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.emulator.emulator import Answer, Emulator, Function, Launch
+from tests.emulator.emulator import Emulator, Function, Launch, Outcome
 from tests.emulator.tiles import Matrix, Tile, from_bytes, rounded, to_bytes
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
 
@@ -81,10 +81,10 @@ def test_fragments_of_a_one_hot_product(emulator: Emulator, name: str) -> None:
         one_hot.append(a)
     b = np.arange(1.0, 1 + k * n).reshape(k, n)
     c = np.arange(0.0, 1000 * m * n, 1000).reshape(m, n)
-    (answer,) = emulator.run([mma_launch(name, one_hot, b, c)], ["kernels/registers.cuh"])
-    assert answer.error == ""
+    (outcome,) = emulator.run([mma_launch(name, one_hot, b, c)], ["kernels/registers.cuh"])
+    assert outcome.error == ""
     for number, a in enumerate(one_hot):
-        got = from_registers(answer.c[32 * number : 32 * (number + 1)], (m, n), position_c)
+        got = from_registers(outcome.c[32 * number : 32 * (number + 1)], (m, n), position_c)
         assert np.array_equal(got, a @ b + c), positions[number]
 
 
@@ -101,8 +101,8 @@ def test_an_instruction_rounds_once(emulator: Emulator, name: str) -> None:
     else:
         exact = np.asarray(a @ b, dtype=np.float64)
     c = rounded(random.uniform(-1, 1, (m, n)), "float64" if dtype == "float64" else "float32")
-    (answer,) = emulator.run([mma_launch(name, [a], b, c)], ["kernels/registers.cuh"])
-    got = from_registers(answer.c, (m, n), position_c)
+    (outcome,) = emulator.run([mma_launch(name, [a], b, c)], ["kernels/registers.cuh"])
+    got = from_registers(outcome.c, (m, n), position_c)
     expected = exact + c
     if dtype == "float64":
         assert np.allclose(got, expected, rtol=1e-14, atol=1e-15)
@@ -110,7 +110,7 @@ def test_an_instruction_rounds_once(emulator: Emulator, name: str) -> None:
         assert np.array_equal(got, rounded(expected, "float32"))
 
 
-def ldmatrix(emulator: Emulator, matrices: int, values: Matrix, alignment: int = 16, arch: int = 90) -> Answer:
+def ldmatrix(emulator: Emulator, matrices: int, values: Matrix, alignment: int = 16, arch: int = 90) -> Outcome:
     """Each lane's elements of some matrices, whose rows A has."""
     tiles = (
         replace(Tile.dense(len(values), 8, "float16"), alignment=alignment),
@@ -119,18 +119,18 @@ def ldmatrix(emulator: Emulator, matrices: int, values: Matrix, alignment: int =
     )
     function = Function("ldmatrix", f"registers::ldmatrix<{matrices}>")
     launch = Launch(function, tiles, 32, arch, (values, np.zeros((1, 1)), None))
-    (answer,) = emulator.run([launch], ["kernels/registers.cuh"])
-    return answer
+    (outcome,) = emulator.run([launch], ["kernels/registers.cuh"])
+    return outcome
 
 
 @pytest.mark.parametrize("matrices", [2, 4])
 def test_ldmatrix_transposes_each_matrix(emulator: Emulator, matrices: int) -> None:
     values = np.arange(256.0).reshape(32, 8)
-    answer = ldmatrix(emulator, matrices, values)
-    assert answer.error == ""
+    outcome = ldmatrix(emulator, matrices, values)
+    assert outcome.error == ""
     for lane, matrix, half in itertools.product(range(32), range(matrices), range(2)):
         row, column = 2 * (lane % 4) + half, lane // 4
-        assert answer.c[lane, 2 * matrix + half] == values[8 * matrix + row, column]
+        assert outcome.c[lane, 2 * matrix + half] == values[8 * matrix + row, column]
 
 
 @pytest.mark.parametrize(("matrices", "arch", "rows", "alignment", "error"), [
@@ -142,12 +142,12 @@ def test_ldmatrix_transposes_each_matrix(emulator: Emulator, matrices: int) -> N
 def test_ldmatrix_rows_are_checked(
     emulator: Emulator, matrices: int, arch: int, rows: int, alignment: int, error: str
 ) -> None:
-    answer = ldmatrix(emulator, matrices, np.zeros((rows, 8)), alignment, arch)
-    assert error in answer.error
-    assert bool(error) == bool(answer.error)
+    outcome = ldmatrix(emulator, matrices, np.zeros((rows, 8)), alignment, arch)
+    assert error in outcome.error
+    assert bool(error) == bool(outcome.error)
 
 
-def elementwise(emulator: Emulator, call: str, a: Matrix, source: DType, target: DType, count: int) -> Answer:
+def elementwise(emulator: Emulator, call: str, a: Matrix, source: DType, target: DType, count: int) -> Outcome:
     """Run a function whose thread i writes element i of C."""
     tiles = (
         replace(Tile.dense(1, a.size, source), alignment=8),
@@ -155,22 +155,22 @@ def elementwise(emulator: Emulator, call: str, a: Matrix, source: DType, target:
         Tile.dense(1, count, target),
     )
     launch = Launch(Function(call, call), tiles, count, 90, (a.reshape(1, -1), np.zeros((1, 1)), None), 0.5, -2.0)
-    (answer,) = emulator.run([launch], ["kernels/registers.cuh"])
-    assert answer.error == ""
-    return answer
+    (outcome,) = emulator.run([launch], ["kernels/registers.cuh"])
+    assert outcome.error == ""
+    return outcome
 
 
 @pytest.mark.parametrize("mask", [1, 4, 16, 31])
 @pytest.mark.parametrize(("dtype", "cxx"), [("float32", "float"), ("float64", "double")])
 def test_shuffle_xor(emulator: Emulator, dtype: DType, cxx: str, mask: int) -> None:
     values = np.arange(32.0)
-    answer = elementwise(emulator, f"registers::shuffle_xor<{cxx}, {mask}>", values, dtype, dtype, 32)
-    assert np.array_equal(answer.c[0], values[np.arange(32) ^ mask])
+    outcome = elementwise(emulator, f"registers::shuffle_xor<{cxx}, {mask}>", values, dtype, dtype, 32)
+    assert np.array_equal(outcome.c[0], values[np.arange(32) ^ mask])
 
 
 def test_scalars_reach_every_thread(emulator: Emulator) -> None:
-    answer = elementwise(emulator, "registers::scalars<float>", np.zeros(1), "float32", "float32", 96)
-    assert np.array_equal(answer.c, np.full((1, 96), -1.5))
+    outcome = elementwise(emulator, "registers::scalars<float>", np.zeros(1), "float32", "float32", 96)
+    assert np.array_equal(outcome.c, np.full((1, 96), -1.5))
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_scalars_reach_every_thread(emulator: Emulator) -> None:
 )
 def test_permute_bytes(emulator: Emulator, selector: int, order: list[int]) -> None:
     halves = np.random.default_rng(1).uniform(1, 2, 128)
-    answer = elementwise(emulator, f"registers::permute<{selector}>", halves, "float16", "float32", 32)
+    outcome = elementwise(emulator, f"registers::permute<{selector}>", halves, "float16", "float32", 32)
     pairs = np.frombuffer(to_bytes(halves, "float16"), np.uint8).reshape(32, 8)
-    assert np.array_equal(np.frombuffer(answer.c_bytes, np.uint8).reshape(32, 4), pairs[:, order])
+    assert np.array_equal(np.frombuffer(outcome.c_bytes, np.uint8).reshape(32, 4), pairs[:, order])
 
 
 NARROW: list[tuple[str, DType]] = [("wt::f16", "float16"), ("wt::bf16", "bfloat16")]
@@ -204,8 +204,8 @@ def test_narrowing_rounds_to_nearest_even(
     with np.errstate(over="ignore"):
         exact = rounded(np.array(values + [1.0] * (-len(values) % 32)), dtype)
         expected = rounded(exact, target)
-    answer = elementwise(emulator, f"registers::convert<{to}, {source}>", exact, dtype, target, exact.size)
-    assert np.array_equal(answer.c[0], expected, equal_nan=True)
+    outcome = elementwise(emulator, f"registers::convert<{to}, {source}>", exact, dtype, target, exact.size)
+    assert np.array_equal(outcome.c[0], expected, equal_nan=True)
 
 
 @pytest.mark.parametrize(("source", "dtype"), NARROW)
@@ -213,5 +213,5 @@ def test_narrowing_rounds_to_nearest_even(
 def test_widening_is_exact(emulator: Emulator, to: str, target: DType, source: str, dtype: DType) -> None:
     patterns = np.arange(0, 65536, 64, dtype=np.uint16) + np.arange(1024, dtype=np.uint16) % 61
     values = from_bytes(patterns.tobytes(), dtype)
-    answer = elementwise(emulator, f"registers::convert<{to}, {source}>", values, dtype, target, values.size)
-    assert np.array_equal(answer.c[0], values, equal_nan=True)
+    outcome = elementwise(emulator, f"registers::convert<{to}, {source}>", values, dtype, target, values.size)
+    assert np.array_equal(outcome.c[0], values, equal_nan=True)

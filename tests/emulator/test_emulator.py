@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.emulator.emulator import Answer, Count, Emulator, Function, Launch
+from tests.emulator.emulator import Count, Emulator, Function, Launch, Outcome
 from tests.emulator.tiles import Matrix, Tile
 from warp_tiles.gemm.choose import wavefronts_of
 
@@ -60,38 +60,38 @@ def fault(name: str, c: Matrix | None = None) -> Launch:
 
 
 @pytest.fixture(scope="module")
-def faults(emulator: Emulator) -> dict[str, Answer]:
+def faults(emulator: Emulator) -> dict[str, Outcome]:
     """Answers by function. Faulty and correct functions run in one process."""
     correct = ["barrier_between", "own_elements", "unset_register"]
     c = np.arange(56.0).reshape(8, 7)
     launches = [fault(name) for name in FAULTS] + [fault(name, c) for name in [*FAULTS_WITH_C, *correct]]
-    answers = emulator.run(launches, ["kernels/faults.cuh"])
-    return {launch.function.name: answer for launch, answer in zip(launches, answers)}
+    outcomes = emulator.run(launches, ["kernels/faults.cuh"])
+    return {launch.function.name: outcome for launch, outcome in zip(launches, outcomes)}
 
 
 @pytest.mark.parametrize("name", [*FAULTS, *FAULTS_WITH_C])
-def test_an_error_names_function_thread_and_location(faults: dict[str, Answer], name: str) -> None:
+def test_an_error_names_function_thread_and_location(faults: dict[str, Outcome], name: str) -> None:
     error = faults[name].error
     assert error.startswith(f"{name}: ")
     for part in {**FAULTS, **FAULTS_WITH_C}[name]:
         assert part in error
 
 
-def test_correct_functions_pass_after_faulty_ones(faults: dict[str, Answer]) -> None:
+def test_correct_functions_pass_after_faulty_ones(faults: dict[str, Outcome]) -> None:
     assert faults["barrier_between"].error == ""
     assert np.array_equal(faults["barrier_between"].c.ravel(), np.arange(56.0)[::-1])
     assert faults["own_elements"].error == ""
     assert np.array_equal(faults["own_elements"].c.ravel(), np.arange(56.0) + 1)
 
 
-def test_an_uninitialised_register_spoils_the_result(faults: dict[str, Answer]) -> None:
+def test_an_uninitialised_register_spoils_the_result(faults: dict[str, Outcome]) -> None:
     wrong = np.flatnonzero(faults["unset_register"].c.ravel() != 1.0)
     assert wrong.tolist() == [9]
 
 
-def test_gaps_stay_unchanged(faults: dict[str, Answer]) -> None:
-    answer = faults["own_elements"]
-    assert A_TILE.gaps(answer.c_bytes) == A_TILE.gaps(A_TILE.pack(np.zeros((8, 7))))
+def test_gaps_stay_unchanged(faults: dict[str, Outcome]) -> None:
+    outcome = faults["own_elements"]
+    assert A_TILE.gaps(outcome.c_bytes) == A_TILE.gaps(A_TILE.pack(np.zeros((8, 7))))
 
 
 def test_a_crash_ends_only_its_own_launch(emulator: Emulator) -> None:
@@ -154,7 +154,7 @@ BANKS: dict[str, tuple[str, Count]] = {
 
 
 @pytest.fixture(scope="module")
-def counts(emulator: Emulator) -> dict[str, Answer]:
+def counts(emulator: Emulator) -> dict[str, Outcome]:
     """Answers by function of ``kernels/banks.cuh``."""
     tile = Tile(1, 4352, "float32", "row_major", 4352, 16)
     values = np.zeros((1, 4352))
@@ -162,12 +162,12 @@ def counts(emulator: Emulator) -> dict[str, Answer]:
         Launch(Function(name, name), (tile, tile, tile), 32, 90, (values, values, None), complete=False)
         for name in BANKS
     ]
-    answers = emulator.run(launches, ["kernels/banks.cuh"])
-    return {launch.function.name: answer for launch, answer in zip(launches, answers)}
+    outcomes = emulator.run(launches, ["kernels/banks.cuh"])
+    return {launch.function.name: outcome for launch, outcome in zip(launches, outcomes)}
 
 
 @pytest.mark.parametrize("name", BANKS)
-def test_known_bank_conflicts_are_counted(counts: dict[str, Answer], name: str) -> None:
+def test_known_bank_conflicts_are_counted(counts: dict[str, Outcome], name: str) -> None:
     role, expected = BANKS[name]
     assert counts[name].error == ""
     assert counts[name].counts[role] == expected
@@ -189,7 +189,7 @@ def test_the_chooser_and_the_emulator_count_equal_wavefronts(emulator: Emulator)
             Launch(Function(call, call), (tile, tile, tile), 32, 90, (values, values, None), complete=False)
         )
         expected.append(wavefronts_of(tuple(4 * int(offset) for offset in offsets), 4 * elements))
-    answers = emulator.run(launches, ["kernels/banks.cuh"])
-    assert [answer.error for answer in answers] == [""] * len(answers)
-    assert [answer.counts["A reads"].wavefronts for answer in answers] == expected
+    outcomes = emulator.run(launches, ["kernels/banks.cuh"])
+    assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
+    assert [outcome.counts["A reads"].wavefronts for outcome in outcomes] == expected
     assert len(set(expected)) > 6

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tests.emulator.emulator import Answer, Emulator, Function, Launch
+from tests.emulator.emulator import Emulator, Function, Launch, Outcome
 from tests.emulator.gemm import ROUNDOFF
 from tests.emulator.generated import Kernels, Runs, build
 from tests.emulator.module import Machine
@@ -85,20 +85,20 @@ def launch(case: Case) -> Launch:
     )
 
 
-def error_of(case: Case, launched: Launch, answer: Answer) -> str:
+def error_of(case: Case, launched: Launch, outcome: Outcome) -> str:
     """The error of an answer, or "".
 
     The bounds are of the backward error: A - L L^T and T X - Y are at most (n + 8) u times the products of absolute
     values (Higham, Accuracy and Stability of Numerical Algorithms, theorems 8.5, 10.3 and 10.4, with a reciprocal in
     place of each division), twice that for two solves.
     """
-    if answer.error:
-        return answer.error
+    if outcome.error:
+        return outcome.error
     a, b, _ = launched.values
     tile = launched.tiles[2]
-    if tile.gaps(answer.c_bytes) != tile.gaps(tile.pack(np.full((tile.rows, tile.columns), np.nan))):
+    if tile.gaps(outcome.c_bytes) != tile.gaps(tile.pack(np.full((tile.rows, tile.columns), np.nan))):
         return f"{case.describe()}: the gaps of the result changed"
-    problem, c = case.problem, answer.c
+    problem, c = case.problem, outcome.c
     unit = (problem.n + 8) * ROUNDOFF[problem.dtype] * 1.01
     if problem.function == "cholesky":
         rest, allowed = c @ c.T - (np.tril(a) + np.tril(a, -1).T), unit * (np.abs(c) @ np.abs(c.T))
@@ -177,10 +177,10 @@ def test_a_wrong_element_is_noticed(emulator: Emulator) -> None:
     """The check of results can fail: here one element of a correct answer is changed."""
     right = draw_case(next(seed for seed in range(99) if draw_case(seed).problem.function == "lower_solve"))
     launched = launch(right)
-    (answer,) = emulator.run([launched], [SolverProvider.header])
-    assert error_of(right, launched, answer) == ""
-    answer.c[0, 0] += 0.01
-    assert "elements are wrong" in error_of(right, launched, answer)
+    (outcome,) = emulator.run([launched], [SolverProvider.header])
+    assert error_of(right, launched, outcome) == ""
+    outcome.c[0, 0] += 0.01
+    assert "elements are wrong" in error_of(right, launched, outcome)
 
 
 # ---- whole kernels

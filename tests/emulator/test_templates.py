@@ -238,8 +238,8 @@ def test_the_products_cover_all_configuration_fields(cases: tuple[list[Case], li
 def test_every_product_is_correct(emulator: Emulator, cases: tuple[list[Case], list[str]]) -> None:
     found = cases[0]
     launches = [launch(case) for case in found]
-    answers = emulator.run(launches, INCLUDES)
-    failures = [text for text in map(error_of, found, launches, answers) if text]
+    outcomes = emulator.run(launches, INCLUDES)
+    failures = [text for text in map(error_of, found, launches, outcomes) if text]
     assert not failures, report(failures, len(found))
 
 
@@ -269,5 +269,5 @@ def test_slices_of_k_scale_c_once(emulator: Emulator, config: TileConfig) -> Non
     case = Case(GemmProblem(16, 16, 256, a, b, c, "default", 128, 90), config, -2.0, 0.5)
     assert fits(case.problem, config)
     launched = launch(case)
-    (answer,) = emulator.run([launched], INCLUDES)
-    assert error_of(case, launched, answer) == ""
+    (outcome,) = emulator.run([launched], INCLUDES)
+    assert error_of(case, launched, outcome) == ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.bench import deep_problem
-from tests.emulator.emulator import ROLES, Answer, Emulator
+from tests.emulator.emulator import ROLES, Emulator, Outcome
 from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from warp_tiles.gemm.choose import candidates, choose, fma_reads, wavefront_ratio
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision
@@ -50,35 +50,35 @@ def fixed_cases() -> list[Case]:
     return cases
 
 
-def run(emulator: Emulator, cases: list[Case]) -> list[Answer]:
+def run(emulator: Emulator, cases: list[Case]) -> list[Outcome]:
     """Run all cases and require correct results.
 
     Raises:
         AssertionError: A product is wrong.
     """
     launches = [launch(case) for case in cases]
-    answers = emulator.run(launches, INCLUDES)
-    failures = list(filter(None, map(error_of, cases, launches, answers)))
+    outcomes = emulator.run(launches, INCLUDES)
+    failures = list(filter(None, map(error_of, cases, launches, outcomes)))
     assert not failures, "\n".join(failures[:5])
-    return answers
+    return outcomes
 
 
 @pytest.fixture(scope="module")
-def counted(emulator: Emulator) -> list[tuple[Case, Answer]]:
+def counted(emulator: Emulator) -> list[tuple[Case, Outcome]]:
     """Every fixed case with its answer."""
     cases = fixed_cases()
     return list(zip(cases, run(emulator, cases)))
 
 
-def ratio(answer: Answer) -> float:
+def ratio(outcome: Outcome) -> float:
     """Wavefronts of a product relative to the fewest possible."""
-    counts = answer.counts.values()
+    counts = outcome.counts.values()
     return sum(count.wavefronts for count in counts) / sum(count.ideal for count in counts)
 
 
-def describe(case: Case, answer: Answer) -> str:
-    parts = ", ".join(f"{role} {answer.counts[role].wavefronts}/{answer.counts[role].ideal}" for role in ROLES)
-    return f"{ratio(answer):.2f} {case.describe()}: {parts}"
+def describe(case: Case, outcome: Outcome) -> str:
+    parts = ", ".join(f"{role} {outcome.counts[role].wavefronts}/{outcome.counts[role].ideal}" for role in ROLES)
+    return f"{ratio(outcome):.2f} {case.describe()}: {parts}"
 
 
 def test_every_tile_of_64_has_a_configuration_with_few_conflicts(emulator: Emulator) -> None:
@@ -95,32 +95,32 @@ def test_every_tile_of_64_has_a_configuration_with_few_conflicts(emulator: Emula
     assert not above, f"{len(above)} of {len(best_cases)} problems:\n" + "\n".join(sorted(above, reverse=True)[:20])
 
 
-def test_common_products_have_few_conflicts(counted: list[tuple[Case, Answer]]) -> None:
+def test_common_products_have_few_conflicts(counted: list[tuple[Case, Outcome]]) -> None:
     common = [
-        (case, answer)
-        for case, answer in counted
+        (case, outcome)
+        for case, outcome in counted
         if case.problem.a.dtype in ("float16", "bfloat16")
         and case.problem.c.dtype == "float32"
         and case.problem.m >= 32
         and [o.arrangement for o in (case.problem.a, case.problem.b, case.problem.c)] == ["row_major"] * 3
     ]
-    above = [describe(case, answer) for case, answer in common if ratio(answer) > LARGEST_RATIO]
+    above = [describe(case, outcome) for case, outcome in common if ratio(outcome) > LARGEST_RATIO]
     assert len(common) == 6
     assert not above, "\n".join(above)
 
 
-def test_the_cost_model_and_the_emulator_count_equal_wavefronts(counted: list[tuple[Case, Answer]]) -> None:
-    for case, answer in counted:
+def test_the_cost_model_and_the_emulator_count_equal_wavefronts(counted: list[tuple[Case, Outcome]]) -> None:
+    for case, outcome in counted:
         if case.config.instruction == "fma":
             continue
         view = transposed(case.problem) if case.config.transposed else case.problem
-        assert wavefront_ratio(view, case.config) == pytest.approx(ratio(answer), rel=0.02), describe(case, answer)
+        assert wavefront_ratio(view, case.config) == pytest.approx(ratio(outcome), rel=0.02), describe(case, outcome)
 
 
-def test_products_without_tensor_cores_keep_their_wavefronts(counted: list[tuple[Case, Answer]]) -> None:
+def test_products_without_tensor_cores_keep_their_wavefronts(counted: list[tuple[Case, Outcome]]) -> None:
     """The cost model leaves some of their conflicts out."""
-    answers = [answer for case, answer in counted if case.config.instruction == "fma"]
-    assert (len(answers), sum(count.wavefronts for one in answers for count in one.counts.values())) == (20, 46256)
+    outcomes = [outcome for case, outcome in counted if case.config.instruction == "fma"]
+    assert (len(outcomes), sum(count.wavefronts for one in outcomes for count in one.counts.values())) == (20, 46256)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
@@ -128,11 +128,11 @@ def test_the_cost_model_counts_each_slice_of_split_k(emulator: Emulator, dtype: 
     problem = deep_problem(16, 512, dtype, 256, "float64" if dtype == "float64" else "float32")
     base = replace(choose(problem), tile_m=16, tile_n=16, c_first=False)
     cases = [Case(problem, replace(base, warps_k=warps_k), 1.0, 1.0) for warps_k in (1, 2, 4, 8)]
-    answers = run(emulator, cases)
-    for case, answer in zip(cases, answers):
+    outcomes = run(emulator, cases)
+    for case, outcome in zip(cases, outcomes):
         assert fits(problem, case.config)
-        assert wavefront_ratio(problem, case.config) == pytest.approx(ratio(answer), rel=0.02), describe(case, answer)
-    reads, writes = ([answer.counts[role].instructions for answer in answers] for role in ("A reads", "C writes"))
+        assert wavefront_ratio(problem, case.config) == pytest.approx(ratio(outcome), rel=0.02), describe(case, outcome)
+    reads, writes = ([outcome.counts[role].instructions for outcome in outcomes] for role in ("A reads", "C writes"))
     assert reads == [reads[0]] * 4
     assert writes == [warps_k * writes[0] for warps_k in (1, 2, 4, 8)]
 
@@ -149,9 +149,9 @@ def test_the_cost_model_counts_reads_of_lanes_that_share_a_sum(
         config = TileConfig("fma", 1, 32, 1, lanes_n, lanes_k, k_vector=vector, k_unroll=2)
         assert fits(problem, config)
         cases.append(Case(problem, config))
-    for case, answer in zip(cases, run(emulator, cases)):
+    for case, outcome in zip(cases, run(emulator, cases)):
         expected = [reads.wavefronts for reads in fma_reads(problem, case.config)]
-        assert [answer.counts[role].wavefronts for role in ("A reads", "B reads")] == expected, case.config.describe()
+        assert [outcome.counts[role].wavefronts for role in ("A reads", "B reads")] == expected, case.config.describe()
 
 
 def test_rows_of_eight_byte_multiples_are_read_two_floats_at_a_time(emulator: Emulator) -> None:
@@ -159,5 +159,5 @@ def test_rows_of_eight_byte_multiples_are_read_two_floats_at_a_time(emulator: Em
     aligned = GemmProblem(6, 6, 6, six, six, six, "default", 32, 90)
     config = TileConfig("fma", 8, 8, 4, 8, k_vector=2, k_unroll=3)
     cases = [Case(aligned, config), Case(aligned.without_alignment(), config)]
-    wide, narrow = (answer.counts["A reads"].instructions for answer in run(emulator, cases))
+    wide, narrow = (outcome.counts["A reads"].instructions for outcome in run(emulator, cases))
     assert narrow == 2 * wide == 2 * fma_reads(aligned, config)[0].per_lane

@@ -7,7 +7,7 @@ import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.main_loop import (
-    LoopAnswer,
+    LoopPlan,
     LoopProblem,
     reason_for_double_buffers,
     reason_for_no_buffers,
@@ -75,8 +75,8 @@ def pipeline_of(
 ) -> PipelineConfig | Rejected:
     """The pipeline of a loop of products with accumulators of their own, or why it has none."""
     loop = LoopProblem(((problem,) * products,), tuple(range(products)), families, memory, **fields)
-    found = loop.answer(choice)
-    return found.loop if isinstance(found, LoopAnswer) else found
+    found = loop.plan(choice)
+    return found.loop if isinstance(found, LoopPlan) else found
 
 
 def loop_of(

@@ -17,7 +17,7 @@ def found(problem: GemmProblem, **fields: Any) -> ReverseLoop | Rejected:
     return reverse_loop(problem, families, replace(LoopMemory(16 << 10, 64 << 10, 64 << 10), **fields))
 
 
-def answer(problem: GemmProblem, **fields: Any) -> ReverseLoop:
+def plan(problem: GemmProblem, **fields: Any) -> ReverseLoop:
     result = found(problem, **fields)
     assert isinstance(result, ReverseLoop), result
     return result
@@ -49,10 +49,10 @@ def test_bytes_of_g(dtype: Any, parts: int) -> None:
 
 
 def test_short_steps_leave_threads_idle() -> None:
-    few = answer(problem_of(64, 64, 16, 256))
+    few = plan(problem_of(64, 64, 16, 256))
     assert (few.of_a.problem.threads, few.of_b.problem.threads) == (128, 128)
-    assert few.of_b.answer.swapped, "16 rows and 64 columns"
-    assert answer(problem_of(64, 64, 64, 128)).of_b.problem.threads == 128
+    assert few.of_b.plan.swapped, "16 rows and 64 columns"
+    assert plan(problem_of(64, 64, 64, 128)).of_b.problem.threads == 128
 
 
 def test_tiles_that_no_warp_can_multiply() -> None:
@@ -69,22 +69,20 @@ def test_registers_of_both_sums() -> None:
 
 def test_shared_memory() -> None:
     problem = problem_of(64, 64, 64, 128)
-    assert answer(problem).needed_bytes == 16384 + 2 * 16384
-    assert answer(problem).extra_bytes == 0
-    assert answer(problem, idle_bytes=32 << 10).extra_bytes == (16 << 10) + 1024
-    assert answer(problem, idle_bytes=32 << 10, at_end=False).extra_bytes == 49 << 10
+    assert plan(problem).needed_bytes == 16384 + 2 * 16384
+    assert plan(problem).extra_bytes == 0
+    assert plan(problem, idle_bytes=32 << 10).extra_bytes == (16 << 10) + 1024
+    assert plan(problem, idle_bytes=32 << 10, at_end=False).extra_bytes == 49 << 10
     assert isinstance(found(problem, around_bytes=160 << 10), ReverseLoop)
     assert found(problem, around_bytes=170 << 10) == Rejected("gradients_do_not_fit", (2, 239616, 230912))
 
 
 def test_instructions() -> None:
-    assert answer(problem_of(64, 64, 64, 128)).instructions == ("wgmma",)
-    assert answer(problem_of(64, 64, 32, 128)).instructions == ("wgmma",)
-    assert answer(problem_of(64, 32, 32, 128)).instructions == ("wgmma", "mma_m16n8k16")
-    assert answer(problem_of(64, 64, 64, 128), families=("mma",)).instructions == ("mma_m16n8k16",)
-    assert answer(problem_of(64, 64, 32, 128, dtype="float32")).instructions == ("fma",)
+    assert plan(problem_of(64, 64, 64, 128)).instructions == ("wgmma",)
+    assert plan(problem_of(64, 64, 32, 128)).instructions == ("wgmma",)
+    assert plan(problem_of(64, 32, 32, 128)).instructions == ("wgmma", "mma_m16n8k16")
+    assert plan(problem_of(64, 64, 64, 128), families=("mma",)).instructions == ("mma_m16n8k16",)
+    assert plan(problem_of(64, 64, 32, 128, dtype="float32")).instructions == ("fma",)
     double = problem_of(64, 64, 16, 128, dtype="float64", result="float64")
-    assert answer(double).instructions == ("mma_m16n8k8",)
-    assert (
-        answer(double).accumulators == answer(double).of_a.answer.accumulators + answer(double).of_b.answer.accumulators
-    )
+    assert plan(double).instructions == ("mma_m16n8k8",)
+    assert plan(double).accumulators == plan(double).of_a.plan.accumulators + plan(double).of_b.plan.accumulators

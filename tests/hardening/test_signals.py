@@ -122,7 +122,7 @@ def behind(holding: Callable[[], AbstractContextManager[object]], change: Callab
         raise AssertionError("the wait was cut short")
 
 
-def for_a_remote_answer(tmp_path: Path) -> None:
+def for_a_remote_reply(tmp_path: Path) -> None:
     connection = RemoteStore((tmp_path / "store").as_uri(), {}, LONG_S, str)
     connection._opened = Future()
     connection._opened.set_result(None)  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ WAITS: dict[str, Callable[[Path], object]] = {
     ),
     "the compiler's library": lambda _: for_a_library("open_nvrtc"),
     "the linker's library": lambda _: for_a_library("open_nvjitlink"),
-    "a remote answer": for_a_remote_answer,
+    "a remote answer": for_a_remote_reply,
     "an epilogue": with_an_epilogue,
 }
 

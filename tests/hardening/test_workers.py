@@ -82,7 +82,7 @@ def test_a_process_is_replaced_after_many_requests(monkeypatch: pytest.MonkeyPat
     assert len(set(pids)) == 3
 
 
-def test_a_process_whose_answer_is_not_read_ends_silently() -> None:
+def test_a_process_whose_reply_is_not_read_ends_silently() -> None:
     command = [sys.executable, "-m", "warp_tiles.compile.worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None

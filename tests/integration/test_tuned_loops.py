@@ -92,7 +92,7 @@ def test_the_largest_launch_of_a_task_is_measured(module: Any) -> None:
     assert [item.launch for item in tasks(small, large, small)] == [large]
 
 
-def test_a_copy_has_the_forced_answer_and_the_user_s_kernel_stays(module: Any) -> None:
+def test_a_copy_has_the_forced_configuration_and_the_user_s_kernel_stays(module: Any) -> None:
     (task,) = tasks(launch_of(module.gemm))
     usual = next(loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key)
     seen = set()

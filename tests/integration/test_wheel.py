@@ -85,7 +85,7 @@ class Made:
 
     folder: Path
     wheel: Path
-    answer: dict[str, Any]
+    plan: dict[str, Any]
     client: Path
     site: Path
 
@@ -115,11 +115,11 @@ def made(tmp_path_factory: pytest.TempPathFactory, toolchain: None) -> Made:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     nothing = Made(top, top, {}, client, site)
-    answer = json_of(nothing.wheel_of(top / "out"))
-    wheel = Path(answer["wheel"])
+    plan = json_of(nothing.wheel_of(top / "out"))
+    wheel = Path(plan["wheel"])
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    return Made(top, wheel, answer, client, site)
+    return Made(top, wheel, plan, client, site)
 
 
 # ---- the wheel
@@ -130,12 +130,12 @@ def test_the_wheel_names_its_client_warp_and_platform(made: Made) -> None:
     warp = metadata.version("warp-lang")
     (tag,) = {line.rpartition("-")[2] for line in _of_warp("WHEEL") if line.startswith("Tag: ")}
     assert made.wheel.name == f"client_kernels-2.0+warp{warp}-py3-none-{tag}.whl"
-    assert made.answer["requires"] == ["wheel-client-dist==2.0", f"warp-lang=={warp}", "warp-tiles"]
+    assert made.plan["requires"] == ["wheel-client-dist==2.0", f"warp-lang=={warp}", "warp-tiles"]
     (info,) = made.site.glob("*.dist-info")
     text = (info / "METADATA").read_text()
     assert f"Name: Client.kernels\nVersion: 2.0+warp{warp}\n" in text
     assert [line for line in text.splitlines() if line.startswith("Requires-Dist")] == [
-        f"Requires-Dist: {item}" for item in made.answer["requires"]
+        f"Requires-Dist: {item}" for item in made.plan["requires"]
     ]
 
 
@@ -244,12 +244,12 @@ def test_a_start_list_takes_the_place_of_a_script(made: Made, tmp_path: Path) ->
     assert "which takes no arguments" in made.bundle(*named, *words[:-1], f"{start} --size 4").stderr
     found: dict[str, set[str]] = {}
     for cache in ("empty", "cache"):
-        answer = json_of(made.bundle(*named, *words, WARP_TILES_CACHE_DIR=str(tmp_path / cache)))
-        assert {row["key"] for row in answer["modules"]} == {row["key"] for row in warmed["modules"]}
-        with zipfile.ZipFile(answer["wheel"]) as archive:
+        plan = json_of(made.bundle(*named, *words, WARP_TILES_CACHE_DIR=str(tmp_path / cache)))
+        assert {row["key"] for row in plan["modules"]} == {row["key"] for row in warmed["modules"]}
+        with zipfile.ZipFile(plan["wheel"]) as archive:
             rows = json.loads(archive.read("warp_tiles_kernels/a/index.json"))["body"]["keys"]["module"]
         found[cache] = {row.partition(" ")[0] for row in rows.split(";") if row}
-    contents = {row["key"] for row in answer["modules"]}
+    contents = {row["key"] for row in plan["modules"]}
     assert found["empty"] == contents, "a list binds no start key"
     start_keys = found["cache"] - contents
     assert len(start_keys) == 2, "of the plain module, and of the one with products"

@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_answer_is_refused(name: str) -> None:
+def test_a_reply_is_refused(name: str) -> None:
     make, reason = REFUSED[name]
     with pytest.raises(RefusedError, match=reason) as caught:
         read(make())

@@ -123,7 +123,7 @@ def build(cache: Cache, store: RemoteStore) -> tuple[bytes, bool]:
 
 
 @pytest.mark.parametrize("kind", TAMPERED)
-def test_no_answer_is_loaded_or_stored(kind: str, tmp_path: Path, waits: list[float]) -> None:
+def test_no_reply_is_loaded_or_stored(kind: str, tmp_path: Path, waits: list[float]) -> None:
     tamper, count = TAMPERED[kind]
     chance = random.Random(kind)
     with serving(send(b"")) as server:
@@ -147,6 +147,6 @@ def test_no_answer_is_loaded_or_stored(kind: str, tmp_path: Path, waits: list[fl
         store.close()
 
 
-def test_the_untouched_answer_is_loaded(tmp_path: Path) -> None:
+def test_the_untouched_reply_is_loaded(tmp_path: Path) -> None:
     with serving(send(OBJECT)) as server:
         assert build(Cache(tmp_path), ready(connect(server.url))) == (ENTRY.payload, True)

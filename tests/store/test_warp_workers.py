@@ -68,7 +68,7 @@ def test_a_killed_worker_costs_one_message(
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_after_its_answer_costs_nothing(
+def test_a_worker_that_dies_after_its_reply_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     modules = load(text(1)), load(text(2))

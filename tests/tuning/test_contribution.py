@@ -438,7 +438,7 @@ class TestShipping:
         assert len(found) == 2
         assert found[list(asked)[1]].winner().median_us == 60.0
 
-    def test_unfinished_timings_and_unknown_answers_do_not_ship_and_keep_what_does(self, records: Path) -> None:
+    def test_unfinished_timings_and_unknown_configurations_do_not_ship_and_keep_what_does(self, records: Path) -> None:
         asked, found = tasks(), contributed((2, 80.0))
         before = ship_records.ship(found, asked)
         assert sum(before.values()) > 0

@@ -29,7 +29,7 @@ def tuner(tmp_path: Path, machine: Machine) -> Tuner:
     return Tuner(RecordStore(tmp_path), H200, "5" * 64, machine.devices)
 
 
-def test_every_answer_is_measured_and_the_fastest_wins(tuner: Tuner, machine: Machine) -> None:
+def test_every_configuration_is_measured_and_the_fastest_wins(tuner: Tuner, machine: Machine) -> None:
     machine.times_us = {identity(TASK.configs[3]): 80.0}
     found = tuner.tune(task(TASK))
     assert {item.identity for item in found.record.timings} == {identity(config) for config in TASK.configs}
@@ -118,7 +118,7 @@ def test_a_launch_that_cannot_be_repeated_does_not_end_the_others(tuner: Tuner, 
     assert second.winner is not None
 
 
-def test_an_answer_that_breaks_the_gpu_has_failed_and_the_rest_is_kept(tuner: Tuner, machine: Machine) -> None:
+def test_a_configuration_that_breaks_the_gpu_has_failed_and_the_rest_is_kept(tuner: Tuner, machine: Machine) -> None:
     machine.broken_by = identity(TASK.configs[5])
     with pytest.raises(ToolchainError, match="cuda:7 cannot be used any more since it ran"):
         tuner.tune(task(TASK))

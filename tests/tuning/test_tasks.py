@@ -17,7 +17,7 @@ from warp_tiles.compile import sources
 from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import ToolchainError, UnsupportedProblem
 from warp_tiles.gemm.choose import choose, ranked
-from warp_tiles.gemm.main_loop import LoopAnswer
+from warp_tiles.gemm.main_loop import LoopPlan
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
@@ -65,36 +65,36 @@ class TestLoops:
         ],
         ids=["float16", "float32", "float64"],
     )
-    def test_each_answer_is_possible_and_makes_code_of_its_own(self, asked: object) -> None:
+    def test_each_configuration_is_possible_and_makes_code_of_its_own(self, asked: object) -> None:
         task = loop_task(asked)  # type: ignore[arg-type]
         assert task.configs[0] == DEFAULTS["loop"]
         assert pipeline_of(task.configs[-1]).family == "double_buffered"
-        configs = [asked.answer(pipeline_of(config)) for config in task.configs[:-1]]  # type: ignore[attr-defined]
-        assert all(isinstance(config, LoopAnswer) for config in configs)
+        configs = [asked.plan(pipeline_of(config)) for config in task.configs[:-1]]  # type: ignore[attr-defined]
+        assert all(isinstance(config, LoopPlan) for config in configs)
         assert len({config.code for config in configs}) == len(configs) > 5
 
-    def test_the_fields_of_the_answer_vary(self) -> None:
-        configs = [loop().answer(pipeline_of(config)) for config in loop_task(loop()).configs[:-1]]
-        loops = [config.loop for config in configs if isinstance(config, LoopAnswer)]
+    def test_the_fields_of_the_pipeline_vary(self) -> None:
+        configs = [loop().plan(pipeline_of(config)) for config in loop_task(loop()).configs[:-1]]
+        loops = [config.loop for config in configs if isinstance(config, LoopPlan)]
         assert {loop.instruction for loop in loops} == {"wgmma", "mma_m16n8k16"}
         assert {loop.stages for loop in loops} >= {2, 3, 4, 5, 6}
         assert {loop.in_flight for loop in loops} == {0, 1}
-        grids = {config.products[0].warps_m for config in configs if isinstance(config, LoopAnswer)}
+        grids = {config.products[0].warps_m for config in configs if isinstance(config, LoopPlan)}
         assert len(grids) > 2
 
     def test_a_loop_with_double_buffers_by_default_can_have_stages(self) -> None:
         rejected = Rejected("few_accumulators", ("16 accumulators", 32))
         asked = loop(problem(64, 64, 32, 256, "float32"), double_buffers_reason=rejected)
         task = loop_task(asked)
-        assert asked.answer(AUTO) == rejected
+        assert asked.plan(AUTO) == rejected
         assert len(task.configs) > 3
         assert PipelineOverrides("double_buffered") not in [pipeline_of(config) for config in task.configs]
 
-    def test_an_instruction_that_the_module_cannot_use_is_no_answer(self) -> None:
+    def test_an_instruction_that_the_module_cannot_use_is_not_tried(self) -> None:
         asked = replace(loop(), families=("mma",))
-        assert asked.answer(PipelineOverrides("wgmma")) == Rejected("family", ("wgmma",))
-        configs = [asked.answer(pipeline_of(config)) for config in loop_task(asked).configs]
-        assert {config.loop.instruction for config in configs if isinstance(config, LoopAnswer)} == {"mma_m16n8k16"}
+        assert asked.plan(PipelineOverrides("wgmma")) == Rejected("family", ("wgmma",))
+        configs = [asked.plan(pipeline_of(config)) for config in loop_task(asked).configs]
+        assert {config.loop.instruction for config in configs if isinstance(config, LoopPlan)} == {"mma_m16n8k16"}
 
     @pytest.mark.parametrize(
         ("field", "value"),
@@ -170,25 +170,25 @@ def configs(task: TuningTask, *timings: Timing, **fields: Any) -> Measurements:
     return Measurements({task.digest: Record(task.key(SOURCE, H200), timings)}, **fields)
 
 
-def loop_answers(us: float, text: str = "stages=3", **fields: Any) -> Measurements:
+def loop_measurements(us: float, text: str = "stages=3", **fields: Any) -> Measurements:
     return configs(LOOP, timing(DEFAULTS["loop"], 100.0), timing({"pipeline": text}, us), **fields)
 
 
 class TestChoices:
     def test_a_faster_pipeline_is_chosen_with_both_times(self) -> None:
-        found = loop_answers(80.0).pipeline(ASKED)
+        found = loop_measurements(80.0).pipeline(ASKED)
         assert found.overrides == PipelineOverrides(stages=3)
         assert found.reason == "tuned: 80.0 us against 100.0 us of the default"
-        assert loop_answers(99.9).pipeline(ASKED) is None, "the default needs no configuration"
+        assert loop_measurements(99.9).pipeline(ASKED) is None, "the default needs no configuration"
         other = replace(ASKED, memory=replace(ASKED.memory, around_bytes=512))
-        assert loop_answers(80.0).pipeline(other) is None, "another task has no record"
+        assert loop_measurements(80.0).pipeline(other) is None, "another task has no record"
         failed = Timing(DEFAULTS["loop"], "failed", reason="too large")
         found = configs(LOOP, failed, timing({"pipeline": "mma"}, 80.0)).pipeline(ASKED)
         assert found.reason == "tuned: 80.0 us, and the default failed"
 
-    def test_an_answer_that_does_not_fit_causes_a_warning(self) -> None:
+    def test_a_measurement_that_does_not_fit_causes_a_warning(self) -> None:
         with pytest.warns(RuntimeWarning, match=r"is ignored: 'tiles=3' is unknown.*tune clear"):
-            assert loop_answers(80.0, "tiles=3").pipeline(ASKED) is None
+            assert loop_measurements(80.0, "tiles=3").pipeline(ASKED) is None
         config = function_config("own", replace(TILE, tile_m=512))
         tuned = configs(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0))
         with pytest.warns(RuntimeWarning, match="is ignored: "):
@@ -208,13 +208,13 @@ class TestChoices:
 
     def test_timings_of_another_driver_count_unless_they_are_to_be_renewed(self) -> None:
         present = {"driver": "14.0", "warp": H200.warp}
-        found = loop_answers(80.0, soft=present).pipeline(ASKED)
+        found = loop_measurements(80.0, soft=present).pipeline(ASKED)
         assert found.reason.endswith("measured with driver 13.0")
-        assert loop_answers(80.0, soft=present, reuse_stale=False).pipeline(ASKED) is None
+        assert loop_measurements(80.0, soft=present, reuse_stale=False).pipeline(ASKED) is None
 
-    def test_the_fingerprint_changes_with_the_answer_alone(self) -> None:
+    def test_the_fingerprint_changes_with_the_choice_alone(self) -> None:
         assert Measurements({}).fingerprint == ""
-        prints = [loop_answers(us).fingerprint for us in (80.0, 81.0, 99.9)]
+        prints = [loop_measurements(us).fingerprint for us in (80.0, 81.0, 99.9)]
         assert prints[0] == prints[1] != prints[2]
         assert Measurements({}, forced={LOOP.digest: {"pipeline": "mma"}}).fingerprint not in ("", *prints)
 
@@ -222,21 +222,21 @@ class TestChoices:
 class TestForced:
     def test_a_search_forces_one_config_of_one_task(self) -> None:
         forced = {LOOP.digest: {"pipeline": "double_buffered"}, FUNCTION.digest: {"provider": "cublasdx"}}
-        found = replace(loop_answers(80.0), forced=forced)
+        found = replace(loop_measurements(80.0), forced=forced)
         assert found.pipeline(ASKED).overrides.family == "double_buffered"
         assert found.best(PRODUCT, ALL).provider == "cublasdx"
         assert found.best(PRODUCT, ("own",)) is None
         assert found.pipeline(replace(ASKED, memory=replace(ASKED.memory, at_end=False))) is None
         # the forced default is that of the heuristics, although the record has another winner
         forced = {LOOP.digest: DEFAULTS["loop"], FUNCTION.digest: {"provider": "auto"}}
-        found = replace(loop_answers(80.0), forced=forced)
+        found = replace(loop_measurements(80.0), forced=forced)
         assert found.pipeline(ASKED).overrides == PipelineOverrides()
         assert found.best(PRODUCT, ALL) is None
 
-    def test_a_forced_answer_that_does_not_fit_is_an_error(self) -> None:
+    def test_a_forced_configuration_that_does_not_fit_is_an_error(self) -> None:
         """So that the candidate fails. A warning about a record would leave the default to be timed in its place."""
         forced = {FUNCTION.digest: function_config("own", replace(TILE, tile_m=512)), LOOP.digest: {"pipeline": "?"}}
-        for found in (Measurements({}, forced=forced), replace(loop_answers(80.0), forced=forced)):
+        for found in (Measurements({}, forced=forced), replace(loop_measurements(80.0), forced=forced)):
             with pytest.raises(ValueError, match="does not fit"):
                 found.best(PRODUCT, ALL)
             with pytest.raises(ValueError, match="unknown"):
@@ -302,7 +302,7 @@ class TestSnapshot:
         monkeypatch.setattr(module, "source_of", fail)
         assert self.take(store) is None
 
-    def test_forced_answers_come_with_the_settings(self, store: RecordStore) -> None:
+    def test_forced_configurations_come_with_the_settings(self, store: RecordStore) -> None:
         found = self.take(store, forced=json.dumps({LOOP.digest: {"pipeline": "mma"}}))
         assert found.pipeline(ASKED).overrides.family == "mma"
         assert self.take(store, forced="{}") is not None, "a plan asks without forcing anything"
@@ -313,7 +313,7 @@ def test_without_folders_of_records_nothing_is_read(tmp_path: Path) -> None:
         assert TunedSnapshots().snapshot(settings.current(), None) is None  # type: ignore[arg-type]
 
 
-def test_the_answers_of_a_search_are_no_setting() -> None:
+def test_the_configurations_of_a_search_are_no_setting() -> None:
     options = {"warp_tiles_forced": '{"a": 1}', "warp_tiles_main_loop": "mma"}
     assert settings.from_options(options) == {"main_loop": "mma"}
     assert settings.current(options).forced == '{"a": 1}'

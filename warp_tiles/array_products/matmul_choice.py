@@ -49,7 +49,7 @@ from warp_tiles.gemm.hardware import (
     resident_blocks,
     static_shared_bytes,
 )
-from warp_tiles.gemm.main_loop import LoopAnswer, loop_problem
+from warp_tiles.gemm.main_loop import LoopPlan, loop_problem
 from warp_tiles.gemm.mma_choice import WGMMA_ROWS
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, dense_operand
@@ -184,7 +184,7 @@ def choose_matmul(
     stages = pipeline if isinstance(pipeline, Rejected) else _stages(problem, loop.config, gpu, pipeline or fixed)
     if isinstance(launch, Candidate):
         return MatmulPlan(problem, launch, loop.config, decided_by, fixed, stages, gpu.name)
-    if isinstance(stages, LoopAnswer):
+    if isinstance(stages, LoopPlan):
         ring = stages.loop
         loop = replace(loop, shared_bytes=ring.shared_bytes, registers=ring.registers, resident_blocks=ring.blocks)
     return MatmulPlan(problem, loop, loop.config, decided_by, fixed, stages, gpu.name, launch)
@@ -275,7 +275,7 @@ def _main_loop(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> PipelineOve
 
 def _stages(
     problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, overrides: PipelineOverrides
-) -> LoopAnswer | Rejected:
+) -> LoopPlan | Rejected:
     """The pipeline of the loop of a product's kernel, or the reason why it has no stages."""
     m, n, k = config.tile
     a = dense_operand(problem.a, m, k, transposed=problem.a_transposed)
@@ -292,7 +292,7 @@ def _stages(
     stage_bytes = sum(_ceil(size, STAGE_ALIGNMENT) * STAGE_ALIGNMENT for size in loaded)
     memory = LoopMemory(stage_bytes, tile_bytes, tile_bytes)
     question = loop_problem(products, ("wgmma", "mma"), memory, arrays=(0,) * len(products))
-    return question.answer_alone(overrides)
+    return question.plan_alone(overrides)
 
 
 # ---- candidates

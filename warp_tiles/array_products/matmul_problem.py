@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from warp_tiles.array_products.tensor_kernel import NO_WORK, Slices, TensorKernel
 from warp_tiles.gemm.hardware import has_wgmma
-from warp_tiles.gemm.main_loop import LoopAnswer
+from warp_tiles.gemm.main_loop import LoopPlan
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
 from warp_tiles.gemm.rejected import Rejected
@@ -236,7 +236,7 @@ class MatmulPlan:
     config: MatmulConfig
     decided_by: DecidedBy = "heuristic"
     main_loop: PipelineOverrides = AUTO
-    loop: LoopAnswer | Rejected | None = None
+    loop: LoopPlan | Rejected | None = None
     gpu: str = ""
     rejection: Rejected | None = None
 
@@ -260,7 +260,7 @@ class MatmulPlan:
         return f"{text}; no stages: {self.loop}" if isinstance(self.loop, Rejected) else text
 
     def to_json(self) -> dict[str, Any]:
-        loop = self.loop if isinstance(self.loop, LoopAnswer) else None
+        loop = self.loop if isinstance(self.loop, LoopPlan) else None
         kernel = self.chosen.kernel
         warps = [loop.products[0].warps_m, loop.products[0].warps_n] if loop else []
         return {

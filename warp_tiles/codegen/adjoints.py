@@ -195,12 +195,12 @@ def plan_reverse(
         raise Refused(Rejected("arrays_change"))
     idle, _ = idle_tiles(context, loop, body, products, keeps_starts=True)
     memory, first = memory_of(context, idle, stage_bytes, copies=2)
-    answer = accepted(reverse_loop(problem, target.families, memory))
-    gradients = TileGradient(a, array_a, b, answer.of_a), TileGradient(b, array_b, a, answer.of_b)
+    plan = accepted(reverse_loop(problem, target.families, memory))
+    gradients = TileGradient(a, array_a, b, plan.of_a), TileGradient(b, array_b, a, plan.of_b)
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
-    if answer.extra_bytes and not memory.at_end:
+    if plan.extra_bytes and not memory.at_end:
         first = None
-    return ReverseRing(answer, problem, product.operation, product.alpha, first, buffers, stage_bytes, gradients, views)
+    return ReverseRing(plan, problem, product.operation, product.alpha, first, buffers, stage_bytes, gradients, views)
 
 
 def _check_product(context: Context, loop: Loop, body: Body, product: Accumulation) -> None:

@@ -93,13 +93,13 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
     for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
-        name, answer = _accumulators(product), product.accumulators
+        name, plan = _accumulators(product), product.accumulators
         # a variable may be infinite, and a loop without iterations must not change C
         factor = product.factor
-        unless_zero = f"if ({name}[wt_i] != {answer.ctype}(0)) " if isinstance(factor, str) else ""
-        scale = f"{_each(answer.count, f'{unless_zero}{name}[wt_i] *= {answer.ctype}({factor});')} "
+        unless_zero = f"if ({name}[wt_i] != {plan.ctype}(0)) " if isinstance(factor, str) else ""
+        scale = f"{_each(plan.count, f'{unless_zero}{name}[wt_i] *= {plan.ctype}({factor});')} "
         operands = f"{name}, {_pointer(product.destination)}, {_recompute(product)}"
-        finish = f"{scale if factor != 1 else ''}{answer.symbol}_finish({operands});"
+        finish = f"{scale if factor != 1 else ''}{plan.symbol}_finish({operands});"
         macros.add(Hook.END, product.home, f"{_WAIT if product.home in ends else SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
 
@@ -222,21 +222,21 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
 
 
 def _product_type(
-    name: str, problem: GemmProblem, answer: MmaPlan, sizes: Mapping[str, int], flags: Mapping[str, bool]
+    name: str, problem: GemmProblem, plan: MmaPlan, sizes: Mapping[str, int], flags: Mapping[str, bool]
 ) -> str:
     """C++ of the type of a product of tiles in stage buffers.
 
     Sizes and flags are further constants of its problem (``kernels/module/staged_accumulators.cuh``).
     """
-    template = {"wgmma": "WarpgroupProduct", "fma": "FmaProduct"}.get(answer.instruction, "WarpProduct")
-    if answer.through_registers:
+    template = {"wgmma": "WarpgroupProduct", "fma": "FmaProduct"}.get(plan.instruction, "WarpProduct")
+    if plan.through_registers:
         template = "WarpgroupRegisterProduct"
-    grid = {"m": problem.m, "n": problem.n, "k": problem.k, "warps_m": answer.warps_m, "warps_n": answer.warps_n}
-    if answer.lanes_m:
-        grid |= {"lanes_m": answer.lanes_m, "lanes_n": LANES // answer.lanes_m}
+    grid = {"m": problem.m, "n": problem.n, "k": problem.k, "warps_m": plan.warps_m, "warps_n": plan.warps_n}
+    if plan.lanes_m:
+        grid |= {"lanes_m": plan.lanes_m, "lanes_n": LANES // plan.lanes_m}
     majors = {"a_k_major": problem.a.arrangement == "row_major", "b_k_major": problem.b.arrangement == "col_major"}
     if template == "WarpgroupProduct":
-        majors["swapped"] = answer.swapped
+        majors["swapped"] = plan.swapped
     integers = ", ".join(f"{key} = {value}" for key, value in {**grid, **sizes}.items())
     booleans = ", ".join(f"{key} = {str(value).lower()}" for key, value in {**majors, **flags}.items())
     return (
@@ -255,7 +255,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     tensor cores work while the loads are issued. Products by mma.sync issue the copies themselves
     (:func:`_is_interleaved`). After the loop the program jumps to the products until no stage is left.
     """
-    pipeline, loop = ring.answer.loop, decision.hook
+    pipeline, loop = ring.plan.loop, decision.hook
     name, multiply, drain, load, memory = (
         f"wt_{word}_{loop}" for word in ("ring", "multiply", "drain", "load", "memory")
     )
@@ -423,7 +423,7 @@ def reversed_types(decision: LoopDecision) -> Iterator[str]:
             name, product = _gradient_name(ring, gradient), gradient.product
             flags = {"gradient_is_a": product.gradient_is_a}
             flags |= {"in_loop": False, "a_transposed": False, "b_transposed": False}
-            yield _product_type(name, product.problem, product.answer, {"threads": product.problem.threads}, flags)
+            yield _product_type(name, product.problem, product.plan, {"threads": product.problem.threads}, flags)
 
 
 def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
@@ -436,7 +436,7 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     if ring is None:
         return
     name, multiply, done = f"wt_reverse_{loop}", f"wt_reverse_multiply_{loop}", f"wt_reverse_done_{loop}"
-    forward, extra, memory = ring.forward, ring.answer.extra_bytes, f"wt_reverse_memory_{loop}"
+    forward, extra, memory = ring.forward, ring.plan.extra_bytes, f"wt_reverse_memory_{loop}"
     begin, end = (partial(macros.add, hook, loop) for hook in (Hook.REVERSE_BEGIN, Hook.REVERSE_END))
     if extra:
         begin(_reserved(memory, extra))

@@ -112,7 +112,7 @@ class _Decider:
             )
         staged = self._staged(loop, around, products)
         if isinstance(staged, Ring) and target.forbidden:
-            instruction = staged.answer.loop.instruction
+            instruction = staged.plan.loop.instruction
             share = _SPEED_WITHOUT_STAGES["fma" if instruction == "fma" else "tensor cores"]
             cost, staged = Rejected("stages_forbidden", (target.forbidden, instruction, share)), target.forbidden
         if isinstance(staged, Ring):
@@ -165,7 +165,7 @@ class _Decider:
         No loop that the choosers choose does (tests/integration/test_registers.py).
         """
         ring, accumulations = decision.ring, decision.accumulations
-        if self.target.rejection is None or not accumulations or (ring and ring.answer.loop.instruction == "wgmma"):
+        if self.target.rejection is None or not accumulations or (ring and ring.plan.loop.instruction == "wgmma"):
             return None
         of_functions = {accumulation.array: accumulation.accumulators for accumulation in accumulations}.values()
         words = sum(held.count * (2 if held.ctype == _DOUBLE else 1) for held in of_functions)

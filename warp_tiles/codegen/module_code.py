@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import Array, Operation, Tile
-from warp_tiles.gemm.main_loop import GradientProduct, LoopAnswer, ReverseLoop
+from warp_tiles.gemm.main_loop import GradientProduct, LoopPlan, ReverseLoop
 from warp_tiles.gemm.pipeline import LoopInstruction, MmaPlan
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
@@ -164,7 +164,7 @@ class Ring:
         measured: The measured time if a tuning record chose the pipeline; else empty.
     """
 
-    answer: LoopAnswer
+    plan: LoopPlan
     first: Tile | None
     buffers: Mapping[str, StageBuffer]
     products: tuple[StagedProduct, ...]
@@ -225,7 +225,7 @@ class ReverseRing:
         views: The statements that transpose A or B.
     """
 
-    answer: ReverseLoop
+    plan: ReverseLoop
     forward: GemmProblem
     product: Operation
     alpha: float | str
@@ -352,7 +352,7 @@ class LoopDecision:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor runs at a time, if the loop has stages; else 0."""
-        return self.ring.answer.loop.blocks if self.ring else self.chain.blocks if self.chain else 0
+        return self.ring.plan.loop.blocks if self.ring else self.chain.blocks if self.chain else 0
 
     @property
     def registers(self) -> int:
@@ -360,7 +360,7 @@ class LoopDecision:
         if self.chain is not None:
             return self.chain.registers
         reverse = self.reverse_ring
-        return max(self.ring.answer.loop.registers if self.ring else 0, reverse.answer.registers if reverse else 0)
+        return max(self.ring.plan.loop.registers if self.ring else 0, reverse.plan.registers if reverse else 0)
 
     @property
     def accumulators(self) -> int:
@@ -368,13 +368,13 @@ class LoopDecision:
         if self.chain is not None:
             return self.chain.accumulators
         reverse = self.reverse_ring
-        return max(self.ring.answer.accumulators if self.ring else 0, reverse.answer.accumulators if reverse else 0)
+        return max(self.ring.plan.accumulators if self.ring else 0, reverse.plan.accumulators if reverse else 0)
 
     @property
     def extra_bytes(self) -> int:
         """Bytes of shared memory that the loop needs beyond the tiles of its function."""
         if self.ring is not None:
-            return self.ring.answer.loop.extra_bytes
+            return self.ring.plan.loop.extra_bytes
         return extra_bytes(self.buffers)
 
 

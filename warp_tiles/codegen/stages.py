@@ -15,7 +15,7 @@ from warp_tiles.codegen.module_code import Accumulation, Ring, StageBuffer, Stag
 from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros, memory_of
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to
-from warp_tiles.gemm.main_loop import LoopAnswer, PipelineMeasurements, loop_problem, transpositions
+from warp_tiles.gemm.main_loop import LoopPlan, PipelineMeasurements, loop_problem, transpositions
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
@@ -73,22 +73,22 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
         registers=target.registers,
     )
     measured = target.records.pipeline(question) if target.records and target.choice == AUTO else None
-    answer = question.answer(target.choice if measured is None else measured.overrides)
+    plan = question.plan(target.choice if measured is None else measured.overrides)
     most_bytes, _ = target.reserved.get(context.function.label, (math.inf, 0))
-    if isinstance(answer, LoopAnswer) and answer.loop.extra_bytes > most_bytes:
-        answer = question.answer(PipelineOverrides(stages=LEAST_STAGES))
-    if measured is not None and isinstance(answer, Rejected):
-        answer = Rejected("measured", (answer, measured.reason))
-    answered = accepted(answer)
-    transposed = transpositions(asked)[answered.form]
+    if isinstance(plan, LoopPlan) and plan.loop.extra_bytes > most_bytes:
+        plan = question.plan(PipelineOverrides(stages=LEAST_STAGES))
+    if measured is not None and isinstance(plan, Rejected):
+        plan = Rejected("measured", (plan, measured.reason))
+    plan = accepted(plan)
+    transposed = transpositions(asked)[plan.form]
     buffers, _ = stage_buffers(body.loads, transposed, constant_arrays(context.function, loop))
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
     fills = tuple(filter(None, (fill_before(context, loop, c) for c in summed.values() if c.owner)))
-    facts = zip(products, question.forms[answered.form], answered.products, starts)
-    if answered.loop.extra_bytes and not memory.at_end:
+    facts = zip(products, question.forms[plan.form], plan.products, starts)
+    if plan.loop.extra_bytes and not memory.at_end:
         first = None
     staged = tuple(StagedProduct(*fields) for fields in facts)
-    return Ring(answered, first, buffers, staged, bool(overlapping), fills, measured.reason if measured else "")
+    return Ring(plan, first, buffers, staged, bool(overlapping), fills, measured.reason if measured else "")
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:

@@ -216,11 +216,11 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore:
     return store
 
 
-def _are_neighbours(problem: GemmProblem, answer: MmaPlan) -> bool:
+def _are_neighbours(problem: GemmProblem, plan: MmaPlan) -> bool:
     """True if a thread holds neighbouring accumulators of a row, as the products in ``kernels/module`` arrange them."""
-    if answer.instruction == "fma":
+    if plan.instruction == "fma":
         return problem.b.arrangement == "row_major"  # else each vector of B belongs to one column
-    if answer.instruction == "wgmma" or DTYPE_BYTES[problem.a.dtype] == 2:
+    if plan.instruction == "wgmma" or DTYPE_BYTES[problem.a.dtype] == 2:
         return True
     rows_of_b = problem.b.arrangement == "row_major"
     if problem.a.arrangement != "row_major":

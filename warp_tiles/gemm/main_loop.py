@@ -40,7 +40,7 @@ _LARGE_SIDE = 128  # of a tile of C
 
 
 @dataclass(frozen=True)
-class LoopAnswer:
+class LoopPlan:
     """How a loop is computed in stages.
 
     ``form`` is the number of the form of the operands in stage buffers, ``rejection`` why wgmma computes no product,
@@ -54,7 +54,7 @@ class LoopAnswer:
     rejection: Rejected | None = None
 
     @property
-    def code(self) -> LoopAnswer:
+    def code(self) -> LoopPlan:
         """The answer without its reasons. Equal ones make equal code."""
         return replace(self, loop=replace(self.loop, rejection=None), rejection=None)
 
@@ -102,19 +102,19 @@ class LoopProblem:
         many = f", at most {self.iterations} iterations" if self.iterations else ""
         return f"loop of {first.describe()}{further}, {self.memory.stage_bytes} bytes a stage{many}"
 
-    def answer_alone(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | Rejected:
+    def plan_alone(self, overrides: PipelineOverrides = AUTO) -> LoopPlan | Rejected:
         """The answer in a module without other loops: with the register limit of two blocks if it allows that."""
         arch, threads = self.forms[0][0].arch, self.forms[0][0].threads
         if (limit := pair_limit(arch, threads)) is not None:
-            paired = replace(self, registers=limit).answer(overrides)
+            paired = replace(self, registers=limit).plan(overrides)
             if isinstance(paired, Rejected) or allows_pair(
                 arch, limit, paired.loop.registers, alone=paired.loop.blocks == 1
             ):
                 return paired
-        return self.answer(overrides)
+        return self.plan(overrides)
 
     @rejectable
-    def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer:
+    def plan(self, overrides: PipelineOverrides = AUTO) -> LoopPlan:
         """The pipeline with some fields fixed, or the reason why the loop has no stages."""
         if overrides.family == "double_buffered":
             raise Refused(Rejected("double_buffers_asked"))
@@ -129,7 +129,7 @@ class LoopProblem:
         accumulators = sum({array: plan.accumulators for array, plan in zip(self.arrays, plans)}.values())
         products = list(zip(self.forms[number], plans))
         loop = self._pipeline(products, accumulators, overrides, is_fixed=fixes_fields)
-        return LoopAnswer(loop, number, plans, accumulators, rejection)
+        return LoopPlan(loop, number, plans, accumulators, rejection)
 
     def _pipeline(
         self,
@@ -425,7 +425,7 @@ class GradientProduct:
     """The product that computes the gradient of a tile, by the threads that take part. G may be its left operand."""
 
     problem: GemmProblem
-    answer: MmaPlan
+    plan: MmaPlan
     gradient_is_a: bool
 
 
@@ -440,16 +440,16 @@ class ReverseLoop:
 
     @property
     def instructions(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.of_a.answer.instruction, self.of_b.answer.instruction)))
+        return tuple(dict.fromkeys((self.of_a.plan.instruction, self.of_b.plan.instruction)))
 
     @property
     def accumulators(self) -> int:
-        return self.of_a.answer.accumulators + self.of_b.answer.accumulators
+        return self.of_a.plan.accumulators + self.of_b.plan.accumulators
 
     @property
     def registers(self) -> int:
         """Registers of a thread that its products take, by estimate."""
-        arch, plans = self.of_a.problem.arch, (self.of_a.answer, self.of_b.answer)
+        arch, plans = self.of_a.problem.arch, (self.of_a.plan, self.of_b.plan)
         return products_registers(arch, plans, self.accumulators, reverse=True)
 
 
@@ -483,14 +483,14 @@ def _shared_product(
 
     A short step along K leaves few rows or columns in the gradient of a tile.
     """
-    answer = staged_product(problem, families)
-    if isinstance(answer, MmaPlan):
-        return problem, answer
+    plan = staged_product(problem, families)
+    if isinstance(plan, MmaPlan):
+        return problem, plan
     if problem.threads >= 2 * LANES:
         shared = _shared_product(replace(problem, threads=problem.threads // 2), families)
         if not isinstance(shared, Rejected):
             return shared
-    return answer
+    return plan
 
 
 def gradient_bytes(forward: GemmProblem) -> int:

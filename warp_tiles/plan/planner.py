@@ -449,7 +449,7 @@ class _Planner:
 
         for loop in loops:
             forward = -loop.chain.spared_bytes if loop.chain else loop.extra_bytes
-            reserve(loop.function, forward, loop.reverse_ring.answer.extra_bytes if loop.reverse_ring else 0)
+            reserve(loop.function, forward, loop.reverse_ring.plan.extra_bytes if loop.reverse_ring else 0)
         for site in self.session.sites:
             adjoint = site.problems.get(Role.ADJOINT) if site.index in self.generated.called else None
             if isinstance(adjoint, SolverProblem) and self.function_of(adjoint) is not None:

@@ -158,12 +158,12 @@ class PlannedLoop(LoopDecision):
     @property
     def stages(self) -> int:
         """Number of buffers of each operand that the loop loads."""
-        return self.ring.answer.loop.stages if self.ring else 2 if self.loads_ahead else 1
+        return self.ring.plan.loop.stages if self.ring else 2 if self.loads_ahead else 1
 
     @property
     def instruction(self) -> str:
         """``wgmma``, an ``mma.sync`` such as ``mma_m16n8k16``, or ``fma`` if it multiplies tiles in stages."""
-        return self.ring.answer.loop.instruction if self.ring else self.chain.instruction if self.chain else ""
+        return self.ring.plan.loop.instruction if self.ring else self.chain.instruction if self.chain else ""
 
     @property
     def reason(self) -> str:
@@ -180,8 +180,8 @@ class PlannedLoop(LoopDecision):
         """How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint."""
         if (ring := self.reverse_ring) is None:
             return f"no stages: {self.reverse_pass}" if self.reverse_pass else ""
-        instructions = " and ".join(ring.answer.instructions)
-        return f"{instructions} from stages of {ring.stage_bytes} bytes, {_where(ring.answer.extra_bytes)}"
+        instructions = " and ".join(ring.plan.instructions)
+        return f"{instructions} from stages of {ring.stage_bytes} bytes, {_where(ring.plan.extra_bytes)}"
 
     @property
     def reverse_code(self) -> str:
@@ -189,7 +189,7 @@ class PlannedLoop(LoopDecision):
 
     @property
     def reverse_instructions(self) -> tuple[str, ...]:
-        return self.reverse_ring.answer.instructions if self.reverse_ring else ()
+        return self.reverse_ring.plan.instructions if self.reverse_ring else ()
 
     @property
     def store(self) -> str:
@@ -205,7 +205,7 @@ class PlannedLoop(LoopDecision):
     @property
     def operands(self) -> int:
         """Registers of a thread that hold operands of ``fma``."""
-        return max((plan.operands for plan in self.ring.answer.products), default=0) if self.ring else 0
+        return max((plan.operands for plan in self.ring.plan.products), default=0) if self.ring else 0
 
     @property
     def loads(self) -> str:
@@ -234,12 +234,12 @@ class PlannedLoop(LoopDecision):
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block with stages, with the tiles around the loop; 0 without stages."""
-        return self.ring.answer.loop.shared_bytes if self.ring else 0
+        return self.ring.plan.loop.shared_bytes if self.ring else 0
 
     @property
     def resident_blocks(self) -> int:
         """Blocks that a multiprocessor runs with these bytes and the registers that the module allows; 0 without."""
-        return self.ring.answer.loop.blocks if self.ring else 0
+        return self.ring.plan.loop.blocks if self.ring else 0
 
     def _reasons(self) -> Iterator[Rejected | str]:
         ring, chain = self.ring, self.chain
@@ -263,14 +263,14 @@ class PlannedLoop(LoopDecision):
                 yield "Warp unrolls the loop, so that each iteration has tiles of its own"
             yield from self.reasons
             return
-        loop = ring.answer.loop
+        loop = ring.plan.loop
         yield (
             f"{loop.instruction} multiplies {loop.stages} stages of {loop.stage_bytes} bytes, "
             f"{_where(loop.extra_bytes)}"
         )
         yield f"a block has {loop.shared_bytes} of {loop.shared_limit} bytes of shared memory"
-        yield from filter(None, (loop.rejection, *self.reasons, ring.answer.rejection, ring.measured))
-        if any(plan.swapped for plan in ring.answer.products):
+        yield from filter(None, (loop.rejection, *self.reasons, ring.plan.rejection, ring.measured))
+        if any(plan.swapped for plan in ring.plan.products):
             yield "it computes the transpose of C"
 
     def to_json(self) -> dict[str, Any]:

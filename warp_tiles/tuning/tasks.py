@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from warp_tiles.compile import sources
 from warp_tiles.errors import ToolchainError, UnsupportedProblem
 from warp_tiles.gemm.choose import choose, ranked
-from warp_tiles.gemm.main_loop import LoopAnswer, LoopProblem, MeasuredPipeline
+from warp_tiles.gemm.main_loop import LoopPlan, LoopProblem, MeasuredPipeline
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
@@ -104,15 +104,15 @@ def _flat(data: Any, prefix: str = "") -> Iterator[tuple[str, Scalar]]:
 
 def loop_task(problem: LoopProblem) -> TuningTask:
     """The task of a loop, with every pipeline that is possible there. Those that make equal code occur once."""
-    default = problem.answer(AUTO)
-    distinct: dict[LoopAnswer | Rejected | str, PipelineOverrides] = {
+    default = problem.plan(AUTO)
+    distinct: dict[LoopPlan | Rejected | str, PipelineOverrides] = {
         default if isinstance(default, Rejected) else default.code: AUTO
     }
     for overrides in _pipelines():
-        config = problem.answer(overrides)
-        if isinstance(config, LoopAnswer):
+        config = problem.plan(overrides)
+        if isinstance(config, LoopPlan):
             distinct.setdefault(config.code, overrides)
-    if isinstance(default, LoopAnswer):
+    if isinstance(default, LoopPlan):
         distinct["double buffers"] = PipelineOverrides("double_buffered")
     configs = tuple({"pipeline": overrides.text} for overrides in distinct.values())
     return TuningTask(LOOP, values_of(problem), problem.describe(), configs)
