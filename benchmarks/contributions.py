@@ -16,7 +16,7 @@ from warp_tiles.util.warn import shown
 
 _MOST_TEXT = 200  # characters of a text of a file
 _MOST_REASON = 600
-_MOST_ITEMS = 100  # facts, values of a question, timings of a record
+_MOST_ITEMS = 100  # facts, values of a task, timings of a record
 _MOST_MULTIPROCESSORS, _MOST_ARCH = 4096, 999
 _MOST = 1e9  # of other numbers
 _REMEDY = "give a file that `warp-tiles tune contribute` of this release wrote, and copy it unchanged"
@@ -28,7 +28,7 @@ class Contribution:
 
     Attributes:
         facts: Versions, driver, clocks and the length of the list, by name.
-        records: One for each question that was reached, all of one machine and one compiler.
+        records: One for each task that was reached, all of one machine and one compiler.
     """
 
     facts: Mapping[str, Fact]
@@ -61,7 +61,7 @@ def read_contribution(path: Path) -> Contribution:
                 raise ValueError(f"the record {digest} is of another machine or compiler than the first one")
             _require(_record_rules(record))
         if len({record.key.digest for record in records}) < len(records):
-            raise ValueError("it has two records of one question")
+            raise ValueError("it has two records of one task")
         _require([(len(facts) < _MOST_ITEMS, "the number of facts", len(facts)), *_fact_rules(facts.items())])
     except ValueError as error:
         raise RecordError(f"{path} is no contribution: {error}", _REMEDY) from error
@@ -100,7 +100,7 @@ def _record_rules(record: Record) -> Iterator[_Rule]:
     yield 1 <= where.multiprocessors <= _MOST_MULTIPROCESSORS, "multiprocessors", where.multiprocessors
     yield key.subject in SUBJECTS, f"the subject, one of {', '.join(SUBJECTS)},", key.subject
     yield from _text_rules([("the digest of the sources", key.source)])
-    yield 0 < len(key.values) <= _MOST_ITEMS, "the number of values of a question", len(key.values)
+    yield 0 < len(key.values) <= _MOST_ITEMS, "the number of values of a task", len(key.values)
     yield from _fact_rules(key.values)
     yield 0 < len(record.timings) <= _MOST_ITEMS, "the number of timings", len(record.timings)
     identities = {timing.identity for timing in record.timings}

@@ -3,9 +3,9 @@
     python -m benchmarks.ship_records gpu.records
     python -m benchmarks.ship_records gpu.records --compare --minutes 5 --json compared.json
 
-The file is one of `warp-tiles tune contribute`. What ships are the questions of the list whose default lost by at
+The file is one of `warp-tiles tune contribute`. What ships are the tasks of the list whose default lost by at
 least 2 %, with finished timings of configurations that this version knows. They replace shipped records of the same
-questions. A question of the file whose default did not lose removes its shipped record.
+tasks. A task of the file whose default did not lose removes its shipped record.
 
 `--compare` needs the GPU of the file. It measures the choice of the file beside that of the package, whose
 records of this GPU count, on the launches of the list. The ratio is the speed of the file's choice over that of the
@@ -56,7 +56,7 @@ LEAST_SPEED = 0.98  # of the package's choice
 
 
 def tasks(engine: Any, arch: int) -> dict[str, TuningTask]:
-    """The questions of the list on an architecture, by their digests. It needs no GPU."""
+    """The tasks of the list on an architecture, by their digests. It needs no GPU."""
     gpu: Any = SimpleNamespace(is_cpu=False, get_cuda_compile_arch=lambda: arch)
     found: dict[str, TuningTask] = {}
     for listed in possible(arch):
@@ -78,7 +78,7 @@ def arch_of(contribution: Contribution) -> int:
 
 
 def known(records: Iterable[Record], asked: Mapping[str, TuningTask]) -> dict[str, Record]:
-    """The records of questions that this version asks and whose default and a rival have finished timings, by digest.
+    """The records of tasks that this version asks and whose default and a rival have finished timings, by digest.
 
     They keep finished timings of configurations that this version knows.
     """
@@ -97,14 +97,14 @@ def ship(contribution: Contribution, asked: Mapping[str, TuningTask]) -> dict[Pa
     """Write the files of the package. Returns the number of records in each.
 
     Raises:
-        RecordError: This version asks none of the file's questions, or a shipped file is of another GPU.
+        RecordError: This version asks none of the file's tasks, or a shipped file is of another GPU.
     """
     where, written = contribution.environment, {}
     gpu = where.device
     measured = known(contribution.records, asked)
     if not measured:
         raise RecordError(
-            f"none of the {len(contribution.records)} questions is asked by this version",
+            f"none of the {len(contribution.records)} tasks is asked by this version",
             "measure again with `warp-tiles tune contribute` of this version",
         )
     for subject in SUBJECTS:
@@ -142,7 +142,7 @@ def choice(record: Record) -> Config:
 
 
 def choices(contribution: Contribution, asked: Mapping[str, TuningTask]) -> dict[str, tuple[Config, Config]]:
-    """The choices of the file and of the package, by the digests of the file's questions."""
+    """The choices of the file and of the package, by the digests of the file's tasks."""
     where, package = contribution.environment, dict[str, Config]()
     for subject in SUBJECTS:
         records = shipped_records(subject, where.device, (where.arch, where.multiprocessors))
@@ -155,7 +155,7 @@ def choices(contribution: Contribution, asked: Mapping[str, TuningTask]) -> dict
 
 
 def compared(tuner: Tuner, task: TuningTask, chosen: tuple[Config, Config], budget_s: float) -> dict[str, Any]:
-    """Both choices for a question, their times in microseconds, and the ratio, unless the time did not suffice.
+    """Both choices for a task, their times in microseconds, and the ratio, unless the time did not suffice.
 
     Equal choices have a ratio of 1 and are not measured.
     """
@@ -173,7 +173,7 @@ def compared(tuner: Tuner, task: TuningTask, chosen: tuple[Config, Config], budg
 
 
 def compare(contribution: Contribution, engine: Any, gpu: Any, minutes: float) -> list[dict[str, Any]]:
-    """A row of :func:`compared` for each question of the file that this version asks.
+    """A row of :func:`compared` for each task of the file that this version asks.
 
     Raises:
         RecordError: The GPU is another one than that of the file.
@@ -198,7 +198,7 @@ def compare(contribution: Contribution, engine: Any, gpu: Any, minutes: float) -
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Number of questions, of those with different choices and of those without a ratio, and the ratios."""
+    """Number of tasks, of those with different choices and of those without a ratio, and the ratios."""
     ratios = [row["ratio"] for row in rows if "ratio" in row]
     return {
         "questions": len(rows),

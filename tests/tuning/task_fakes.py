@@ -26,7 +26,7 @@ def problem(m: int, n: int, k: int, threads: int, dtype: DType = "float16", tota
 
 
 def loop(product: GemmProblem | None = None, **fields: Any) -> LoopProblem:
-    """The question of a loop whose C is idle, in a kernel without other tiles."""
+    """The task of a loop whose C is idle, in a kernel without other tiles."""
     found = product or problem(128, 128, 64, 256)
     size = {"float16": 2, "float32": 4, "float64": 8}
     stage = (found.m + found.n) * found.k * size[found.a.dtype]

@@ -175,7 +175,7 @@ class TestScript:
         assert (first["key"], first["measured"]) == (search.found[0].record.key.digest, 2)
         assert (first["winner"]["config"], first["device"]) == (STAGED.config, "NVIDIA H200")
         assert first["default"]["median_us"] == 25.0
-        assert (first["kernel"], first["subject"], first["question"]) == ("gemm", "loop", TASK.title)
+        assert (first["kernel"], first["subject"], first["problem"]) == ("gemm", "loop", TASK.title)
         assert second["winner"]["config"] == {"pipeline": "auto"}
         text = table("script.py")
         assert "the default" in " ".join(text.replace("│", "").split())

@@ -119,7 +119,7 @@ def test_the_list_has_each_type_on_each_architecture() -> None:
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("arch", [80, 90])
 def test_each_product_asks_what_its_name_says(arch: int) -> None:
-    """A loop without stages has the question of its function, too."""
+    """A loop without stages has the task of its function, too."""
     engine = require_hooks("the test").engine
     gpu: Any = SimpleNamespace(is_cpu=False, get_cuda_compile_arch=lambda: arch)
     for product in (one for one in PRODUCTS if one.is_possible(arch)):
@@ -266,7 +266,7 @@ def test_the_command_counts_what_it_measured(command: Callable[..., Result], mac
     assert found == {"file": "gpu.records", "complete": 3, "faster": found["faster"], "unfinished": 0, "left": 0}
     assert found["faster"] > 0
     assert result.stderr == ""
-    assert "3 questions measured on NVIDIA H200" in command("gpu.records").stdout
+    assert "3 tasks measured on NVIDIA H200" in command("gpu.records").stdout
 
 
 def test_what_is_unfinished_is_named(
@@ -281,7 +281,7 @@ def test_what_is_unfinished_is_named(
     result = command("gpu.records")
     assert result.exit_code == 0
     assert "is unfinished: the argument A cannot be copied" in result.stderr
-    assert "1 questions are unfinished, 0 of the list were not reached: the same command continues" in result.stderr
+    assert "1 tasks are unfinished, 0 of the list were not reached: the same command continues" in result.stderr
 
 
 def test_a_wrong_call_measures_nothing(command: Callable[..., Result], machine: Machine) -> None:
@@ -331,10 +331,10 @@ def test_a_file_that_is_valid(record: Record, tmp_path: Path) -> None:
         ("environment", {"multiprocessors": 0}, "multiprocessors is 0"),
         ("key", {"subject": "matmul"}, "the subject, one of loop, function, solve, is 'matmul'"),
         ("key", {"source": "5" * 300}, "the digest of the sources"),
-        ("key", {"values": ()}, "the number of values of a question is 0"),
+        ("key", {"values": ()}, "the number of values of a task is 0"),
         ("key", {"values": (("m", "x" * 300),)}, "m, a printable text"),
         ("key", {"values": (("m", 10**12),)}, "m is 1000000000000"),
-        ("key", {"values": tuple((f"m{i}", i) for i in range(200))}, "the number of values of a question is 200"),
+        ("key", {"values": tuple((f"m{i}", i) for i in range(200))}, "the number of values of a task is 200"),
         ("timing", {"median_us": 0.0, "low_us": 0.0, "high_us": 0.0}, "increasing times below 1e\\+09 us, is"),
         ("timing", {"median_us": 90.0}, "low, median and high"),
         ("timing", {"high_us": 1e12}, "low, median and high"),
@@ -365,7 +365,7 @@ def test_what_no_measurement_gives(
 def test_records_that_do_not_belong_together(record: Record, tmp_path: Path) -> None:
     other = replace(record, key=replace(record.key, environment=replace(H200, device="NVIDIA L4")))
     assert "is of another machine" in refusal(written(tmp_path / "f", encode_records([record, other])))
-    assert "two records of one question" in refusal(written(tmp_path / "f", encode_records([record, record])))
+    assert "two records of one task" in refusal(written(tmp_path / "f", encode_records([record, record])))
     twice = replace(record, timings=(record.timings[0], record.timings[0]))
     assert "the number of different configurations is 1" in refusal(written(tmp_path / "f", encode_records([twice])))
     many = replace(record, timings=tuple(task_timing({"pipeline": str(n)}, 1.0) for n in range(101)))
@@ -384,7 +384,7 @@ def test_a_fact_that_is_none(record: Record, tmp_path: Path, fact: dict[str, Any
 
 
 def contributed(*changes: tuple[int, float], unfinished: bool = False) -> Contribution:
-    """A file in which these configurations of the questions have these times, and the others 100 us."""
+    """A file in which these configurations of the tasks have these times, and the others 100 us."""
     found = []
     for number, task in enumerate(tasks().values()):
         times = {configuration: us for loop, (configuration, us) in enumerate(changes) if loop == number}
@@ -442,9 +442,9 @@ class TestShipping:
         asked, found = tasks(), contributed((2, 80.0))
         before = ship_records.ship(found, asked)
         assert sum(before.values()) > 0
-        with pytest.raises(RecordError, match="none of the 3 questions"):
+        with pytest.raises(RecordError, match="none of the 3 tasks"):
             ship_records.ship(contributed((2, 80.0), unfinished=True), asked)
-        with pytest.raises(RecordError, match="none of the 3 questions is asked"):
+        with pytest.raises(RecordError, match="none of the 3 tasks is asked"):
             ship_records.ship(found, {})
         assert all(path.exists() for path, count in before.items() if count)
         digest, task = next(iter(asked.items()))
@@ -530,7 +530,7 @@ def test_solves_are_contributed_shipped_and_chosen(
     asked = ship_records.tasks(require_hooks("the test").engine, ship_records.arch_of(found))
     other = tuple(replace(one, config={"form": "warp"}) for one in found.records[0].timings[1:])
     unknown = replace(found.records[0], timings=(found.records[0].timings[0], *other))
-    with pytest.raises(RecordError, match="none of the 1 questions"):
+    with pytest.raises(RecordError, match="none of the 1 tasks"):
         ship_records.ship(replace(found, records=(unknown,)), asked)
     assert list(ship_records.ship(found, asked))[-1] == records / "solve" / "NVIDIA-H200.json"
     for cached in (tuning_record.shipped_records, prepared_solves.forms_for):
@@ -546,7 +546,7 @@ def test_solves_are_contributed_shipped_and_chosen(
 
 @pytest.mark.usefixtures("enabled")
 def test_each_shipped_record_is_valid_now() -> None:
-    """Of questions that this version asks, with configurations that it knows."""
+    """Of tasks that this version asks, with configurations that it knows."""
     for path in tuning_record.SHIPPED_RECORDS.glob("*/*.json"):
         records = decode_records(path.read_bytes())
         assert records

@@ -1,4 +1,4 @@
-"""The question of :func:`warp_tiles.matmul`: strided views, a product of them, and its canonical form. Pure."""
+"""The problem of :func:`warp_tiles.matmul`: strided views, a product of them, and its canonical form. Pure."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class MatmulCall:
 
     @property
     def problem(self) -> MatmulProblem:
-        """The question to the chooser, of a canonical call."""
+        """The problem of a canonical call, for the chooser."""
         (batch, m, k), n = self.a.shape, self.b.shape[2]
         return MatmulProblem(
             *(m, n, k, batch),

@@ -1,4 +1,4 @@
-"""The forms of ``warp_tiles.cholesky`` and ``warp_tiles.solve`` as questions of a search, and those that are listed for
+"""The forms of ``warp_tiles.cholesky`` and ``warp_tiles.solve`` as tasks of a search, and those that are listed for
 ``warp-tiles tune contribute``."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Call(Candidate):
 
 
 def solve_task(problem: SolveProblem, arch: int, gpus: Sequence[Any] = ()) -> TuningTask:
-    """The question which form computes a call, with all that can. On GPUs, which are alike, they are measured.
+    """The task to choose the form that computes a call, with all that can. On GPUs, which are alike, they are measured.
 
     A call with one form has no rival. Its time is that of the solvers of its kernel.
     """

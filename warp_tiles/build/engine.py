@@ -43,10 +43,10 @@ _COMPILING = frozenset((OwnProvider.name, CublasdxProvider.name))  # the provide
 
 
 class Measurements(Protocol):
-    """Measured answers, and a way to add some."""
+    """Measurements, and a way to add some."""
 
     def snapshot(self, now: Settings, facts: ToolchainFacts) -> Tuned | None:
-        """The answers that are valid under some settings; None if there are none."""
+        """The measurements that are valid under some settings; None if there are none."""
 
     def forget(self) -> None:
         """Read the records again at the next use."""
@@ -132,7 +132,7 @@ class Engine:
             self.tuned.forget()
 
     def measurements(self, resolved: Settings) -> Tuned | None:
-        """The answers that a search forces, or else the measured ones, which do not count in a deterministic module."""
+        """What a search forces, or else what was measured, which do not count in a deterministic module."""
         if self.tuned is None or (resolved.deterministic and not resolved.forced):
             return None
         return self.tuned.snapshot(resolved, self.build_context(resolved).facts)

@@ -1,10 +1,10 @@
-"""Builds by an executor of the user: what is sent to a worker, what it does, and when its answer counts.
+"""Builds by an executor of the user: what is sent to a worker, what it does, and when its reply counts.
 
 A request names its include folders by their path. :meth:`Installation.portable` replaces them by names, which
 :meth:`Installation.localized` turns into the folders of another machine. The facts that such a request needs are
 digests, so two installations with equal facts give equal code.
 
-An answer is used only if it names the digests of the same compiler, headers and sources that the cache keys and module
+A reply is used only if it names the digests of the same compiler, headers and sources that the cache keys and module
 hashes here contain. Otherwise a result of another compiler would be stored under the right key.
 """
 
@@ -172,7 +172,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of a worker. The sender decides whether it counts.
+    """The reply of a worker. The sender decides whether it counts.
 
     ``worker`` is empty with a result, because finding its name takes time. ``found`` are the expected parts of the
     worker's installation; if they differ, nothing was compiled.
@@ -304,7 +304,7 @@ class ExecutorPool(CompilerPool):
             checked.set_result(replace(reply.compiled, ended_at_s=time.perf_counter()))  # by the clock of this machine
         except WarpTilesError as failure:
             checked.set_exception(failure)
-        except Exception as error:  # an answer of a foreign type
+        except Exception as error:  # a reply of a foreign type
             checked.set_exception(executor_error(error))
 
     def start_processes(self, count: int) -> None:

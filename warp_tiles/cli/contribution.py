@@ -51,7 +51,7 @@ _REMEDY = "give a file that `warp-tiles tune contribute` of this release wrote, 
 
 
 def contributed_tasks(engine: Engine, launch: NotedLaunch, gpu: Any) -> list[TuningTask]:
-    """The questions of a product's launch on a GPU, with the configurations that are measured."""
+    """The tasks of a product's launch on a GPU, with the configurations that are measured."""
     # a function of cuBLASDx takes seconds to build, which a contribution has no time for
     tasks = tasks_of(engine, [launch], gpu)
     return [
@@ -61,7 +61,7 @@ def contributed_tasks(engine: Engine, launch: NotedLaunch, gpu: Any) -> list[Tun
 
 
 def listed_tasks(engine: Engine, listed: Listed, gpus: Sequence[Any]) -> list[TuningTask]:
-    """The questions of an entry of the list, which are measured on GPUs that are alike."""
+    """The tasks of an entry of the list, which are measured on GPUs that are alike."""
     gpu = gpus[0]
     if isinstance(listed, SolveProblem):
         return [solve_task(listed, gpu.arch, gpus)]
@@ -91,10 +91,10 @@ def contribute(
     Args:
         minutes: Time limit. Each entry has an equal share of the remaining time.
         started: Called before each entry with its number from 1, the number of entries, and the entry.
-        progress: Called with the record of a question after each batch.
+        progress: Called with the record of a task after each batch.
 
     Returns:
-        The questions that were reached, each once, and the number of entries that were not.
+        The tasks that were reached, each once, and the number of entries that were not.
 
     Raises:
         RecordError: The file exists and is no contribution of this machine and its versions, or cannot be written.

@@ -188,7 +188,7 @@ def _print_tuned(script: Script, tuned: Sequence[TunedTask], as_json: bool) -> N
     rows, table = [], []
     for item in tuned:
         task, key, default, winner = item.task, item.record.key, item.record.default, item.winner
-        data: dict[str, Any] = {"subject": task.subject, "question": task.title, "kernel": item.kernel}
+        data: dict[str, Any] = {"subject": task.subject, "problem": task.title, "kernel": item.kernel}
         data |= {"device": key.environment.device, "key": key.digest, "measured": item.measured}
         data |= {"error": item.error or None, "default": default and default.to_json()}
         rows.append({**data, "winner": winner and winner.to_json()})
@@ -198,7 +198,7 @@ def _print_tuned(script: Script, tuned: Sequence[TunedTask], as_json: bool) -> N
         table.append((item.kernel, task.subject, task.title, text, *times, measured, key.digest[:KEY_DIGITS]))
     if not as_json and not tuned:
         common.note(f"warp-tiles: {script} launches no kernel that can be tuned on a GPU")
-    headings = ("kernel", "subject", "question", "winner", "default", "time", "measured now", "key")
+    headings = ("kernel", "subject", "problem", "winner", "default", "time", "measured now", "key")
     common.print_rows(as_json, {"tasks": rows}, headings, table)
     if not as_json:
         _print_unfinished(tuned)
@@ -324,13 +324,11 @@ def contribute(file: Path, minutes: float, devices: tuple[str, ...], as_json: bo
     faster = sum(item.winner not in (None, item.record.default) for item in complete)
     unfinished = len(tuned) - len(complete)
     counts = {"complete": len(complete), "faster": faster, "unfinished": unfinished, "left": left}
-    text = (
-        f"{len(complete)} questions measured on {gpus[0].name}, {faster} with a faster configuration than the default"
-    )
+    text = f"{len(complete)} tasks measured on {gpus[0].name}, {faster} with a faster configuration than the default"
     common.print_result(as_json, {"file": str(file), **counts}, f"{text}; written to {file}")
     _print_unfinished(tuned)
     if unfinished or left:
-        rest = f"{unfinished} questions are unfinished, {left} of the list were not reached"
+        rest = f"{unfinished} tasks are unfinished, {left} of the list were not reached"
         common.note(f"warp-tiles: {rest}: the same command continues")
 
 

@@ -1,6 +1,6 @@
-"""The answers of a module, from which its code is written: its loops, loads, stores and calls of functions.
+"""The decisions about a module, from which its code is written: its loops, loads, stores and calls of functions.
 
-An answer is complete. It refers to operations and tiles by the names and hooks that they have in the generated source,
+A decision is complete. It refers to operations and tiles by the names and hooks that they have in the generated source,
 so that neither trace nor settings are needed beside it.
 """
 

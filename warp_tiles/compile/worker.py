@@ -1,4 +1,4 @@
-"""A compiler process: reads requests from its standard input and writes answers to its standard output.
+"""A compiler process: reads requests from its standard input and writes replies to its standard output.
 
 A message is an 8-byte little-endian length and a pickled value: a request with its limit of memory in bytes, or an
 answer. Both ends are this package, in one process tree. No other process can open the pipes between them, and data from
@@ -142,7 +142,7 @@ def serve(parent: int | None = None, folder: str = "", *libraries: str) -> None:
             _bound_precompiled_headers(folder)
         try:
             send(replies, reply)
-        except OSError:  # the parent no longer waits for the answer
+        except OSError:  # the parent no longer waits for the reply
             os._exit(0)  # the interpreter would try to flush the stream again
 
 

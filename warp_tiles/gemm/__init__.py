@@ -1,1 +1,1 @@
-"""The question: which GEMM a kernel needs. The answer: how it is computed."""
+"""Products: what a kernel asks for, and how it is computed."""

@@ -1,4 +1,4 @@
-"""The question of a loop of products in its place, and the choosers of its pipeline and of its reverse pass.
+"""The problem of a loop of products, and the choosers of its pipeline and of its reverse pass.
 
 They are pure: every machine gets the same result.
 """
@@ -55,7 +55,7 @@ class LoopPlan:
 
     @property
     def code(self) -> LoopPlan:
-        """The answer without its reasons. Equal ones make equal code."""
+        """The plan without its reasons. Equal ones make equal code."""
         return replace(self, loop=replace(self.loop, rejection=None), rejection=None)
 
 
@@ -71,7 +71,7 @@ class LoopProblem:
         may_double_buffer: True if double buffers are better where few blocks are resident with stages.
         double_buffers_reason: Why the loop keeps double buffers although it could have stages.
         registers: Registers of a thread that the link of the module allows; None for all that a block may have. They
-            follow from all answers of the module, so they are no part of its identity.
+            follow from all plans of the module, so they are no part of its identity.
     """
 
     forms: tuple[tuple[GemmProblem, ...], ...]
@@ -103,7 +103,7 @@ class LoopProblem:
         return f"loop of {first.describe()}{further}, {self.memory.stage_bytes} bytes a stage{many}"
 
     def plan_alone(self, overrides: PipelineOverrides = AUTO) -> LoopPlan | Rejected:
-        """The answer in a module without other loops: with the register limit of two blocks if it allows that."""
+        """The plan in a module without other loops: with the register limit of two blocks if it allows that."""
         arch, threads = self.forms[0][0].arch, self.forms[0][0].threads
         if (limit := pair_limit(arch, threads)) is not None:
             paired = replace(self, registers=limit).plan(overrides)
@@ -217,7 +217,7 @@ def loop_problem(
     iterations: int = 0,
     registers: int | None = None,
 ) -> LoopProblem:
-    """The question of a loop whose products have operands as they lie in tiles.
+    """The problem of a loop whose products have operands as they lie in tiles.
 
     Args:
         products: The forward products, each with the names of the tiles that are its operands.
@@ -288,7 +288,7 @@ class PipelineMeasurements(Protocol):
 def _plans(
     products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
 ) -> tuple[tuple[MmaPlan, ...], Rejected | None]:
-    """How each product is computed, by one instruction, and the ``rejection`` of the answer; or the reason for none."""
+    """How each product is computed, by one instruction, and the ``rejection`` of the plan; or the reason for none."""
     plans = tuple(accepted(staged_product(problem, families, overrides)) for problem in products)
     if len({plan.instruction for plan in plans}) == 1:
         return plans, None

@@ -1,4 +1,4 @@
-"""The answer for a loop of products: how its block loads and multiplies the tiles of an iteration."""
+"""The configuration of a loop of products: how its block loads and multiplies the tiles of an iteration."""
 
 from __future__ import annotations
 

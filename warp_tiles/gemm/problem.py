@@ -1,4 +1,4 @@
-"""The question: which GEMM a kernel needs.
+"""The problem: which GEMM a kernel needs.
 
 A :class:`GemmProblem` holds everything that decides the machine code of one product
 ``C = alpha * A @ B + beta * C`` on shared-memory tiles, and nothing else.

@@ -1,4 +1,4 @@
-"""The answer: how this project's own templates compute a GEMM problem, and the limits of these templates.
+"""The configuration: how this project's own templates compute a GEMM problem, and the limits of these templates.
 
 A :class:`TileConfig` holds every choice that ``kernels/gemm`` leaves open. :func:`warp_tiles.gemm.choose.choose`
 chooses one for a problem. Any field can be replaced; :func:`fits` tells whether the result can be built.

@@ -108,11 +108,11 @@ class TunedChoice:
 
 
 class Tuned(PipelineMeasurements, Protocol):
-    """Measured answers to the questions of a module."""
+    """What was measured for the problems of a module."""
 
     @property
     def fingerprint(self) -> str:
-        """A text that changes whenever an answer changes."""
+        """A text that changes whenever a choice changes."""
 
     def best(self, problem: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
         """The fastest measured function among these providers; None leaves the choice to the heuristics."""

@@ -188,7 +188,7 @@ def loop_rows(module: Json) -> list[tuple[str, ...]]:
 
 
 def product_rows(products: Iterable[Json]) -> list[tuple[str, ...]]:
-    """The cells below :data:`PRODUCT_HEADINGS` of the answers of ``warp_tiles.matmul``."""
+    """The cells below :data:`PRODUCT_HEADINGS` of the plans of ``warp_tiles.matmul``."""
     rows = []
     for product in products:
         config = product["config"]

@@ -91,8 +91,8 @@ class Settings:
     """One consistent set of settings, and the layer of each value. docs/settings.md is made from this table.
 
     Attributes:
-        answers: Answers that count before tuning records, as JSON by the digests of their questions. A search forces
-            them with the option ``warp_tiles_forced`` of a module of its own. It is not a setting.
+        forced: Configurations that count before tuning records, as JSON by the digests of their problems. A
+            search forces them with the option ``warp_tiles_forced`` of a module of its own. It is not a setting.
         deterministic: True under Warp's module option ``deterministic``. Tuning records do not count then, since they
             change the order of additions. It is not a setting.
         own_products: True in a module whose products opt out of MathDx: no library builds them, and nothing is tuned.

@@ -1,1 +1,1 @@
-"""The question and the answer for solver functions: Cholesky factors, triangular solves and their adjoints."""
+"""What kernels ask of solver functions, and how it is computed: Cholesky factors, triangular solves, their adjoints."""

@@ -1,4 +1,4 @@
-"""The question and the answer: which solver function a kernel needs, and how a block computes it.
+"""The problem and its configuration: which solver function a kernel needs, and how a block computes it.
 
 A :class:`SolverProblem` holds everything that decides the machine code of one factorization or solve on shared-memory
 tiles, and nothing else. Factors are lower triangles L: an upper factor U is the transpose of its L.

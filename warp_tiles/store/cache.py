@@ -30,7 +30,7 @@ UNMEASURED = 1 / 16
 
 @dataclass(frozen=True)
 class Upstream:
-    """The answer of another place: its verified entry, or what receives one that is built here, if it wants it."""
+    """The reply of another store: its verified entry, or what receives one that is built here, if it wants it."""
 
     found: Entry | None = None
     push: Callable[[Entry], object] | None = None

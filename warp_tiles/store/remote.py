@@ -64,7 +64,7 @@ class MissingObjectError(Exception):
 
 
 class IncompleteReplyError(OSError):
-    """An answer began and did not end."""
+    """A reply began and did not end."""
 
 
 class NotSupportedError(Exception):

@@ -232,10 +232,10 @@ def _tasks_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[TuningTask
         forget_modules([copy.module.name])
     if plan is None:
         return []
-    questions = _taken(engine.measurements(plan.settings))
-    loops = [loop_task(question) for question in questions]
+    loops = _taken(engine.measurements(plan.settings))
+    tasks = [loop_task(loop) for loop in loops]
     # a loop with stages calls no function
-    staged = {problem for question in questions for form in question.forms for problem in form}
+    staged = {problem for loop in loops for form in loop.forms for problem in form}
     staged = staged if all(loop.instruction for loop in plan.loops) else set()
     functions: dict[GemmProblem, bool] = {}
     for needed in plan.needed:
@@ -244,21 +244,21 @@ def _tasks_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[TuningTask
             if launch.taped if is_adjoint else needed.problem not in staged:
                 functions[needed.problem] = functions.get(needed.problem, True) and is_adjoint
     function_tasks = [function_task(problem, adjoint) for problem, adjoint in functions.items()]
-    return [task for task in (*loops, *filter(None, function_tasks)) if len(task.configs) > 1]
+    return [task for task in (*tasks, *filter(None, function_tasks)) if len(task.configs) > 1]
 
 
 def _taken(configs: Any) -> list[LoopProblem]:
-    """The questions about loops that were asked since the last call.
+    """The loops that a plan has asked about since the last call.
 
     A module that may fall back to a target without wgmma asks for both. The configurations for the first target count.
     """
     if not isinstance(configs, Measurements):
         return []
     widest: dict[LoopProblem, LoopProblem] = {}
-    for question in configs.asked.values():
-        name = replace(question, families=())
-        if name not in widest or len(widest[name].families) < len(question.families):
-            widest[name] = question
+    for loop in configs.asked.values():
+        name = replace(loop, families=())
+        if name not in widest or len(widest[name].families) < len(loop.families):
+            widest[name] = loop
     configs.asked.clear()
     return list(widest.values())
 

@@ -42,7 +42,7 @@ def slug(subject: str) -> str:
 
 
 def question_digest(subject: str, values: Values) -> str:
-    """SHA-256, in hexadecimal, of a question without the machine and the sources."""
+    """SHA-256, in hexadecimal, of a problem without the machine and the sources."""
     return CacheKey.of({"subject": subject, **{f"value {name}": json.dumps(value) for name, value in values}}).digest
 
 

@@ -86,7 +86,7 @@ class TuningTask:
 
 
 def values_of(problem: LoopProblem | GemmProblem) -> Values:
-    """The values of the question of a loop or a function. A field in another has both names: ``products.0.m``."""
+    """The values of the problem of a loop or a function. A field in another has both names: ``products.0.m``."""
     return tuple(sorted(_flat(problem.to_json())))
 
 
@@ -189,10 +189,10 @@ class Measurements:
     """The measurements for the problems of a module. See :class:`warp_tiles.providers.base.Tuned`.
 
     Attributes:
-        records, shipped: The user's records by the digests of their questions, and those of the package for the others.
+        records, shipped: The user's records by the digests of their problems, and those of the package for the others.
         soft: Soft fields of the present environment; None if they are unknown.
-        forced: Answers that count before the records, by the digests of the questions, as a search forces them.
-        asked: Receives the questions about loops, by their digests.
+        forced: Configurations that count before the records, by the digests of the problems, as a search forces them.
+        asked: Receives the problems of loops, by their digests.
     """
 
     records: Mapping[str, Record]
@@ -337,7 +337,7 @@ def by_question(records: Iterable[Record]) -> dict[str, Record]:
 
 
 def _shipped(named: str, present: Sequence[Environment]) -> dict[str, Record]:
-    """The records that the package ships for this machine's GPUs, or for a named one, by their questions' digests."""
+    """The records that the package ships for this machine's GPUs or a named one, by the digests of their problems."""
     gpus: list[tuple[Any, ...]] = [(gpu.device, (gpu.arch, gpu.multiprocessors)) for gpu in present]
     wanted = [(subject, *gpu) for subject in (LOOP, FUNCTION) for gpu in gpus or [(named,)]]
     return by_question(record for gpu in wanted for record in shipped_records(*gpu))
@@ -346,7 +346,7 @@ def _shipped(named: str, present: Sequence[Environment]) -> dict[str, Record]:
 def _applicable(
     records: RecordStore, toolchain: ToolchainFacts, now: Settings, present: Sequence[Environment]
 ) -> dict[str, Record]:
-    """The records that apply, by the digests of their questions."""
+    """The records that apply, by the digests of their problems."""
     import warp as wp
 
     # of a GPU that is only named, architecture and size are open
