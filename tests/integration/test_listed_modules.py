@@ -164,7 +164,7 @@ class Start:
     def __init__(self, tmp_path: Path) -> None:
         self.start = started(tmp_path)
         self.build: Future[None] = Future()
-        self.start._builds[MODULE.place] = self.build
+        self.start._builds[MODULE.identity] = self.build
         self.start._threads = self
         self.submitted: list[Callable[[], None]] = []
         self.called: list[str] = []

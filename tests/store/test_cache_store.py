@@ -194,7 +194,7 @@ def former_caches(root: Path) -> int:
     fill(Cache(root), "a")
     fill(Cache(root, MODULES), "a")
     (root / LAYOUT).rename(root / "v1")
-    (root / MODULES.place).rename(root / MODULES.folder / "v1")
+    (root / MODULES.location).rename(root / MODULES.folder / "v1")
     for name in ("v1/locks/ab.lock", "v1/quarantine/x", "statistics/x.json", "cuda_headers/v1/x.pch", "runs/x"):
         (root / name).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         (root / name).write_bytes(bytes(5000))

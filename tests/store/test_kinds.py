@@ -97,13 +97,13 @@ HELD = {
         lambda keys, number: keys.find(key(number).digest),
     ),
 }
-every_kind = pytest.mark.parametrize("kind", HELD, ids=lambda kind: kind.place)
+every_kind = pytest.mark.parametrize("kind", HELD, ids=lambda kind: kind.location)
 
 
 def test_each_kind_is_here() -> None:
     """Rejected sources are only written for the user, and what former versions left is only removed."""
     assert HELD.keys() == set(KINDS) - {*FORMER, REJECTED_SOURCES}
-    assert len({kind.place for kind in KINDS}) == len(KINDS)
+    assert len({kind.location for kind in KINDS}) == len(KINDS)
 
 
 def files_of(root: Path, kind: Kind) -> list[Path]:
@@ -219,7 +219,7 @@ def test_a_kind_leaves_the_machine_as_its_object_or_not_at_all(kind: Kind, tmp_p
     assert all(remote.ask(other, sent.key)[0] is None for other in others), "a signature holds for one kind"
 
 
-@pytest.mark.parametrize("kind", [*HELD, REJECTED_SOURCES, *FORMER], ids=lambda kind: kind.place)
+@pytest.mark.parametrize("kind", [*HELD, REJECTED_SOURCES, *FORMER], ids=lambda kind: kind.location)
 @pytest.mark.parametrize("command", ["gc", "clear", "clear --all"])
 def test_what_each_command_removes(kind: Kind, command: str, tmp_path: Path) -> None:
     if held := HELD.get(kind):

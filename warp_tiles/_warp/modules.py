@@ -251,11 +251,11 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
             require_replaceable(path)
         # names without a hash say nothing about the code
         if options["strip_hash"] or not is_kept(cubin, [meta]):
-            with staging(folder) as place:
-                module._compile(None, place / "out", output_arch=arch, use_ptx=False, options=options)
-                write_digests(place / "out" / cubin.name, [place / "out" / meta.name])
+            with staging(folder) as staged:
+                module._compile(None, staged / "out", output_arch=arch, use_ptx=False, options=options)
+                write_digests(staged / "out" / cubin.name, [staged / "out" / meta.name])
                 for path in outputs:
-                    (place / "out" / path.name).replace(path)
+                    (staged / "out" / path.name).replace(path)
     return cubin
 
 

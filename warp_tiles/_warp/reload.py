@@ -428,7 +428,7 @@ class ListedModules:
         return None
 
     def _candidates(self, listed: Mapping[str, int]) -> list[Any]:
-        order = {name: place for place, name in enumerate(listed)}
+        order = {name: position for position, name in enumerate(listed)}
         modules = (m for m in users_own_modules() if m.name in order)
         fresh = (m for m in modules if m not in self._tried and not m.hashers and not m.execs)
         return sorted(fresh, key=lambda m: order[m.name])

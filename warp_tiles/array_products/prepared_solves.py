@@ -147,8 +147,8 @@ def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
     solves = call.x is not None
     kernel = block_kernel(key, not call.is_factored, call.factor is not None, solves and call.forward, solves)
     source = (call.x, X) if call.b is None else (call.b, B)
-    places = ((call.a, A), (call.factor, FACTOR), source, (call.x, X))
-    stored = [((view and upper and at in (A, FACTOR) and view.transposed()) or view, at) for view, at in places]
+    slots = ((call.a, A), (call.factor, FACTOR), source, (call.x, X))
+    stored = [((view and upper and at in (A, FACTOR) and view.transposed()) or view, at) for view, at in slots]
     arrays = [None if view is None else layout(view) for view, _ in stored] + [_info(call)]
     where = [None if view is None else (at, 0) for view, at in stored] + [(INFO, 0) if call.has_info else None]
     return _Launch(_tiled(kernel, [n], arrays, [batch], (device, config)), tuple(where))
@@ -179,8 +179,8 @@ def _in_tiles(call: SolveCall, plan: SolvePlan, device: Any) -> PreparedSolve:
 def _is_dense(view: View) -> bool:
     """True if the elements of all matrices follow one another in memory, row by row or column by column."""
     dense = contiguous(view.dtype, view.stored.shape)
-    places = zip(dense.shape, view.stored.strides, dense.strides)
-    return all(size == 1 or stride == wanted for size, stride, wanted in places)
+    slots = zip(dense.shape, view.stored.strides, dense.strides)
+    return all(size == 1 or stride == wanted for size, stride, wanted in slots)
 
 
 def _in_threads(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
@@ -197,9 +197,9 @@ def _in_threads(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
         forward=call.forward,
         has_info=call.has_info,
     )
-    places = ((call.a, A), (call.factor, FACTOR), (call.x, X) if call.b is None else (call.b, B), (call.x, X))
-    arrays = [None if view is None else layout(view) for view, _ in places] + [_info(call)]
-    where = [None if view is None else (at, 0) for view, at in places] + [(INFO, 0) if call.has_info else None]
+    slots = ((call.a, A), (call.factor, FACTOR), (call.x, X) if call.b is None else (call.b, B), (call.x, X))
+    arrays = [None if view is None else layout(view) for view, _ in slots] + [_info(call)]
+    where = [None if view is None else (at, 0) for view, at in slots] + [(INFO, 0) if call.has_info else None]
     dim = -(-batch // threads) * threads if device.is_cuda else batch
     return _Launch(packed(thread_kernel(key), [batch], arrays, [dim], device, block_dim=threads), tuple(where))
 

@@ -217,7 +217,7 @@ class ProgramStart:
         self._context = replace(engine.build_context(current()), ahead=START_LIST)
         self._lists = StartLists(self._context.root, shared=self._context.settings.cache_shared)
         self.listed: dict[str, int] = {}
-        self._builds: dict[tuple[object, ...], Future[None]] = {}  # by place
+        self._builds: dict[tuple[object, ...], Future[None]] = {}  # by identity
         self._before: StartList | None = None
         self._is_unusable = False
         self._noted: dict[tuple[object, ...], StartModule] = {}

@@ -54,8 +54,8 @@ class _Emitter:
         begin(f"bool {self._first}; {self._first} = true;")
         for load in chain.loads:
             tile, name = load.tile, self._name(load.tile)
-            place = f"wt_module::address({chain.first.name}.data.ptr), {load.offset_bytes}, {chain.stage_bytes}"
-            begin(f"wt_module::ChainBuffer {name}; {name}.start({place});")
+            address = f"wt_module::address({chain.first.name}.data.ptr), {load.offset_bytes}, {chain.stage_bytes}"
+            begin(f"wt_module::ChainBuffer {name}; {name}.start({address});")
             begin(f"wt_module::BufferLoader<decltype({tile.name})> {name}_loader;")
         begin(_SYNC)  # the stages lie in memory that other threads may still read
         texts = {load.load.own_hook: text for load, text in zip(chain.loads, self._loads())}

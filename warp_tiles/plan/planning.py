@@ -374,9 +374,9 @@ class ModulePlan:
     def stuck_problems(self) -> tuple[str, ...]:
         """Why launches never end, with the remedy, for each such statement."""
         return tuple(
-            f"{place}: only some lanes of a block come here, or less often, and the statement waits for all of them, "
+            f"{line}: only some lanes of a block come here, or less often, and the statement waits for all of them, "
             "so a launch may never end; let all lanes come as often, e.g. t[i, j] = wp.where(condition, x, t[i, j])"
-            for place in self.stuck
+            for line in self.stuck
         )
 
     @property

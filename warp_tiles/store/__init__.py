@@ -67,7 +67,7 @@ class Kind:
     entries: bool = False
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The folder of its files, by name below the root of all caches."""
         return f"{self.folder}/{LAYOUT}".lstrip("/") if self.entries else self.folder
 

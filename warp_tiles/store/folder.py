@@ -227,18 +227,18 @@ class Folder(Documents[Manifest]):
 
     # ---- maintenance
 
-    def below(self, place: str) -> Iterator[tuple[str, os.stat_result]]:
+    def below(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         """All files below a folder, without those that a shared cache keeps from this user."""
         with self._others_of_shared():
-            yield from self.files.files(place)
-            for inner in self.files.folders(place):
+            yield from self.files.files(folder)
+            for inner in self.files.folders(folder):
                 yield from self.below(inner)
 
     def sizes(self) -> dict[str, int]:
         """The bytes of everything below the root of all caches, by part; empty for an inner cache."""
         sizes: Counter[str] = Counter()
         for kind in () if self.kind.folder else KINDS:
-            sizes[kind.part] += sum(status.st_size for _, status in self.below(kind.place))
+            sizes[kind.part] += sum(status.st_size for _, status in self.below(kind.location))
         return dict(sizes)
 
     def verify(self, *, remove: bool) -> VerifyReport:
@@ -357,11 +357,11 @@ class Folder(Documents[Manifest]):
         for cache in self._beside():
             yield from cache.verify(remove=remove).damaged
 
-    def sweep(self, *places: str) -> GcReport:
+    def sweep(self, *folders: str) -> GcReport:
         """Remove what killed processes left: temporary files, locks not taken for a day, and holders' names."""
         report = GcReport()
-        for place in places:
-            for name, status in list(self.below(place)):
+        for folder in folders:
+            for name, status in list(self.below(folder)):
                 lock, _, suffix = name.rpartition(".")
                 if is_leftover(name.rpartition("/")[2], status.st_mtime):
                     self.files.remove(name)
@@ -378,7 +378,7 @@ class Folder(Documents[Manifest]):
 
         Some kinds are ``cleared`` as a whole. Of the other caches, payloads without a key are removed.
         """
-        swept = self.sweep(*(kind.place for kind in KINDS))
+        swept = self.sweep(*(kind.location for kind in KINDS))
         report = self.collect(-1 if self.kind in cleared else max_bytes)
         report.include(swept)
         for cache in self._beside():
@@ -387,7 +387,7 @@ class Folder(Documents[Manifest]):
                     with cache.changing():
                         report.include(cache.collect(-1 if cache.kind in cleared else sys.maxsize))
         for kind in cleared:
-            for name, status in () if kind.entries else list(self.below(kind.folder)):
+            for name, status in () if kind.entries else list(self.below(kind.location)):
                 if kind in FORMER or not name.endswith((".lock", ".holder")):  # another process may hold it
                     self.files.remove(name)
                     report.freed_bytes += status.st_size

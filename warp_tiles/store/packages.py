@@ -264,7 +264,7 @@ class KernelPackages:
     Args:
         chosen: ``auto`` for all, or names with commas between them.
         warp: Version of the installed Warp and of its CUDA.
-        places: Folders that hold Python packages. Relative ones are left out, because whoever fills the working folder
+        parents: Folders that hold Python packages. Relative ones are left out, because whoever fills the working folder
             would choose what they name.
     """
 

@@ -167,8 +167,8 @@ class Client:
         """The names in a list of WebDAV. It is asked for here, because obstore reads an answer of any size."""
         parts = urlsplit(self._url)
         user, _, host = parts.netloc.rpartition("@")
-        place = parts._replace(netloc=host, path=f"{parts.path.rstrip('/')}/{prefix}").geturl()
-        request = Request(place, method="PROPFIND", headers={"Depth": "infinity"})
+        url = parts._replace(netloc=host, path=f"{parts.path.rstrip('/')}/{prefix}").geturl()
+        request = Request(url, method="PROPFIND", headers={"Depth": "infinity"})
         if user:
             encoded = base64.b64encode(unquote(user).encode("utf-8")).decode("ascii")
             request.add_header("Authorization", f"Basic {encoded}")

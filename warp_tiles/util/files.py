@@ -125,8 +125,8 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
     """
     special = _special(path)
     if special is not None:
-        with open(special, "ab") as place:
-            yield place
+        with open(special, "ab") as stream:
+            yield stream
         return
     target = Path(os.path.realpath(path))
     temporary = target.parent / temporary_name()
@@ -198,14 +198,14 @@ def staging(folder: Path) -> Iterator[Path]:
         with suppressed(OSError):
             if is_leftover(left.name, left.stat().st_mtime):
                 shutil.rmtree(left, ignore_errors=True)
-    place = folder / temporary_name()
-    _staged.add(place)
+    staged = folder / temporary_name()
+    _staged.add(staged)
     try:
-        place.mkdir(parents=True)
-        yield place
+        staged.mkdir(parents=True)
+        yield staged
     finally:
-        shutil.rmtree(place, ignore_errors=True)
-        _staged.discard(place)
+        shutil.rmtree(staged, ignore_errors=True)
+        _staged.discard(staged)
 
 
 def remove_staged() -> None:
@@ -213,8 +213,8 @@ def remove_staged() -> None:
     for number in range(_PASSES):  # other threads still write
         if number:
             time.sleep(_PASS_S)
-        for place in tuple(_staged):
-            shutil.rmtree(place, ignore_errors=True)
+        for staged in tuple(_staged):
+            shutil.rmtree(staged, ignore_errors=True)
 
 
 def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:

@@ -323,7 +323,7 @@ class TrustedFolder:
         """Refuse a folder that others can write. Returns the write permissions of others that inner folders may have.
 
         Args:
-            place: The folder, for messages.
+            path: The folder, for messages.
             allowed: The permissions of the root; None if this is the root.
         """
         writers = status.st_mode & _OTHERS_WRITE
