@@ -156,6 +156,8 @@ _NO_OPERATORS = ("++", "--", "<<=", ">>=", "//", "/*", "*)", "*>")
 def effect_of_native(snippet: str, parameters: Sequence[str], *, small_numbers: bool) -> Effect:
     """Returns the effect of a function that is written in C++.
 
+    Types alone do not tell: a function that returns an array's address and one that writes to the array have the same.
+
     Args:
         parameters: The names of its parameters, none of which is a tile.
         small_numbers: True if its parameters and its result are numbers of at most 32 bits. No generic pointer fits
