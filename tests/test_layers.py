@@ -5,6 +5,7 @@ import functools
 from pathlib import Path
 
 import warp_tiles
+from warp_tiles.codegen.operations import ELEMENTWISE, OPERATORS
 
 PACKAGE = Path(warp_tiles.__file__).resolve().parent
 # each folder or module imports only itself and lower layers; the lowest layer comes first
@@ -129,6 +130,18 @@ def test_no_cycle_of_modules() -> None:
         if module not in state:
             visit(module, [module])
     assert not cycles
+
+
+def test_one_file_names_elementwise_builtins() -> None:
+    """What else decides about one reads its record. Operators are those of numbers too."""
+    names = ELEMENTWISE.keys() - OPERATORS
+    naming = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert naming == {"codegen.operations"}
 
 
 def test_a_record_is_a_tuning_record_or_a_recorded_launch() -> None:

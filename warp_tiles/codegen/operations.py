@@ -38,7 +38,7 @@ class Effect(Enum):
 
 
 LOAD, STORE, MATMUL = "tile_load", "tile_store", "tile_matmul"
-ASTYPE, MAP = "tile_astype", "tile_map"  # these compute a tile in registers
+ASTYPE = "tile_astype"
 REDUCE, SUM = "tile_reduce", "tile_sum"  # of a tile, or along an axis, which is the last operand
 SHAPE = "shape"  # of an array
 TUPLE = "tuple"  # of numbers, such as an offset
@@ -108,7 +108,7 @@ ELEMENTWISE = {
     builtin.name: builtin
     for builtin in (
         _known(ASTYPE, adds=False),
-        _known(MAP, first_value=1),
+        _known("tile_map", first_value=1),
         _known("add", sum_sign=1),
         _known("sub", sum_sign=-1),
         *(_known(name, adds=False) for name in sorted(OPERATORS - {"add", "sub"})),
