@@ -56,6 +56,7 @@ def toolchain() -> None:
 LONGEST_FIRST = (
     "tests/test_checks.py",
     "tests/emulator/test_loads.py",
+    "tests/emulator/test_tensor_matmul.py",
     "tests/integration/test_cmake_build.py",
     "tests/emulator/test_staged_loops.py",
     "tests/test_examples.py",

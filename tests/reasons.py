@@ -61,17 +61,14 @@ def half(form: str | Form = "bounds from a shape", **fields: Any) -> Kernel:
     return replace(kernel, text=loop_forms.in_half(kernel.text))
 
 
-def staged(*sizes: int, threads: int = 128, arch: int = 90, backward: bool = False, **fields: Any) -> Kernel:
+def of_case(case: staged_cases.Case, threads: int = 128, arch: int = 90, **fields: Any) -> Kernel:
+    return Kernel(staged_cases.HEADER + case.text("staged", **fields), threads, arch)
+
+
+def staged(*sizes: int, threads: int = 128, arch: int = 90, **fields: Any) -> Kernel:
     """A loop with stages over arrays of two tiles."""
     m, n, k = sizes
-    case = staged_cases.Case(m, n, k, 2 * m, 2 * n, 4 * k, **fields)
-    return Kernel(staged_cases.HEADER + case.text("staged", backward=backward), threads, arch)
-
-
-def rounded(kernel: Kernel) -> Kernel:
-    return replace(
-        kernel, text=kernel.text.replace("C: wp.array2d(dtype=wp.float32)", "C: wp.array2d(dtype=wp.float16)")
-    )
+    return of_case(staged_cases.Case(m, n, k, 2 * m, 2 * n, 4 * k, **fields), threads, arch)
 
 
 def cell(*sizes: int) -> Kernel:
@@ -85,7 +82,10 @@ LARGE_FACTOR = """
 def factor(A: wp.array2d(dtype=wp.float32)):
     wp.tile_store(A, wp.tile_cholesky(wp.tile_load(A, shape=(300, 300), storage="shared")))
 """
-NARROW = "wp.tile_store(C, wp.tile_astype(c, dtype=wp.float16), offset=(i * {m}, j * {n}))"
+ROUNDED = {
+    "C: wp.array2d(dtype=wp.float32)": "C: wp.array2d(dtype=wp.float16)",
+    "C, c,": "C, wp.tile_astype(c, dtype=wp.float16),",
+}
 VECTORS = """
 @wp.func
 def three(x: wp.float32):
@@ -201,7 +201,7 @@ KERNELS: dict[str, Kernel] = {code: kernel for code, kernel in reversed([*of_for
     "buffers_do_not_fit": Kernel(gemm_loop("gemm", 128, 128, 96).replace("zeros", "ones"), 128),
     "few_blocks_with_buffers": Kernel(gemm_loop("gemm", 64, 64, 64).replace("zeros", "ones")),
     "many_gradient_accumulators": Kernel(gemm_loop("gemm", 64, 64, 256, dtype="float16"), 128),
-    "gradients_do_not_fit": staged(128, 256, 16, threads=256, backward=True),
+    "gradients_do_not_fit": of_case(staged_cases.WIDE["128x256, "], 256, backward=True),
     # ---- accumulators in registers
     "no_function": of_form(product(CHAIN_OF_A_BROADCAST)),
     "infinite_alpha": of_form(product("wp.tile_matmul(a, b, c, alpha=wp.inf)")),
@@ -231,16 +231,13 @@ KERNELS: dict[str, Kernel] = {code: kernel for code, kernel in reversed([*of_for
     "unknown_range": chain(chain_forms.BODY.replace("(step, 0)", "(step * step, 0)")),
     # ---- stores of accumulators
     "several_cs": half("two sums"),
-    "several_factors": staged(
-        64, 64, 32,
-        product=f"{staged_cases.PRODUCT}\n        {staged_cases.scaled(-2)}", finish=staged_cases.ADD_E,
-    ),
+    "several_factors": of_case(staged_cases.FORMS["two products, alpha of 1 and of -2"]),
     "added_to_another_tile": staged(64, 64, 16, threads=64, dtype="float32", product="c += wp.tile_matmul({a}, {b})"),
-    "added_to_start": staged(64, 64, 32, start=staged_cases.LOAD_E, product=staged_cases.scaled(2)),
+    "added_to_start": of_case(staged_cases.FORMS["start value, alpha of 2"]),
     "c_of_caller": half("into a parameter"),
     "c_used": half(form(START, ranged(), STORE, STORE)),
     "no_neighbours": of_form("B transposed"),
-    "few_neighbours": rounded(staged(32, 64, 32, finish=NARROW)),
+    "few_neighbours": Kernel(chain_forms.replaced(gemm_loop("gemm", 32, 64, 32, dtype="float16"), ROUNDED), 128),
     "no_store": half("in a generic function"),
     "loop_before_store": half("another loop before the store"),
     "stores_view": half("a store that reads a view"),

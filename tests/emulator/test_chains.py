@@ -14,8 +14,6 @@ from tests.emulator.generated import Runs, build
 from tests.emulator.module import Machine
 from tests.emulator.staged import bits
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 
 def check(ours: Runs, warps: Runs, form: Form) -> None:
     """Compares results with NumPy's, and the sums of the softmax with Warp's in all bits."""
@@ -26,6 +24,7 @@ def check(ours: Runs, warps: Runs, form: Form) -> None:
     assert np.array_equal(found["L"].view(np.uint32), stock["L"].view(np.uint32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 def test_results(machine: Machine, tmp_path: Path, name: str) -> None:
     form = FORMS[name]
@@ -35,6 +34,7 @@ def test_results(machine: Machine, tmp_path: Path, name: str) -> None:
     check(ours, warps, form)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("main_loop", ["wgmma", "mma"])
 @pytest.mark.parametrize("size", [(96, 64), (64, 128)])
 def test_benchmark(machine: Machine, tmp_path: Path, size: tuple[int, int], main_loop: str) -> None:
@@ -52,6 +52,7 @@ def test_benchmark(machine: Machine, tmp_path: Path, size: tuple[int, int], main
     assert difference(found.astype(np.float64), expected) < attention.LARGEST_DIFFERENCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["attention", "attention, 128 threads"])
 def test_bfloat16(machine: Machine, tmp_path: Path, name: str) -> None:
     form = FORMS[name]

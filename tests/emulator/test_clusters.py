@@ -13,8 +13,6 @@ from tests.emulator.native import FOLDER
 from tests.emulator.tensor_maps import tensor_map
 from tests.emulator.test_tensor_copies import header_text, pointer
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 THREADS, CLUSTER, BLOCKS = 128, 2, 4
 SOURCE = (FOLDER / "kernels" / "clusters.cu").read_text("utf-8")
 HEADER = '#pragma once\n#include "arch/tensor_copy.cuh"\n#include "arch/cluster.cuh"\n'

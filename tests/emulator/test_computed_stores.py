@@ -13,9 +13,6 @@ from tests.emulator.generated import Runs, build
 from tests.emulator.module import Machine
 from tests.nightly import some
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
-
 NAMES = {form: f"store_{number}" for number, form in enumerate(BODIES)}
 
 
@@ -27,6 +24,7 @@ def check(kernels: Runs, form: str, out: str, view: Callable[[Values], Values] =
         assert np.array_equal(found, expected[:, : found.shape[1]]), (form, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", some(TYPES, 2))
 def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:
     texts = (Case(form, out, "whole").text(name) for form, name in NAMES.items())
@@ -36,6 +34,7 @@ def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:
         check(built, form, out)
 
 
+@pytest.mark.slow
 def test_strided_outputs(machine: Machine, tmp_path: Path) -> None:
     """C has every second column of an array, or begins or ends in the middle of a vector while its rows are aligned."""
     case = Case("direct", "float16", "whole")
@@ -55,6 +54,7 @@ VIEWS = (
 )
 
 
+@pytest.mark.slow
 def test_views_of_tiles(machine: Machine, tmp_path: Path) -> None:
     """A view that begins in the middle of a vector, and one whose rows are the tile's columns."""
     built = build(machine, tmp_path / "m", VIEWS)
@@ -92,6 +92,7 @@ def tiles(
 """
 
 
+@pytest.mark.slow
 def test_elements_and_shapes(machine: Machine, tmp_path: Path) -> None:
     """Elements are vectors of two or three numbers. A row has no whole number of vectors. A tile has one dimension."""
     built = build(machine, tmp_path / "m", TILES)
@@ -108,6 +109,7 @@ def test_elements_and_shapes(machine: Machine, tmp_path: Path) -> None:
     assert np.array_equal(arrays["Y"], -2 * a[1, :16])
 
 
+@pytest.mark.slow
 def test_each_operation_rounds_to_its_type(machine: Machine, tmp_path: Path) -> None:
     built = build(machine, tmp_path / "m", ROUNDED)
     assert built.source.count("wt_module::store_computed<") == 1

@@ -16,8 +16,6 @@ from tests.emulator.module import Machine
 from tests.loop_forms import FORMS, in_half
 from tests.loop_texts import HEADER, Form, K, M, Matrix, N
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 MODULES = 3  # the forms are divided among this many modules
 GRID = (M // 32, N // 32)
 # Warp has += and -= for equal dtypes alone
@@ -79,6 +77,7 @@ def check(kernels: Runs, name: str, form: Form, dtype: str = "float32") -> None:
     assert dtype == "float16" or not wrong_gradients(form, a, b, g, results["adj_A"], adj_b), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(MODULES))
 def test_results_and_gradients(machine: Machine, tmp_path: Path, group: int) -> None:
     forms = {name: FORMS[name] for name in list(FORMS)[group::MODULES]}
@@ -87,6 +86,7 @@ def test_results_and_gradients(machine: Machine, tmp_path: Path, group: int) -> 
         check(kernels, name, form)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(2))
 def test_float16_operands_which_load_into_stages(machine: Machine, tmp_path: Path, group: int) -> None:
     forms = {name: FORMS[name] for name in HALF[group::2]}
@@ -96,6 +96,7 @@ def test_float16_operands_which_load_into_stages(machine: Machine, tmp_path: Pat
         check(kernels, name, form, "float16")
 
 
+@pytest.mark.slow
 def test_the_reverse_pass_repeats_a_product_that_a_function_reads_through_a_view(
     machine: Machine, tmp_path: Path
 ) -> None:

@@ -10,8 +10,6 @@ from tests.emulator.module import EmulatedModule, Machine
 from tests.emulator.test_tensor_matmul import TEXT, Product, one_unit
 from warp_tiles.array_products.tensor_kernel import TensorKernel
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 KERNELS = (
     TensorKernel("float16", "float16", 128, 256, False, True, cluster_m=2),
     TensorKernel("bfloat16", "float32", 64, 128, True, False, True, cluster_n=2),
@@ -28,6 +26,7 @@ def module(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Emulat
     return machine.module(one_unit(folder, KERNELS, [TEXT] * len(KERNELS)), (), 90)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "sizes", "options"), [
     (0, (520, 264, 6 * 64 + 24), {}),  # six tiles of clusters, some of whose blocks are outside of C
     (0, (136, 520, 72), {"batch": 2}),

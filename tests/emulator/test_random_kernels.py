@@ -22,8 +22,6 @@ from tests.random_kernels.execute import PAD_VALUE, Result, difference, import_k
 from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgument
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 COUNT = 32
 SHARED_COUNT = 12
 _FIRST, _, _COUNT = os.environ.get("RANDOM_KERNELS", "").partition(":")
@@ -68,12 +66,14 @@ def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
     return Result(written, {a.name: replaced(kernel, a, grads[a.name][0], arrays[f"adj_{a.name}"]) for a in read})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", some(range(SHARED_COUNT), 4))
 def test_loops_with_the_same_names(machine: Machine, number: int, tmp_path: Path) -> None:
     kernel = shared()[number]
     assert difference(emulated(machine, kernel, tmp_path), of_model(kernel)) == "", kernel.source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(int(_COUNT)) if _COUNT else some(range(COUNT), 10))
 def test_a_random_kernel(machine: Machine, number: int, tmp_path: Path) -> None:
     kernel = draw(int(_FIRST) + number if _COUNT else seeds()[number])

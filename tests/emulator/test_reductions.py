@@ -11,8 +11,6 @@ from tests import reductions
 from tests.emulator.generated import Runs, build
 from tests.emulator.module import Machine
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 
 def check(ours: Runs, warps: Runs, size: tuple[int, int]) -> None:
     """Compares all bits of our results with those of Warp's reductions."""
@@ -23,6 +21,7 @@ def check(ours: Runs, warps: Runs, size: tuple[int, int]) -> None:
     assert np.allclose(found[0, : size[0]], x.sum(1), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "is_reduced"), reductions.SIZES.items(), ids=str)
 def test_rows_are_reduced_in_warps_order(
     machine: Machine, tmp_path: Path, size: tuple[int, int], is_reduced: bool

@@ -17,8 +17,6 @@ from tests.emulator.module import Machine
 from tests.nightly import some
 from tests.solver_gradients import Launch, chain_launches, chain_text, draw, launches_of, text_of
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 SIZES = [1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 49]
 COLUMNS = [0, 0, 1, 2, 3, 5, 8, 16, 33]
 MODULES = [("float32", 64), ("float64", 32), ("float32", 256), ("float64", 96), ("float32", 32), ("float64", 128)]
@@ -38,6 +36,7 @@ def check(kernels: Runs, launches: Iterable[Launch], tolerance: float) -> None:
             np.testing.assert_allclose(values, expected, rtol=0, atol=atol, err_msg=launch.title)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", some(range(len(MODULES)), 1))
 def test_drawn_kernels(machine: Machine, tmp_path: Path, number: int) -> None:
     dtype, threads = MODULES[number]
@@ -47,6 +46,7 @@ def test_drawn_kernels(machine: Machine, tmp_path: Path, number: int) -> None:
     check(built, launches_of(cases, seeds, dtype), TOLERANCES[dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", some(["float64", "float32"], 1))
 def test_operands_that_are_used_before_and_after_a_solver_in_place(
     machine: Machine, tmp_path: Path, dtype: str

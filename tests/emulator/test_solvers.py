@@ -127,8 +127,6 @@ def usual(problem: SolverProblem, seed: int = 1) -> Case:
     return Case(problem, choose(problem), seed)
 
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 CASES = 600
 BATCH = 60
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 17, 24, 27, 31, 32, 33, 37, 48, 49, 64, 80, 96, 100, 128]
@@ -165,6 +163,7 @@ def draw_case(seed: int) -> Case:
     return case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", some(range(0, CASES, BATCH), 2))
 def test_drawn_functions(emulator: Emulator, first: int) -> None:
     cases = [draw_case(seed) for seed in range(first, first + BATCH)]

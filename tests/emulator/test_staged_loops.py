@@ -43,8 +43,6 @@ from tests.staged_cases import (
     with_type,
 )
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 
 @dataclass(frozen=True)
 class Group:
@@ -361,6 +359,7 @@ NIGHTLY = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some([*GROUPS, *NIGHTLY], len(GROUPS)))
 def test_results_and_gradients(machine: Machine, tmp_path: Path, name: str) -> None:
     group = (GROUPS | NIGHTLY)[name]
@@ -375,6 +374,7 @@ def test_results_and_gradients(machine: Machine, tmp_path: Path, name: str) -> N
         check_gradients(kernels, case_name, case, integers(case))
 
 
+@pytest.mark.slow
 def test_loops_of_a_benchmark_multiply_more_than_once(machine: Machine, tmp_path: Path) -> None:
     cases = {"three times": replace(USUAL, depth=160, expected=lambda p, e: 3 * p)}
     with multiplying(3):
@@ -390,6 +390,7 @@ EIGHT_BITS = {
 }
 
 
+@pytest.mark.slow
 def test_strides_whose_pass_has_too_many_bytes(machine: Machine, tmp_path: Path) -> None:
     def edit(source: str) -> str:
         for old, new in EIGHT_BITS.items():
@@ -406,6 +407,7 @@ def test_strides_whose_pass_has_too_many_bytes(machine: Machine, tmp_path: Path)
 # ---- gradients that are not integers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("main_loop", ["auto", "mma"])
 def test_a_float32_gradient_keeps_22_bits(machine: Machine, tmp_path: Path, main_loop: str) -> None:
     kernels = compile_cases(machine, tmp_path / "m", {"": LINE}, main_loop=main_loop, backward=True)
@@ -413,6 +415,7 @@ def test_a_float32_gradient_keeps_22_bits(machine: Machine, tmp_path: Path, main
         check_parts(kernels, "", LINE, scale)
 
 
+@pytest.mark.slow
 def test_infinities_stay_in_their_row_and_column(machine: Machine, tmp_path: Path) -> None:
     kernels = compile_cases(machine, tmp_path / "m", {"": LINE}, backward=True)
     g = integers(LINE)
@@ -435,6 +438,7 @@ FACTORS = {
 }
 
 
+@pytest.mark.slow
 def test_gradients_of_products_with_a_factor(machine: Machine, tmp_path: Path) -> None:
     cases = {
         name: replace(USUAL, start=VARIABLE, product=scaled(factor), alpha=alpha, dtype=name.partition(",")[0])
@@ -498,6 +502,7 @@ def empty_between(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float1
 """
 
 
+@pytest.mark.slow
 def test_other_places_of_the_loop(machine: Machine, tmp_path: Path) -> None:
     built = build(machine, tmp_path / "m", SEVERAL, 128)
     assert built.source.count(f"wt_module::{REVERSED}") == 4

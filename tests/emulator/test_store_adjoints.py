@@ -16,8 +16,6 @@ from tests.emulator.generated import Kernels, Runs, build
 from tests.emulator.module import Machine
 from tests.nightly import some
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 Values = npt.NDArray[Any]
 CALL = "wt_module::reverse_store<"
 FUNCTIONS = """
@@ -211,12 +209,14 @@ def check_form(built: Runs, form: str, out: str) -> None:
         check(form, built.run(form, GRID, [*arrays, 1], [*map(np.ones_like, arrays[:5]), g.copy(), None]), arrays, g)
 
 
+@pytest.mark.slow
 def test_gradients(kernels: tuple[str, Kernels]) -> None:
     out, built = kernels
     for form in FORMS:
         check_form(built, form, out)
 
 
+@pytest.mark.slow
 def test_branches_and_places_of_gradients(kernels: tuple[str, Kernels]) -> None:
     """Branches that are not taken, and returns before and after a store; gradients in the array, or of the launch."""
     out, built = kernels
@@ -246,6 +246,7 @@ VIEWS: dict[str, Callable[[Values], Values]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_strided_arrays(kernels: tuple[str, Kernels], view: str) -> None:
     out, built = kernels
@@ -279,6 +280,7 @@ def shapes(
 """
 
 
+@pytest.mark.slow
 def test_shapes(machine: Machine, tmp_path: Path) -> None:
     """Threads with different columns, fewer vectors than threads, unaligned views, and rows without vectors."""
     built = build(machine, tmp_path / "m", SHAPES)
@@ -306,6 +308,7 @@ def test_shapes(machine: Machine, tmp_path: Path) -> None:
     assert not any(arrays[f"adj_{name}"].any() for name in "CDEF")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["rounded", "nonlinear float16"])
 def test_gradients_are_those_of_warps_statements(machine: Machine, tmp_path: Path, form: str) -> None:
     """The sums of a row's gradients have another order."""
@@ -334,6 +337,7 @@ def copied(A: wp.array2d(dtype=wp.float32), W: wp.array2d(dtype=wp.float32), C: 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["register", "shared"])
 def test_plain_stores_of_many_elements(machine: Machine, tmp_path: Path, storage: str) -> None:
     """48 elements of each of 64 threads: whole tiles, and tiles at an edge."""

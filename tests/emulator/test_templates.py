@@ -20,8 +20,6 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Operand, Pr
 from warp_tiles.gemm.tile_config import TileConfig, fits, instructions, transposed
 from warp_tiles.providers.own import register_accumulators
 
-pytestmark = pytest.mark.slow
-
 PRODUCTS_PER_BATCH = 100
 PRODUCTS = int(os.environ.get("EMULATED_PRODUCTS", "300"))  # some have equal configurations
 MAX_SHOWN = 12  # failures in a message
@@ -216,11 +214,13 @@ def report(failures: list[str], total: int) -> str:
     return f"{len(failures)} of {total} fail:\n" + "\n".join(failures[:MAX_SHOWN])
 
 
+@pytest.mark.slow
 def test_every_product_has_a_configuration(drawn: list[Drawn], cases: tuple[list[Case], list[str]]) -> None:
     failures = cases[1]
     assert not failures, report(failures, len(drawn))
 
 
+@pytest.mark.slow
 def test_the_products_cover_all_configuration_fields(cases: tuple[list[Case], list[str]]) -> None:
     found = cases[0]
     assert len(found) >= PRODUCTS * 10 // 11  # 2,000 of the 2,200 of a nightly run
@@ -235,6 +235,7 @@ def test_the_products_cover_all_configuration_fields(cases: tuple[list[Case], li
     assert len(found) / 4 < changed < len(found)
 
 
+@pytest.mark.slow
 def test_every_product_is_correct(emulator: Emulator, cases: tuple[list[Case], list[str]]) -> None:
     found = cases[0]
     launches = [launch(case) for case in found]
@@ -243,6 +244,7 @@ def test_every_product_is_correct(emulator: Emulator, cases: tuple[list[Case], l
     assert not failures, report(failures, len(found))
 
 
+@pytest.mark.slow
 def test_two_runs_are_bitwise_equal(emulator: Emulator) -> None:
     dense = operand("float16", True, 40, 16)
     problem = GemmProblem(40, 40, 40, dense, dense, dense, "default", 128, 90)
@@ -256,6 +258,7 @@ def test_two_runs_are_bitwise_equal(emulator: Emulator) -> None:
     assert not np.array_equal(first[0].c, first[1].c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

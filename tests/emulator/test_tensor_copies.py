@@ -17,8 +17,6 @@ from tests.emulator.native import FOLDER
 from tests.emulator.tensor_maps import box_bytes, tensor_map
 from warp_tiles.compile.sources import flatten
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 THREADS, SHARED_BYTES = 128, 80 * 1024
 WARP_HEADERS = f'#define WP_TILE_BLOCK_DIM {THREADS}\n#define WP_NO_CRT\n#include "builtin.h"\n'
 KERNELS = "".join((FOLDER / "kernels" / name).read_text("utf-8") for name in ("tensor_copies.cu", "mbarriers.cu"))

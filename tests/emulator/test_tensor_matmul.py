@@ -23,8 +23,6 @@ from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 CLUSTERS = 2
 KERNELS = (
     TensorKernel("float16", "float32", 128, 128),

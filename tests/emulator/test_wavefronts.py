@@ -14,8 +14,6 @@ from warp_tiles.gemm.choose import candidates, choose, fma_reads, wavefront_rati
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision
 from warp_tiles.gemm.tile_config import TileConfig, fits, transposed
 
-pytestmark = pytest.mark.slow  # the emulator compiles for seconds
-
 LARGEST_RATIO = 1.25
 SIZES = [(16, 16, 16), (32, 32, 32), (64, 64, 64), (128, 128, 32)]
 # true for each of A, B and C that is row-major: the product itself, its adjoints dC B^T and A^T dC, both factors
@@ -81,6 +79,7 @@ def describe(case: Case, outcome: Outcome) -> str:
     return f"{ratio(outcome):.2f} {case.describe()}: {parts}"
 
 
+@pytest.mark.slow
 def test_every_tile_of_64_has_a_configuration_with_few_conflicts(emulator: Emulator) -> None:
     best_cases = []
     for case in fixed_cases():
@@ -95,6 +94,7 @@ def test_every_tile_of_64_has_a_configuration_with_few_conflicts(emulator: Emula
     assert not above, f"{len(above)} of {len(best_cases)} problems:\n" + "\n".join(sorted(above, reverse=True)[:20])
 
 
+@pytest.mark.slow
 def test_common_products_have_few_conflicts(counted: list[tuple[Case, Outcome]]) -> None:
     common = [
         (case, outcome)
@@ -109,6 +109,7 @@ def test_common_products_have_few_conflicts(counted: list[tuple[Case, Outcome]])
     assert not above, "\n".join(above)
 
 
+@pytest.mark.slow
 def test_the_cost_model_and_the_emulator_count_equal_wavefronts(counted: list[tuple[Case, Outcome]]) -> None:
     for case, outcome in counted:
         if case.config.instruction == "fma":
@@ -117,6 +118,7 @@ def test_the_cost_model_and_the_emulator_count_equal_wavefronts(counted: list[tu
         assert wavefront_ratio(view, case.config) == pytest.approx(ratio(outcome), rel=0.02), describe(case, outcome)
 
 
+@pytest.mark.slow
 def test_products_without_tensor_cores_keep_their_wavefronts(counted: list[tuple[Case, Outcome]]) -> None:
     """The cost model leaves some of their conflicts out."""
     outcomes = [outcome for case, outcome in counted if case.config.instruction == "fma"]

@@ -69,8 +69,6 @@ def test_the_plan_as_json() -> None:
 @pytest.mark.parametrize(
     ("settings", "state", "codes"),
     [
-        ({"register_accumulators": False}, "as_warp", ("setting_to_change",)),
-        ({"async_copies": False}, "register_accumulators", ("async_copies_off",)),
         ({"provider": "cublasdx"}, "as_warp", ("foreign_function", "few_accumulators")),
         ({"policy": "scalar"}, "as_warp", ("setting_to_change",)),
     ],

@@ -17,8 +17,6 @@ from tests.integration.solvers import solver
 from tests.loop_forms import SPELLINGS
 from tests.nightly import some
 
-pytestmark = pytest.mark.slow
-
 SCRIPT = """
 import json, sys
 import warp as wp
@@ -109,6 +107,7 @@ def result_of(packages: Path, folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_another_warp_records_launches(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
     (tmp_path / "script.py").write_text(RECORDED)
@@ -117,12 +116,14 @@ def test_another_warp_records_launches(other_warp: tuple[str, Path], tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_another_warp_pipelines_every_spelling(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
     result = result_of(packages, tmp_path, "-c", LOOPS)
     assert json.loads(result) == [version, {name: ["pipelined"] for name in SPELLINGS}]
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_another_warp_plans_builds_and_links(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
