@@ -131,16 +131,33 @@ def test_views_at_a_changed_place_may_overlap(change: str, row: str) -> None:
     assert planned(text(change, row)) == ("as_warp", "c_overlaps")
 
 
-@pytest.mark.parametrize(
-    ("rows", "blocks"),
-    [
-        ("range(0, A.shape[0], 16)", "range(0, p, 8)"),
-        ("range(0, A.shape[0], 16)", "range(0, p + 16, 16)"),
-        ("range(A.shape[0] - 16, -1, -16)", "range(p + 8, A.shape[0], 16)"),
-    ],
-)
+DISJOINT = [
+    ("n", "p + 16, 64"),  # steps of 1 from behind the row
+    ("48, -1, -16", "p - 16, -1, -16"),
+    ("0, n, 16", "64, p, -16"),  # down to the block after the row
+]
+OVERLAPPING = [
+    ("0, n, 16", "0, p, 8"),
+    ("0, n, 16", "0, p + 16, 16"),
+    ("n - 16, -1, -16", "p + 8, n, 16"),
+    ("0, n, 8", "0, p, 8"),  # blocks of 16 rows in steps of 8
+    ("0, n, 16", "0, p + 1, 16"),
+    ("0, n, 16", "p, n, 16"),
+    ("0, n, 8", "0, p, 16"),  # the last block may begin 8 rows before
+    ("8, n, 16", "0, p, 16"),
+    ("n, 64, 16", "0, p, 16"),
+    ("0, n, 16", "0, n, 16"),
+    ("0, n, 16", "0, p, n"),
+    ("0, n, 16", "p, 0, -16"),
+]
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [*DISJOINT, *OVERLAPPING])
 def test_blocks_that_overlap(rows: str, blocks: str) -> None:
-    assert planned(substitution(rows, blocks)) == ("as_warp", "c_overlaps")
+    of_rows, of_blocks = (f"range({bounds.replace('n', 'A.shape[0]')})" for bounds in (rows, blocks))
+    is_disjoint = (rows, blocks) in DISJOINT
+    expected = ("register_accumulators", "moving_view") if is_disjoint else ("as_warp", "c_overlaps")
+    assert planned(substitution(of_rows, of_blocks)) == expected
 
 
 @pytest.mark.parametrize(("change", "state"), [("pass", "register_accumulators"), ("add_rows(16, q)", "as_warp")])

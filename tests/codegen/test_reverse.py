@@ -1,6 +1,5 @@
 """Reverse passes of loops that load into stages, decided from hand-written traces."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +9,11 @@ from tests.gemm.test_main_loop import problem_of
 from warp_tiles.codegen.emit_loops import emit_reverse
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.macros import Macros
-from warp_tiles.codegen.module_code import LoopDecision, ReverseRing
+from warp_tiles.codegen.module_code import LoopDecision
 from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Node
-from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.gemm.rejected import Rejected, code_of
+from warp_tiles.gemm.rejected import code_of
 
 M, N, K = 64, 64, 64
 A, B, C = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16"), t.tile("c", M, N)
@@ -35,26 +33,19 @@ def loop(*nodes: Node, **fields: Any) -> Any:
     return t.loop(*nodes, **{"reverses": True, **fields})
 
 
-def decided(
-    *nodes: Node, tiles: tuple[Tile, ...] = (C, A, B), target: LoopTarget = TARGET, **fields: Any
-) -> LoopDecision:
+def decided(*nodes: Node) -> LoopDecision:
     """The decision about the last loop of a kernel that has an adjoint."""
-    found = t.function(*nodes, tiles=tiles, **fields)
+    found = t.function(*nodes, tiles=(C, A, B))
     context = t.context(found, reversed=frozenset({found.label}))
-    return decide(context, t.accumulators_of(0, 1), target)[-1]
-
-
-def ring_of(*nodes: Node, **fields: Any) -> ReverseRing:
-    decision = decided(*nodes, **fields)
-    assert decision.reverse_ring is not None, decision.reverse_pass
-    return decision.reverse_ring
+    return decide(context, t.accumulators_of(0, 1), TARGET)[-1]
 
 
 # ---- loops with stages
 
 
 def test_a_start_value_keeps_its_gradient() -> None:
-    ring = ring_of(t.load(C), loop(*body()))
+    ring = decided(t.load(C), loop(*body())).reverse_ring
+    assert ring is not None
     assert (ring.first, ring.plan.extra_bytes) == (A, ring.plan.needed_bytes + 1024 - 2 * ring.stage_bytes)
 
 
@@ -77,18 +68,6 @@ REASONS = {
 def test_reasons(name: str) -> None:
     node, code = REASONS[name]
     assert code_of(decided(t.zeros(C), node).reverse_pass) == code
-
-
-def rejection(*nodes: Node, **fields: Any) -> str:
-    return code_of(decided(*nodes, **fields).reverse_pass)
-
-
-def test_settings() -> None:
-    nodes, asked = (t.zeros(C), loop(*body())), Rejected("setting", ("main_loop", "'mma'"))
-    assert decided(*nodes, target=LoopTarget(TARGET.problems, rejection=asked)).reverse_pass == asked
-    assert rejection(*nodes, target=replace(TARGET, ahead=False)) == "async_copies_off"
-    mma = LoopTarget(TARGET.problems, ("mma",), asked, PipelineOverrides("mma"))
-    assert ring_of(*nodes, target=mma).plan.instructions == ("mma_m16n8k16",)
 
 
 # ---- the code

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from tests.codegen import traces as t
 from warp_tiles.codegen.loops import are_disjoint
 from warp_tiles.codegen.operations import Affine, Effect, Operation, Scalar, Tile
@@ -62,36 +60,6 @@ def proved(
     function = t.function(*nodes)
     assert are_disjoint(function, product, C, Y) == are_disjoint(function, product, Y, C)
     return are_disjoint(function, product, C, Y)
-
-
-def test_forward_substitution() -> None:
-    assert proved((0, N, 16), (0, P, 16))
-    assert proved((N,), (P + Affine(16), 64))  # steps of 1 from behind the row
-
-
-def test_backward_substitution() -> None:
-    assert proved((N - Affine(16), Affine(-1), Affine(-16)), (P + Affine(16), N, 16))
-    assert proved((Affine(48), Affine(-1), Affine(-16)), (P - Affine(16), Affine(-1), Affine(-16)))
-    assert proved((0, N, 16), (64, P, -16))  # down to the block after the row
-
-
-@pytest.mark.parametrize(
-    ("rows", "blocks"),
-    [
-        ((0, N, 8), (0, P, 8)),  # blocks of 16 rows in steps of 8
-        ((0, N, 16), (0, P + Affine(1), 16)),
-        ((0, N, 16), (P, N, 16)),
-        ((0, N, 8), (0, P, 16)),  # the last block may begin 8 rows before
-        ((8, N, 16), (0, P, 16)),
-        ((N, 64, 16), (0, P, 16)),
-        ((0, N, 16), (0, N, 16)),
-        ((0, N, 16), (0, P, N)),
-        ((0, N, 16), (0, P, 0)),
-        ((0, N, 16), (P, 0, -16)),
-    ],
-)
-def test_blocks_that_may_overlap(rows: tuple[Affine | int, ...], blocks: tuple[Affine | int, ...]) -> None:
-    assert not proved(rows, blocks)
 
 
 def test_a_place_that_is_computed_or_unknown() -> None:

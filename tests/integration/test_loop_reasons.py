@@ -7,6 +7,7 @@ import pytest
 import warp_tiles
 from benchmarks.loops import BUFFERED, Row
 from tests.integration.helpers import load
+from tests.integration.plans import needs_tf32
 from tests.nightly import some
 from tests.staged_cases import FORMS, Case, with_type
 from warp_tiles.plan.planning import PlannedLoop
@@ -82,3 +83,51 @@ def test_how_tiles_are_loaded(dtype: str, precision: str, b_transposed: bool, lo
     (case,) = with_type({"": case}, dtype, precision).values()
     assert planned(case, 90, 256).loads.endswith(loads)
     assert planned(case, 90, 256, "double_buffered").loads == ""
+
+
+HALF, TF32 = (
+    Case(128, 64, 32, 512, 512, 512),
+    replace(Case(128, 64, 32, 512, 512, 512, dtype="float32"), precision="tf32"),
+)
+RESULTS = """
+@wp.func
+def vec2(x: wp.float32):
+    return wp.vec2(x, x)
+
+
+@wp.func
+def vec3(x: wp.float32):
+    return wp.vec3(x, x, x)
+
+
+@wp.func
+def float16(x: wp.float32):
+    return wp.float16(x)
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "result", "code"),
+    [
+        (replace(HALF, k=16, dtype="float64", a_transposed=True), "", "no_neighbours"),
+        (HALF, "vec3", "elements_do_not_fit_vector"),
+        (HALF, "vec2", ""),
+        (replace(HALF, k=16, dtype="float32"), "vec2", "elements_do_not_fit_vector"),
+        (HALF, "float16", ""),
+        pytest.param(TF32, "", "", marks=needs_tf32),  # its products pass through registers
+        pytest.param(TF32, "float16", "few_neighbours", marks=needs_tf32),
+        (replace(HALF, m=32), "", ""),  # the transpose of C
+        (replace(HALF, m=32), "float16", "few_neighbours"),
+    ],
+    ids=str,
+)
+def test_which_results_are_stored_from_registers(case: Case, result: str, code: str) -> None:
+    text = RESULTS + case.text("multiply")
+    if result:
+        text = text.replace("C: wp.array2d(dtype=wp.float32)", f"C: wp.array2d(dtype=wp.{result})")
+        text = text.replace("C, c,", f"C, wp.tile_map({result}, c),")
+    (loop,) = warp_tiles.plan(load(text), arch=90, block_dim=128).loops
+    assert (loop.state, loop.store_code) == ("pipelined", code)
+    assert ("are stored from registers" in loop.store) == (not code)
