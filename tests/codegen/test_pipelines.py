@@ -11,7 +11,7 @@ from warp_tiles.codegen.emit_loops import Macros, emit_loops
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.module_code import LoopDecision
 from warp_tiles.codegen.operations import Effect, Operation, Scalar
-from warp_tiles.codegen.pipelines import fill_before, holds_zeros
+from warp_tiles.codegen.pipelines import holds_zeros
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Loop, Node
 from warp_tiles.gemm.rejected import Rejected
@@ -325,36 +325,3 @@ def test_an_unrolled_outer_loop() -> None:
     assert is_zero(t.zeros(C), t.branch(t.loop(HERE, kind="unrolled")))
     assert is_zero(t.zeros(C), t.loop(t.operation("tile_sum", D), HERE, kind="unrolled"))
     assert not is_zero(t.zeros(C), t.loop(t.operation("tile_add_inplace", C), HERE, kind="unrolled"))
-
-
-# ---- the fill that a loop makes useless
-
-
-def fill_of(*nodes: Node, before: Loop = HERE) -> Operation | None:
-    return fill_before(t.context(t.function(*nodes)), before, C)
-
-
-def test_the_fill_right_before_the_loop() -> None:
-    fill = t.zeros(C, hook=7)
-    assert fill_of(fill, HERE) is fill
-    assert fill_of(fill, t.operation("tile_sum", D), HERE) is fill
-    assert fill_of(fill, t.zeros(D, hook=8), HERE) is fill
-    assert fill_of(t.zeros(C), HERE) is None, "it has no hook"
-    assert fill_of(t.zeros(D, hook=7), HERE) is None
-
-
-def test_fills_that_something_else_may_read() -> None:
-    fill = t.zeros(C, hook=7)
-    assert fill_of(fill, t.operation("tile_sum", C), HERE) is None
-    assert fill_of(fill, t.alias(t.view("v", C), C), HERE) is None
-    assert fill_of(fill, t.operation("break"), HERE) is None
-    assert fill_of(fill, t.operation("return", effect=Effect.LEAVES), HERE) is None
-    assert fill_of(fill, t.branch(), HERE) is None
-    assert fill_of(fill, t.loop(), HERE) is None
-
-
-@pytest.mark.parametrize("block", [t.branch, t.loop])
-def test_fills_outside_the_loops_block(block: type) -> None:
-    fill = t.zeros(C, hook=7)
-    assert fill_of(fill, block(HERE)) is None
-    assert fill_of(block(fill, HERE)) is fill

@@ -1,7 +1,6 @@
 """The plan of common loops of products, and its agreement with the generated source."""
 
 import re
-import textwrap
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +10,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.helpers import generated_source, load
 from tests.loop_forms import FORMS, SPELLINGS, in_half
-from tests.loop_texts import RANGE, START, STORE, kernel
+from tests.loop_texts import OTHER, RANGE, START, STORE, indented, kernel
 
 pytestmark = pytest.mark.usefixtures("enabled")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -94,24 +93,27 @@ def test_a_cpu_module_has_no_loops() -> None:
     assert wp.is_cpu_available()
 
 
-CONDITION = kernel(START, "if A.shape[1] > 0:\n" + textwrap.indent(RANGE, "    "), STORE)
-OUTER = kernel(START, "for part in range(A.shape[0]):\n" + textwrap.indent(RANGE, "    "), STORE)
 READ = kernel(START, "d = c + wp.tile_ones(shape=(32, 32), dtype=wp.float32)", RANGE, STORE, "wp.tile_store(C, d)")
+ZEROS: dict[str, tuple[str, list[bool]]] = {
+    "usual": (SPELLINGS["bounds from a shape"].text, [False]),
+    "numbers between": (kernel(START, "n = A.shape[1]", RANGE.replace("A.shape[1]", "n"), STORE), [False]),
+    "a condition": (kernel(START, "if A.shape[1] > 0:\n" + indented(RANGE), STORE), [True]),
+    "an outer loop": (kernel(START, "for part in range(A.shape[0]):\n" + indented(RANGE), STORE), [True]),
+    "read": (READ, [True]),
+    "zeros of another tile": (kernel(START, OTHER, RANGE, STORE), [False, True]),
+    "another tile": (kernel(START, "s = wp.tile_sum(wp.tile_ones(shape=8, dtype=wp.float32))", RANGE, STORE), [False]),
+    "a view": (kernel(START, "v = wp.tile_transpose(c)", RANGE, STORE), [True]),
+    "an earlier condition": (kernel(START, "n = int(0)", "if A.shape[1] > 0:\n    n = 1", RANGE, STORE), [True]),
+    "an earlier loop": (kernel(START, "n = int(0)", "for q in range(A.shape[0]):\n    n = q", RANGE, STORE), [True]),
+    "in one condition": (kernel("if A.shape[1] > 0:", indented(START, RANGE, STORE)), [False]),
+    "in one loop": (kernel("for part in range(A.shape[0]):", indented(START, RANGE, STORE)), [False]),
+    "other values": (FORMS["a start value"].text, []),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        (SPELLINGS["bounds from a shape"].text, [False]),
-        (kernel(START, "n = A.shape[1]", RANGE.replace("A.shape[1]", "n"), STORE), [False]),
-        (CONDITION, [True]),
-        (OUTER, [True]),
-        (READ, [True]),
-        (FORMS["a start value"].text, []),
-    ],
-    ids=["usual", "numbers between", "a condition", "an outer loop", "read", "other values"],
-)
-def test_zeros_that_a_loop_overwrites_are_not_written(text: str, kept: list[bool], tmp_path: Any) -> None:
+@pytest.mark.parametrize("name", ZEROS)
+def test_zeros_that_a_loop_overwrites_are_not_written(name: str, tmp_path: Any) -> None:
+    text, kept = ZEROS[name]
     source = generated_source(load(in_half(text), block_dim=64), tmp_path)
     fills = re.findall(r"WT_AT_(\d+)\(var_\d+ = wp::tile_zeros", source)
     macros = dict(re.findall(r"#define WT_AT_(\d+)\(\.\.\.\) ?(.*)", source))
