@@ -11,9 +11,8 @@ from warp_tiles.codegen.emit_loops import Macros, emit_loops
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.module_code import LoopDecision
 from warp_tiles.codegen.operations import Effect, Operation, Scalar
-from warp_tiles.codegen.pipelines import holds_zeros
 from warp_tiles.codegen.stages import LoopTarget
-from warp_tiles.codegen.trace import Loop, Node
+from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import PlannedLoop
 
@@ -265,63 +264,3 @@ def test_two_loops_have_buffers_in_one_c() -> None:
     assert end.count("wt_module::zero(") == 1
     assert end.index("wt_module::zero(") < end.index("_finish(")
     assert end.count("_finish(") == 1, "the loops share their accumulators"
-
-
-# ---- memory that holds zeros
-
-
-C, D = t.tile("c"), t.tile("d")
-HERE = t.loop()
-
-
-def is_zero(*nodes: Node, before: Loop = HERE) -> bool:
-    return holds_zeros(t.context(t.function(*nodes)), before, C)
-
-
-def test_zeros_before_the_loop() -> None:
-    assert is_zero(t.zeros(C), HERE)
-    assert not is_zero(t.zeros(D), HERE)
-    assert not is_zero(HERE)
-    assert not is_zero(HERE, t.zeros(C)), "the zeros come later"
-    assert not is_zero(t.operation("tile_ones", results=(C,)), HERE)
-
-
-def test_operations_in_between() -> None:
-    assert is_zero(t.zeros(C), t.operation("tile_sum", D), HERE)
-    assert is_zero(t.zeros(C), t.zeros(D), HERE)
-    assert not is_zero(t.zeros(C), t.operation("tile_add_inplace", C), HERE)
-    assert not is_zero(t.zeros(C), t.operation("tile_add_inplace", t.view("v", C)), HERE)
-    assert not is_zero(t.zeros(C), t.operation("f", t.tile("u", memory=frozenset({"?"}))), HERE)
-    assert is_zero(t.zeros(C), t.alias(t.view("v", C), C), HERE), "a view reads and writes nothing"
-    assert is_zero(t.operation("tile_add_inplace", C), t.zeros(C), HERE)
-
-
-def test_zeroing_a_view_does_not_zero_the_tile() -> None:
-    assert not is_zero(t.operation("tile_zeros", results=(t.view("v", C),)), HERE)
-
-
-@pytest.mark.parametrize("block", [t.branch, t.loop])
-def test_a_block_before_the_loop(block: type) -> None:
-    assert is_zero(t.zeros(C), block(t.operation("tile_sum", D)), HERE)
-    assert not is_zero(t.zeros(C), block(t.operation("tile_add_inplace", C)), HERE)
-    assert not is_zero(block(t.zeros(C)), HERE), "it may not run"
-    assert is_zero(t.zeros(C), block(t.alias(t.view("v", C), C)), HERE)
-
-
-def test_a_branch_around_the_loop() -> None:
-    assert is_zero(t.zeros(C), t.branch(HERE))
-    assert is_zero(t.branch(t.zeros(C), HERE))
-    assert not is_zero(t.zeros(C), t.branch(t.operation("tile_add_inplace", C), HERE))
-    assert not is_zero(t.zeros(C), t.operation("tile_add_inplace", C), t.branch(HERE))
-
-
-def test_an_outer_loop() -> None:
-    assert is_zero(t.loop(t.zeros(C), HERE, t.operation("tile_store", C)))
-    assert not is_zero(t.loop(HERE), t.zeros(C))
-    assert not is_zero(t.zeros(C), t.branch(t.loop(HERE))), "an earlier iteration may have written it"
-
-
-def test_an_unrolled_outer_loop() -> None:
-    assert is_zero(t.zeros(C), t.branch(t.loop(HERE, kind="unrolled")))
-    assert is_zero(t.zeros(C), t.loop(t.operation("tile_sum", D), HERE, kind="unrolled"))
-    assert not is_zero(t.zeros(C), t.loop(t.operation("tile_add_inplace", C), HERE, kind="unrolled"))

@@ -10,7 +10,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.helpers import generated_source, load
 from tests.loop_forms import FORMS, SPELLINGS, in_half
-from tests.loop_texts import OTHER, RANGE, START, STORE, indented, kernel
+from tests.loop_texts import ONES, OTHER, RANGE, START, STORE, indented, kernel
 
 pytestmark = pytest.mark.usefixtures("enabled")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -118,3 +118,41 @@ def test_zeros_that_a_loop_overwrites_are_not_written(name: str, tmp_path: Any) 
     fills = re.findall(r"WT_AT_(\d+)\(var_\d+ = wp::tile_zeros", source)
     macros = dict(re.findall(r"#define WT_AT_(\d+)\(\.\.\.\) ?(.*)", source))
     assert [macros[number] == "__VA_ARGS__" for number in dict.fromkeys(fills)] == kept
+
+
+ONE = "one = wp.tile_ones(shape=(32, 32), dtype=wp.float32, storage='shared')"
+IF, FOR, UNROLLED = "if A.shape[1] > 0:", "for part in range(A.shape[0]):", "for part in range(2):"
+CHANGE, CHANGE_VIEW = "c += one", "v = wp.tile_view(c, shape=(16, 32), offset=(0, 0))\nv += v"
+IDLE: dict[str, tuple[str, bool]] = {
+    "zeros": (kernel(START, RANGE, STORE), True),
+    "zeros of another tile": (kernel(ONES, OTHER, RANGE, STORE), False),
+    "a sum of another tile between": (kernel(ONE, START, "s = wp.tile_sum(one)", RANGE, STORE), True),
+    "zeros of another tile between": (kernel(START, OTHER, RANGE, STORE), True),
+    "a change between": (kernel(ONE, START, CHANGE, RANGE, STORE), False),
+    "a change of a view between": (kernel(START, CHANGE_VIEW, RANGE, STORE), False),
+    "a view between": (kernel(START, "v = wp.tile_transpose(c)", RANGE, STORE), True),
+    **{
+        f"{what}, {block}": (kernel(ONE, START, block, indented(statement), RANGE, STORE), is_idle)
+        for block in (IF, FOR)
+        for what, statement, is_idle in (
+            ("a sum in a block", "s = wp.tile_sum(one)", True),
+            ("a change in a block", CHANGE, False),
+            ("a view in a block", "v = wp.tile_transpose(c)", True),
+        )
+    },
+    "in a condition": (kernel(START, IF, indented(RANGE), STORE), True),
+    "with zeros, in a condition": (kernel(IF, indented(START, RANGE, STORE)), True),
+    "with a change, in a condition": (kernel(ONE, START, IF, indented(CHANGE, RANGE), STORE), False),
+    "with a change before a condition": (kernel(ONE, START, CHANGE, IF, indented(RANGE), STORE), False),
+    "with zeros, in a loop": (kernel(FOR, indented(START, RANGE, STORE)), True),
+    "stored in each iteration": (kernel(START, IF, indented(FOR, indented(RANGE, STORE))), False),
+    "in an unrolled loop": (kernel(START, UNROLLED, indented(RANGE), STORE), True),
+    "with a change, in an unrolled loop": (kernel(ONE, START, UNROLLED, indented(CHANGE, RANGE), STORE), False),
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_the_memory_of_c_holds_buffers_while_it_has_zeros(name: str) -> None:
+    text, is_idle = IDLE[name]
+    found = warp_tiles.plan(load(text), arch=90, block_dim=64).code.loops
+    assert {buffer.c is not None for loop in found for buffer in loop.buffers} == {is_idle}
