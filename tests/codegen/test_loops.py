@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from tests.codegen.decisions import FEW_ACCUMULATORS, TARGET, A, B, C, D, body, decide_loop, decide_loops, outcome
+from tests.codegen.decisions import FEW_ACCUMULATORS, A, B, C, D, body, decide_loop, decide_loops, outcome
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
-from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.macros import Hook
-from warp_tiles.codegen.module_code import LoopAccumulators, LoopDecision
-from warp_tiles.codegen.operations import Array, Operation, Tile
+from warp_tiles.codegen.module_code import LoopAccumulators
+from warp_tiles.codegen.operations import Operation, Tile
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.rejected import Rejected
 
@@ -257,64 +256,3 @@ def test_addresses_are_recomputed_beside_a_large_factor_of_float64(ctype: str, r
     (finished,) = macros.definitions([(Hook.END, product.home)])
     for line, function in ((added, "f_add("), (finished, "f_finish(")):
         assert f", {str(recomputes).lower()});" in line[line.index(function) :]
-
-
-# ---- called functions
-
-
-def decide_callee(*calls: Node, c: Any = None, body_of: tuple[Node, ...] | None = None) -> LoopDecision:
-    """A function with a loop, and a kernel that calls it."""
-    c = t.parameter("p") if c is None else c
-    inner = t.function(
-        t.loop(t.load(A), t.load(B), t.product(A, B, c)) if body_of is None else body_of[0],
-        label="f",
-        parameters=("x", "p"),
-    )
-    (found,) = decide(t.context(inner, t.function(*calls)), t.accumulators_of(0), TARGET)
-    return found
-
-
-X = Array("x")
-
-
-def test_a_parameter_holds_buffers_if_every_call_passes_zeros() -> None:
-    assert decide_callee(t.zeros(C), t.call("f", X, C)).state == "pipelined"
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.zeros(D), t.call("f", X, D)).state == "pipelined"
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, D)).reasons == (FEW_ACCUMULATORS,)
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, C)).reasons == (FEW_ACCUMULATORS,)
-    assert decide_callee().reasons == (FEW_ACCUMULATORS,), "a function without calls may get any tile"
-
-
-@pytest.mark.parametrize(
-    "passed",
-    [
-        t.view("v", C),
-        t.tile("c", dense=False),
-        t.tile("c", 8, 8),
-        t.register("c"),
-        Array("c"),
-        t.tile("c", memory=frozenset({"?"})),
-    ],
-)
-def test_the_argument_must_be_the_zeroed_memory(passed: Any) -> None:
-    results = (passed,) if not isinstance(passed, Array) else (C,)
-    made = t.operation("tile_zeros", results=results)
-    assert decide_callee(made, t.call("f", X, passed)).reasons == (FEW_ACCUMULATORS,)
-
-
-def test_a_parameter_is_passed_on() -> None:
-    p, q = t.parameter("p"), t.parameter("q")
-    inner = t.function(t.loop(t.load(A), t.load(B), t.product(A, B, p)), label="f", parameters=("p",))
-    middle = t.function(t.call("f", q), label="g", parameters=("q",))
-    for start, state in (("tile_zeros", "pipelined"), ("tile_ones", "register_accumulators")):
-        kernel = t.function(t.operation(start, results=(C,)), t.call("g", C))
-        (found,) = decide(t.context(inner, middle, kernel), t.accumulators_of(0), TARGET)
-        assert found.state == state
-
-
-def test_parameters_share_memory_if_one_call_passes_equal_tiles() -> None:
-    x, p = t.parameter("x", 16, 8), t.parameter("p")
-    loop = t.loop(t.load(B), t.product(x, B, p))
-    distinct, equal = t.call("f", A, C), t.call("f", C, C)
-    assert decide_callee(t.zeros(C), distinct, body_of=(loop,)).state == "pipelined"
-    assert decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).reasons == (SHARED,)

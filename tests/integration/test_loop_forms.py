@@ -9,7 +9,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import generated_source, load
-from tests.loop_forms import FORMS, SPELLINGS, in_half
+from tests.loop_forms import FORMS, INTO_PARAMETER, SPELLINGS, in_half
 from tests.loop_texts import ONES, OTHER, RANGE, START, STORE, indented, kernel
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -123,6 +123,16 @@ def test_zeros_that_a_loop_overwrites_are_not_written(name: str, tmp_path: Any) 
 ONE = "one = wp.tile_ones(shape=(32, 32), dtype=wp.float32, storage='shared')"
 IF, FOR, UNROLLED = "if A.shape[1] > 0:", "for part in range(A.shape[0]):", "for part in range(2):"
 CHANGE, CHANGE_VIEW = "c += one", "v = wp.tile_view(c, shape=(16, 32), offset=(0, 0))\nv += v"
+ADD, PASS_ON = "add_product(A, B, i, j, {})", "pass_on(A, B, i, j, c)"
+ONES_D, VIEW_C = ONES.replace("c =", "d ="), "v = wp.tile_view(c, shape=(32, 32), offset=(0, 0))"
+
+
+def called(*lines: str) -> str:
+    """A kernel whose loop is in a function that gets C."""
+    head = INTO_PARAMETER[: INTO_PARAMETER.index("    for")].replace("add_product", "pass_on")
+    return kernel(*lines, STORE, above=f"{INTO_PARAMETER}{head}    {ADD.format('c')}\n\n")
+
+
 IDLE: dict[str, tuple[str, bool]] = {
     "zeros": (kernel(START, RANGE, STORE), True),
     "zeros of another tile": (kernel(ONES, OTHER, RANGE, STORE), False),
@@ -148,6 +158,14 @@ IDLE: dict[str, tuple[str, bool]] = {
     "stored in each iteration": (kernel(START, IF, indented(FOR, indented(RANGE, STORE))), False),
     "in an unrolled loop": (kernel(START, UNROLLED, indented(RANGE), STORE), True),
     "with a change, in an unrolled loop": (kernel(ONE, START, UNROLLED, indented(CHANGE, RANGE), STORE), False),
+    "into a parameter": (called(START, ADD.format("c")), True),
+    "into a parameter that holds values": (called(ONES, ADD.format("c")), False),
+    "into a parameter, by two calls": (called(START, OTHER, ADD.format("c"), ADD.format("d")), True),
+    "into a parameter, by a call with values": (called(START, ONES_D, ADD.format("c"), ADD.format("d")), False),
+    "into a parameter twice": (called(START, ADD.format("c"), ADD.format("c")), False),
+    "into a parameter that is a view": (called(START, VIEW_C, ADD.format("v")), False),
+    "into a parameter that is passed on": (called(START, PASS_ON), True),
+    "into a parameter with values that is passed on": (called(ONES, PASS_ON), False),
 }
 
 
@@ -155,4 +173,23 @@ IDLE: dict[str, tuple[str, bool]] = {
 def test_the_memory_of_c_holds_buffers_while_it_has_zeros(name: str) -> None:
     text, is_idle = IDLE[name]
     found = warp_tiles.plan(load(text), arch=90, block_dim=64).code.loops
-    assert {buffer.c is not None for loop in found for buffer in loop.buffers} == {is_idle}
+    in_c = {buffer.c is not None for loop in found for buffer in loop.buffers}
+    assert in_c == {True} if is_idle else True not in in_c
+
+
+TIMES = """
+@wp.func
+def times(B: wp.array2d(dtype=wp.float32), x: Any, p: Any):
+    for k in range(0, B.shape[0], 32):
+        b = wp.tile_load(B, shape=(32, 32), offset=(k, 0), storage="shared")
+        wp.tile_matmul(x, b, p)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "overlap"), [(["times(B, one, c)"], False), (["times(B, one, c)", "times(B, c, c)"], True)]
+)
+def test_parameters_share_memory_if_one_call_passes_equal_tiles(calls: list[str], overlap: bool) -> None:
+    loops = loops_of(load(kernel(ONE, START, *calls, STORE, above=TIMES)))
+    assert {("c_overlaps" in loop.codes, loop.state == "as_warp") for loop in loops} == {(overlap, overlap)}
