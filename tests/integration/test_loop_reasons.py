@@ -121,7 +121,6 @@ def float16(x: wp.float32):
         (replace(HALF, m=32), "", ""),  # the transpose of C
         (replace(HALF, m=32), "float16", "few_neighbours"),
     ],
-    ids=str,
 )
 def test_which_results_are_stored_from_registers(case: Case, result: str, code: str) -> None:
     text = RESULTS + case.text("multiply")
