@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import dataclasses
 import functools
 import hashlib
 import io
@@ -33,13 +34,16 @@ from warp_tiles._warp.internals import find
 from warp_tiles._warp.lookups import ModuleLookups
 from warp_tiles._warp.modules import forget_modules
 from warp_tiles.build.engine import Engine
+from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import bundling, commands
 from warp_tiles.cli.bundling import clients_of
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.toolchain import ToolchainFacts
 from warp_tiles.errors import PlanError
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.store import MODULES, packages
 from warp_tiles.store.cache import Cache
+from warp_tiles.store.key import Entry
 from warp_tiles.util.warn import WarnedTexts
 
 CLIENT = "wheel_client"
@@ -513,6 +517,25 @@ def test_with_a_start_list_too_a_module_of_a_package_is_neither_generated_nor_co
         lists.append(run(2))
     assert program.generated == [*BOTH], "these were built"
     assert lists[0] == lists[1] == lists[2], "the list is the one of a program that builds its modules"
+
+
+@pytest.mark.slow
+def test_an_entry_of_an_earlier_version_is_generated_for_a_start_list(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = WarpOutput.of
+
+    def without_functions(entry: Entry | None) -> WarpOutput | None:
+        return None if (found := of(entry)) is None else dataclasses.replace(found, linked=None)
+
+    monkeypatch.setattr(WarpOutput, "of", without_functions)
+    warp_tiles.disable()
+    with warp_tiles.enabled(start=tmp_path / "start.json"):
+        assert program.load() == BOTH
+        assert program.start_keys() == {
+            CLIENT: "found", f"{CLIENT}.tiles": f"not asked: {Rejected('without_functions')}"
+        }  # fmt: skip
+    assert (program.generated, program.requests) == ([f"{CLIENT}.tiles"], [])
 
 
 @pytest.mark.slow
