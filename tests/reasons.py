@@ -40,7 +40,7 @@ class Kernel:
 
 def codes_of(plan: ModulePlan) -> set[str]:
     """All codes of a plan, also of what a setting costs a loop."""
-    found = {code_of(loop.cost) for loop in plan.code.loops}
+    found = {code_of(loop.forbidden) for loop in plan.code.loops}
     for loop in plan.loops:
         found |= {*loop.codes, loop.gradients_code, loop.reverse_code, loop.store_code}
     for function in plan.functions:

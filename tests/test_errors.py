@@ -68,7 +68,7 @@ def drawn_tree() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
-        match = re.match(r"^ {4}((?:\u2502   |    )*)(?:[\u251c\u2514]\u2500\u2500 )?(\w+(?:Error|Function))\b", line)
+        match = re.match(r"^ {4}((?:\u2502   |    )*)(?:[\u251c\u2514]\u2500\u2500 )?(\w+(?:Error|Problem))\b", line)
         if not match:
             continue
         branch = "\u2500\u2500" in line

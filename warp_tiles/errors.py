@@ -8,7 +8,7 @@
     │       └── RefusedWorkerError  a worker has another compiler, other headers or other sources
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a function could not be compiled
-    │   └── UnsupportedProblem  a provider cannot serve a function; the message names the field and its value
+    │   └── UnsupportedProblem  a provider cannot serve a problem; the message names the field and its value
     ├── MatmulError         an argument of matmul, cholesky or solve does not fit, or a captured graph has no memory
     ├── RecordingError      a launch cannot be recorded, or an argument does not fit the recording
     ├── LinkError           a module could not be compiled or linked
@@ -84,7 +84,7 @@ class BuildError(WarpTilesError, RuntimeError):
 
 
 class UnsupportedProblem(BuildError):  # noqa: N818  a name like StopIteration, without "Error"
-    """A provider cannot serve a function; the message names the field and its value."""
+    """A provider cannot serve a problem; the message names the field and its value."""
 
 
 class MatmulError(WarpTilesError, ValueError):

@@ -19,7 +19,7 @@ from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, DIFFERENTIATED, FUNCTIONS, IN_PLACE, OWN_FUNCTIONS, solver
 from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import Tapes
-from warp_tiles._warp.tracer import Recorder
+from warp_tiles._warp.tracer import Tracer
 from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.errors import BuildError
 from warp_tiles.gemm.problem import Role
@@ -170,7 +170,7 @@ def test_a_result_that_the_reverse_pass_loses_has_no_gradient(name: str) -> None
 
 
 def test_a_solver_that_the_trace_lacks_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recorder, "resolve_solver", lambda self, site: None)
+    monkeypatch.setattr(Tracer, "resolve_solver", lambda self, site: None)
     (planned,) = own(solver("tile_lower_solve_inplace")).functions
     assert code_of(planned.no_gradient) == "not_followed"
 
