@@ -283,16 +283,24 @@ def test_constants_count_at_their_full_width(name: str, everything: Path) -> Non
     assert first != second
 
 
+MISSING = Rejected("toolchain_missing", ("no headers", "install them"))
+
+
 @pytest.mark.parametrize(
     ("method", "error", "expected"),
     [
         ("digest", PermissionError("no"), Rejected("unreadable_file", ("no",))),
-        ("digest_folder", ToolchainError("no headers", "install them"), "no headers: install them"),
-        ("digest_folder", ToolchainError("no headers"), "no headers: see warp-tiles doctor"),
+        ("digest", TypeError("odd"), Rejected("unknown_kind", ("odd",))),
+        ("digest_folder", ToolchainError("no headers", "install them"), MISSING),
+        (
+            "digest_folder",
+            ToolchainError("no headers"),
+            dataclasses.replace(MISSING, values=("no headers", "see warp-tiles doctor")),
+        ),
     ],
 )
 def test_each_cause_has_its_sentence_and_remedy(
-    method: str, error: Exception, expected: object, everything: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, error: Exception, expected: Rejected, everything: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> str:
         raise error
@@ -300,7 +308,7 @@ def test_each_cause_has_its_sentence_and_remedy(
     monkeypatch.setattr(FileFacts, method, fail)
     found = start_key(load(text()))
     assert isinstance(found, Rejected)
-    assert str(found) == str(expected)
+    assert (found.code, str(found)) == (expected.code, str(expected))
 
 
 # ---- expressions that Warp evaluates while it generates the code
