@@ -66,11 +66,11 @@ def launch(case: Case) -> Launch:
     problem = case.problem
     random = np.random.default_rng(case.seed)
     a, b, c = (rounded(random.uniform(-1, 1, (tile.rows, tile.columns)), tile.dtype) for tile in tiles(problem))
-    structs = f"struct Problem {{\n{problem_struct(problem)}\n{config_struct(case.config)}\n}};"
+    structs = f"struct Gemm {{\n{problem_struct(problem)}\n{config_struct(case.config)}\n}};"
     if case.loop:
         function = Function(case.describe(), "loop", f"{structs}\n{_LOOP.format(count=case.loop)}")
     else:
-        function = Function(case.describe(), "wt::block_gemm<Problem>", structs)
+        function = Function(case.describe(), "wt::block_gemm<Gemm>", structs)
     values = (a, b, c if case.beta else None)
     return Launch(function, tiles(problem), problem.threads, problem.arch, values, case.alpha, case.beta)
 
@@ -78,9 +78,9 @@ def launch(case: Case) -> Launch:
 _LOOP = """
 void loop(void*, void* a, void* b, void*, void* c)
 {{
-    wt::BlockGemm<Problem>::Accumulators accumulators = {{}};
-    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Problem>(accumulators, a, b, i % 2 == 0);
-    wt::block_gemm_finish<Problem>(accumulators, c, {count} % 2 == 0);
+    wt::BlockGemm<Gemm>::Accumulators accumulators = {{}};
+    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Gemm>(accumulators, a, b, i % 2 == 0);
+    wt::block_gemm_finish<Gemm>(accumulators, c, {count} % 2 == 0);
 }}
 """
 
