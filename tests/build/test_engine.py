@@ -187,7 +187,7 @@ def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path:
     with settings.override(cache_dir=tmp_path / "file" / "cache"):
         assert bench.build(ALIGNED).payload
         assert not bench.build(ALIGNED).hit
-        assert bench.cache.problems
+        assert bench.cache.faults
     assert len(bench.pool.requests) == 2
 
 

@@ -38,7 +38,7 @@ MissedKeys(root, shared=True).add(KEY)
 assert cache.verify(remove=True).ok
 cache.gc()
 assert cache.get(KEY).payload == b"second"
-assert cache.problems == (), cache.problems
+assert cache.faults == (), cache.faults
 """
 
 
@@ -71,8 +71,8 @@ def test_a_file_system_without_locks_still_stores(tmp_path: Path, monkeypatch: p
     assert cache.get(CacheKey.of({"name": "a"})) is not None
     cache.gc()
     cache.clear()
-    assert {problem.kind for problem in cache.problems} <= {"lock", "folder"}
-    assert "coordinated" in str(cache.problems[-1])
+    assert {fault.kind for fault in cache.faults} <= {"lock", "folder"}
+    assert "coordinated" in str(cache.faults[-1])
 
 
 def test_gc_removes_old_leftovers_and_idle_locks_in_its_own_folders_alone(tmp_path: Path) -> None:

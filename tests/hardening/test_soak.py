@@ -67,7 +67,7 @@ def test_killed_writers_leave_the_cache_sound(tmp_path: Path, killed: int) -> No
     cache.gc()
     assert unowned(root) == []
     assert get_or_build(cache, key("after"), lambda: (b"after", {}))[1] is False
-    assert cache.problems == ()
+    assert cache.faults == ()
 
 
 @pytest.mark.slow

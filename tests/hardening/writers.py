@@ -112,7 +112,7 @@ def ask(root: Path, log: Path) -> None:
 
         entry, _ = get_or_build(cache, key(name), build)
         assert entry.payload == payload(name)
-    assert not cache.problems, cache.problems
+    assert not cache.faults, cache.faults
 
 
 def crowd(folder: Path, count: int) -> None:

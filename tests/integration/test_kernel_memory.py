@@ -9,7 +9,7 @@ import warp_tiles
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.solvers import solver
-from warp_tiles._warp.modules import launch_problems
+from warp_tiles._warp.modules import launch_failures
 
 FACTOR = solver("tile_cholesky", decorator="@wp.kernel(enable_backward=False)").replace("(16, 16)", "(250, 250)")
 PRODUCT = gemm(m=256, n=256, k=256, decorator="@wp.kernel(enable_backward=False)")
@@ -19,7 +19,7 @@ LARGE = {"factor": (FACTOR, 2 * 250 * 250 * 4 + 16 * 4 * 4), "product": (PRODUCT
 def problems(text: str, arch: int = 90) -> tuple[str, ...]:
     plan = warp_tiles.plan(load(text), arch=arch, block_dim=64)
     assert plan is not None
-    return plan.launch_problems
+    return plan.launch_failures
 
 
 @pytest.mark.slow
@@ -95,5 +95,5 @@ def test_commands_say_what_cannot_be_launched(tmp_path: Path) -> None:
 def test_each_instance_of_a_kernel_has_to_fit(sizes: tuple[int, int], tmp_path: Path) -> None:
     names = [f"scale_{digits}_cuda_kernel_forward_smem_bytes" for digits in ("1a2b", "3c4d")]
     (tmp_path / "wp_m_1234567.meta").write_text(json.dumps(dict(zip(names, sizes))))
-    (problem,) = launch_problems(tmp_path / "wp_m_1234567.sm90.cubin", 90, 64)
+    (problem,) = launch_failures(tmp_path / "wp_m_1234567.sm90.cubin", 90, 64)
     assert problem.startswith("a launch of kernel scale fails: a block needs 40")

@@ -77,7 +77,7 @@ def test_a_write_of_some_lanes_is_named(name: str) -> None:
     )
     (place,) = found.stuck
     assert place.endswith(f":{line}")
-    (problem,) = found.launch_problems
+    (problem,) = found.launch_failures
     assert problem.startswith(f"{place}: only some lanes of a block come here, or less often")
     assert "wp.where" in problem
     assert found.to_json()["stuck"] == [problem]

@@ -147,8 +147,8 @@ def test_loops_spill_no_registers_unless_the_plan_says_so(tmp_path: Path, name: 
     with warp_tiles.override(main_loop=row.main_loop):
         module = load(row.source, block_dim=row.threads)
         plan = warp_tiles.plan(module, arch=arch, block_dim=row.threads)
-        if plan.launch_problems:
-            pytest.skip(f"no block has the memory: {plan.launch_problems[0]}")
+        if plan.launch_failures:
+            pytest.skip(f"no block has the memory: {plan.launch_failures[0]}")
         cubin, record = compile_module(module, tmp_path, arch)
     reason = record["register_limit_reason"]
     frame = max(stack_bytes(cubin.read_bytes()).values())

@@ -216,8 +216,8 @@ def test_shared_memory_of_an_adjoint_counts() -> None:
     twice = text.replace("    wp.tile_store(Y, x)", "    x = wp.tile_cholesky_solve(a, x)\n    wp.tile_store(Y, x)")
     assert backward_bytes(own(twice)) == backward_bytes(plan(twice)) + scratch, "they use the memory one by one"
     large = text.replace("16", "96").replace("(96, 4)", "(96, 96)")
-    assert plan(large).launch_problems == ()
-    (problem,) = own(large).launch_problems
+    assert plan(large).launch_failures == ()
+    (problem,) = own(large).launch_failures
     assert problem.startswith("the backward pass of kernel solver fails: a block needs ")
 
 

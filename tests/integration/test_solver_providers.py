@@ -144,7 +144,7 @@ def test_a_plan_names_an_adjoint_that_does_not_fit(libmathdx_solvers: list[str])
     text = solver("tile_cholesky", dtype="float64").replace("(16, 16)", "(96, 96)")
     found = plan(text)
     assert [planned.provider for planned in found.functions] == ["own", "own"]
-    (problem,) = found.launch_problems
+    (problem,) = found.launch_failures
     assert problem.startswith("the backward pass of kernel solver fails: ")
     assert libmathdx_solvers == []
 

@@ -285,11 +285,11 @@ def test_loops_beside_a_solver_keep_their_accumulators_in_registers() -> None:
 
 def test_the_memory_of_a_kernel_counts_static_memory_and_names_a_remedy() -> None:
     fits = KernelMemory.of("k", "forward", 232_448 - 1_280, 90, 64)
-    assert (fits.needed_bytes, fits.problem) == (232_448, "")
+    assert (fits.needed_bytes, fits.failure) == (232_448, "")
     forward, backward = (KernelMemory.of("k", each, 232_448 - 1_279, 90, 64) for each in ("forward", "backward"))
     memory = "a block needs 232,449 bytes of shared memory, and has 232,448; use smaller tiles"
-    assert forward.problem == f"a launch of kernel k fails: {memory}"
-    assert backward.problem == f"the backward pass of kernel k fails: {memory}, or set enable_backward=False"
+    assert forward.failure == f"a launch of kernel k fails: {memory}"
+    assert backward.failure == f"the backward pass of kernel k fails: {memory}, or set enable_backward=False"
     plan = ModulePlan("module", 90, 64, ("k",), (), memory=(backward, fits, forward))
-    assert plan.launch_problems == (forward.problem, backward.problem)
-    assert [entry["problem"] for entry in plan.to_json()["memory"]] == [backward.problem, "", forward.problem]
+    assert plan.launch_failures == (forward.failure, backward.failure)
+    assert [entry["failure"] for entry in plan.to_json()["memory"]] == [backward.failure, "", forward.failure]

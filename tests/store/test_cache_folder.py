@@ -59,9 +59,9 @@ def test_without_a_usable_folder_only_the_caching_is_lost(
         build_twice(cache)
         again = Cache(cache.root)
         build_twice(again)
-    assert {problem.kind for problem in cache.problems} == {"folder"}
-    assert len(again.problems) == len(cache.problems)
-    assert len(caplog.records) == len(cache.problems)  # once per process, not per cache or build
+    assert {fault.kind for fault in cache.faults} == {"folder"}
+    assert len(again.faults) == len(cache.faults)
+    assert len(caplog.records) == len(cache.faults)  # once per process, not per cache or build
     assert "Remedy:" in caplog.text
     assert (tmp_path / "file").read_text() == "in the way"
 
@@ -74,7 +74,7 @@ def test_after_a_failed_write_only_the_caching_is_lost(
     with monkeypatch.context() as patch:
         refuse(patch, call, number=number)
         build_twice(cache)
-        assert os.strerror(number) in cache.problems[-1].reason
+        assert os.strerror(number) in cache.faults[-1].reason
     assert files(root) == []  # no partial file stays
     assert get_or_build(cache, key("a"), lambda: (payload("a"), {}))[1] is False
     assert cache.get(key("a")) is not None  # the cache works again with the folder
@@ -85,11 +85,11 @@ def test_without_write_access_hits_are_hits_damage_is_a_miss_and_commands_raise(
 ) -> None:
     (entry,) = fill(cache, "a")
     refuse(monkeypatch, "utime", "mkdir", "replace", "unlink")
-    assert (cache.get(key("a")), cache.problems) == (entry, ())
+    assert (cache.get(key("a")), cache.faults) == (entry, ())
     key_file_of(cache, entry).write_bytes(b"{}")
     for _ in range(2):
         assert cache.get(key("a")) is None
-    assert [problem.kind for problem in cache.problems] == ["damage"]
+    assert [fault.kind for fault in cache.faults] == ["damage"]
     for command in (cache.clear, lambda: cache.gc(0)):
         with pytest.raises(CacheError, match="Read-only"):
             command()
@@ -100,7 +100,7 @@ def test_a_removed_folder_is_created_again(cache: Cache, root: Path) -> None:
     root.rename(root.with_name("gone"))
     assert cache.get(key("a")) is None
     fill(cache, "a")
-    assert (cache.get(key("a")) is not None, cache.problems) == (True, ())
+    assert (cache.get(key("a")) is not None, cache.faults) == (True, ())
 
 
 def problems_of(root: Path) -> dict[str, list[str]]:
@@ -108,7 +108,7 @@ def problems_of(root: Path) -> dict[str, list[str]]:
     caches = {kind.folder: Cache(root, kind) for kind in (FUNCTIONS, MODULES)}
     for cache in caches.values():
         cache.get(key("a"))
-    return {name: [problem.path for problem in cache.problems] for name, cache in caches.items()}
+    return {name: [fault.path for fault in cache.faults] for name, cache in caches.items()}
 
 
 class TestTrust:
@@ -154,7 +154,7 @@ class TestTrust:
                 COMMANDS[command](refusing)
             return
         assert files(root) == before
-        assert "is refused" in str(refusing.problems[0])
+        assert "is refused" in str(refusing.faults[0])
 
     def test_a_problem_names_the_cache_that_has_it(self, root: Path) -> None:
         modules = Cache(root, MODULES)
@@ -208,7 +208,7 @@ cache = Cache(Path({str(root)!r}))
 entry, hit = get_or_build(cache, key("big"), lambda: (payload("big", 200_000), {{}}))
 assert entry.payload == payload("big", 200_000) and not hit
 assert not entry.is_stored
-assert "File too large" in cache.problems[0].reason, cache.problems
+assert "File too large" in cache.faults[0].reason, cache.faults
 assert cache.get(key("a")).payload == payload("a")
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -132,7 +132,7 @@ def test_a_payload_above_the_bound_is_not_stored(root: Path, bound: int) -> None
     (entry,) = fill(cache, "a")
     assert entry.payload == payload("a")
     assert not entry.is_stored
-    assert [problem.kind for problem in cache.problems] == ["size"]
+    assert [fault.kind for fault in cache.faults] == ["size"]
     assert not root.exists()
 
 
@@ -293,7 +293,7 @@ def test_a_lock_held_too_long_does_not_stop_the_build(root: Path) -> None:
     with Cache(root)._folder.lock(key("a").digest, 1.0):
         entry, hit = get_or_build(cache, key("a"), lambda: (payload("a"), {}))
     assert (hit, entry.payload) == (False, payload("a"))
-    assert [problem.kind for problem in cache.problems] == ["lock"]
+    assert [fault.kind for fault in cache.faults] == ["lock"]
     assert cache.get(key("a")) is not None
 
 
@@ -301,7 +301,7 @@ def test_a_lease_that_builds_nothing_waits_for_nobody(root: Path) -> None:
     cache = Cache(root, build_wait_s=0.1)
     with Cache(root)._folder.lock(key("a").digest, 1.0), cache.lease(key("a"), builds=False) as lease:
         assert lease.found is None
-    assert not cache.problems
+    assert not cache.faults
 
 
 def test_a_launch_that_waits_for_its_own_process_names_no_other(
@@ -376,7 +376,7 @@ def test_damage_is_reported_once_rebuilt_and_healed_for_every_key_of_a_payload(
             flip(object_of(cache, entry), 77, keep_times=True)
             again, hit = get_or_build(cache, key("a"), lambda: (payload("same"), {}))
             assert (hit, again.payload) == (False, payload("same"))
-            assert [problem.kind for problem in cache.problems] == ["damage"]
+            assert [fault.kind for fault in cache.faults] == ["damage"]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "CRC-32" in caplog.text
     assert get_or_build(cache, key("a"), lambda: pytest.fail("built again"))[1] is True

@@ -114,7 +114,7 @@ def files_of(root: Path, kind: Kind) -> list[Path]:
 
 def problems_of(kind: Kind, store: Any, action: Callable[[], object]) -> list[str]:
     """What is said during an action: by the kind's store, as a warning, or as an error."""
-    known = {str(problem) for problem in HELD[kind].documents(store).problems.all()}
+    known = {str(fault) for fault in HELD[kind].documents(store).faults.all()}
     errors = []
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -122,7 +122,7 @@ def problems_of(kind: Kind, store: Any, action: Callable[[], object]) -> list[st
             action()
         except OSError as error:
             errors.append(str(error))
-    fresh = [str(problem) for problem in HELD[kind].documents(store).problems.all()]
+    fresh = [str(fault) for fault in HELD[kind].documents(store).faults.all()]
     return [*errors, *(str(warning.message) for warning in said), *(text for text in fresh if text not in known)]
 
 

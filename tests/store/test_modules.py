@@ -164,7 +164,7 @@ def test_a_launch_that_finds_a_module_says_that_it_has_warnings(
 ) -> None:
     name = load(TINY)
     with warp_tiles.override(cache_dir=tmp_path / "cache", modules="tiles", jobs=1), warp_tiles.enabled():
-        monkeypatch.setattr(ModulePlan, "stuck_problems", ("here: it never ends",))
+        monkeypatch.setattr(ModulePlan, "stuck_failures", ("here: it never ends",))
         with pytest.warns(RuntimeWarning, match="here: it never ends"):
             first = compile_module(name, tmp_path / "first")[1]
         monkeypatch.undo()

@@ -259,7 +259,7 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     return cubin
 
 
-def launch_problems(cubin: Path, arch: int, threads: int) -> list[str]:
+def launch_failures(cubin: Path, arch: int, threads: int) -> list[str]:
     """Why forward passes cannot be launched on an architecture, from the sizes that Warp stores beside a cubin."""
     if arch < MIN_ARCH:
         return []  # no limit is known
@@ -270,7 +270,7 @@ def launch_problems(cubin: Path, arch: int, threads: int) -> list[str]:
             kernel = name.removesuffix(_FORWARD_BYTES).rpartition("_")[0]
             forward[kernel] = max(size, forward.get(kernel, 0))
     needed = (KernelMemory.of(kernel, "forward", size, arch, threads) for kernel, size in forward.items())
-    return [memory.problem for memory in needed if memory.problem]
+    return [memory.failure for memory in needed if memory.failure]
 
 
 def compile_into_cache(module: Any, device: Any, block_dim: int) -> None:

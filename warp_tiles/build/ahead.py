@@ -133,7 +133,7 @@ def build_ahead(
             binary, seconds = built, now_s() - started
         info = {"module": module.name, "build_seconds": round(seconds, 3), AHEAD: True}
         if not context.modules.put(key, replace(wanted, binary=binary).pack(), info).is_stored:
-            raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)
+            raise CacheError("it cannot be kept", context.modules.faults[-1].remedy)
         return key, True
 
 

@@ -76,8 +76,8 @@ class ModuleBuild:
         self._started, self._phases = now_s(), Phases()
         self._lookup, self._meta = lookup, dict(meta or {})
         for memory in self.plan.memory:
-            if memory.problem and memory.direction == "backward":  # a program may never ask for gradients
-                log.info("%s", memory.problem)
+            if memory.failure and memory.direction == "backward":  # a program may never ask for gradients
+                log.info("%s", memory.failure)
         for text in self._warnings:
             warn(text)
         may_be_known = self._settings.keeps_modules or self._is_looked_up  # the whole module
@@ -151,8 +151,8 @@ class ModuleBuild:
     def _warnings(self) -> list[str]:
         """What a launch warns of."""
         plan = self.plan
-        memory = (kernel.problem for kernel in plan.memory if kernel.direction == "forward")
-        texts = (*memory, *plan.stuck_problems, *(loop.cost for loop in plan.loops))
+        memory = (kernel.failure for kernel in plan.memory if kernel.direction == "forward")
+        texts = (*memory, *plan.stuck_failures, *(loop.cost for loop in plan.loops))
         return list(dict.fromkeys(filter(None, texts)))
 
     @property

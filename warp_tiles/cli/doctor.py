@@ -202,8 +202,8 @@ def _cache() -> Finding:
     )
     if not report.ok:
         return Finding("cache", "problem", f"{detail}; damaged entries", "run `warp-tiles cache verify`")
-    if cache.problems:
-        return Finding("cache", "problem", f"{detail}; {cache.problems[0]}", cache.problems[0].remedy)
+    if cache.faults:
+        return Finding("cache", "problem", f"{detail}; {cache.faults[0]}", cache.faults[0].remedy)
     if former := info.parts["former_versions"]:
         detail += f"; {decimal(former)} of former versions, which nothing reads"
         return Finding("cache", "note", detail, "run `warp-tiles cache gc`, which removes them")

@@ -247,7 +247,7 @@ def compile_(
     common.print_rows(as_json, {"modules": rows}, _HEADINGS, list(map(_cells, rows)))
     for text in () if as_json else descriptions.compiled_again(report["modules"]):
         common.echo(text)
-    problems = [problem for row in rows for problem in row["launch_problems"]]
+    problems = [problem for row in rows for problem in row["launch_failures"]]
     problems += [
         f"{cubin} is for one of {count} block sizes, whose files have one name by strip_hash: give one with --block-dim"
         for cubin, count in Counter(row["cubin"] for row in rows).items()
@@ -290,7 +290,7 @@ def _enabled(scheduler: str | None) -> Iterator[None]:
 
 
 def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, int]) -> dict[str, Any]:
-    from warp_tiles._warp.modules import compile_module, launch_problems
+    from warp_tiles._warp.modules import compile_module, launch_failures
 
     start = time.perf_counter()
     progress, choice = require_hooks("compile").engine.progress, current().progress
@@ -304,7 +304,7 @@ def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, int
         "cubin_bytes": cubin.stat().st_size,
         "up_to_date": earlier.get(cubin) == cubin.stat().st_ino,  # a new file has replaced it otherwise
         "seconds": round(time.perf_counter() - start, 3),
-        "launch_problems": launch_problems(cubin, arch, target.block_dim),
+        "launch_failures": launch_failures(cubin, arch, target.block_dim),
     }
 
 

@@ -124,7 +124,7 @@ class KernelMemory:
         return KernelMemory(kernel, direction, needed, multiprocessor(arch).block_shared_bytes)
 
     @property
-    def problem(self) -> str:
+    def failure(self) -> str:
         """Why a launch fails, and the remedy; empty if the memory suffices."""
         if self.needed_bytes <= self.limit_bytes:
             return ""
@@ -138,7 +138,7 @@ class KernelMemory:
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
-        return {**vars(self), "problem": self.problem}
+        return {**vars(self), "failure": self.failure}
 
 
 @dataclass(frozen=True, repr=False)
@@ -349,8 +349,8 @@ class ModulePlan:
             yield f"{planned.role.value} {size}, {', '.join(planned.kernels)}", planned.reason
         for loop in self.loops:
             yield f"loop in {loop.file}:{loop.line}, {loop.kernel}", f"{loop.describe()}: {loop.explanation}"
-        for problem in (*self.launch_problems, *filter(None, [self.uninstantiated_reason])):
-            yield "problem", problem
+        for failure in (*self.launch_failures, *filter(None, [self.uninstantiated_reason])):
+            yield "problem", failure
 
     @property
     def _title(self) -> str:
@@ -365,13 +365,13 @@ class ModulePlan:
         return f"<table><caption>{html.escape(self._title)}</caption>{''.join(rows)}</table>"
 
     @property
-    def launch_problems(self) -> tuple[str, ...]:
+    def launch_failures(self) -> tuple[str, ...]:
         """Why launches fail for lack of shared memory or never end, with the remedies; of forward passes first."""
         memories = sorted(self.memory, key=lambda memory: memory.direction == "backward")
-        return *self.stuck_problems, *(memory.problem for memory in memories if memory.problem)
+        return *self.stuck_failures, *(memory.failure for memory in memories if memory.failure)
 
     @property
-    def stuck_problems(self) -> tuple[str, ...]:
+    def stuck_failures(self) -> tuple[str, ...]:
         """Why launches never end, with the remedy, for each such statement."""
         return tuple(
             f"{line}: only some lanes of a block come here, or less often, and the statement waits for all of them, "
@@ -426,7 +426,7 @@ class ModulePlan:
             "policy": self.settings.policy,
             "functions": [v.to_json() for v in self.functions],
             "loops": [loop.to_json() for loop in self.loops],
-            "stuck": list(self.stuck_problems),
+            "stuck": list(self.stuck_failures),
             "memory": [memory.to_json() for memory in self.memory],
             "uninstantiated": list(self.uninstantiated),
         }

@@ -218,7 +218,7 @@ def module_notes(module: Json) -> list[str]:
         texts.append(f"policy {module['policy']}, provider {module['provider']}")
     texts += [module["kernel_package"]] if module.get("kernel_package") and "output" not in module else []
     texts += module["stuck"]
-    texts += [memory["problem"] for memory in module["memory"] if memory["problem"]]
+    texts += [memory["failure"] for memory in module["memory"] if memory["failure"]]
     texts += filter(None, [module["uninstantiated_reason"], loops_note(module)])
     if module["register_limit"]:
         limit = f"at most {module['register_limit']} registers per thread if warp_tiles links"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.errors import CacheError
 from warp_tiles.store import AHEAD, FORMER, FUNCTIONS, KINDS, LAYOUT, MEASUREMENTS, MODULES, Kind, absolute
-from warp_tiles.store.documents import DamagedError, Problem, Problems, logger
+from warp_tiles.store.documents import DamagedError, Fault, Faults, logger
 from warp_tiles.store.folder import CacheInfo, EntryInfo, Folder, GcReport, VerifyReport, refused
 from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.util.files import described, this_process
@@ -55,7 +55,7 @@ class Cache:
     """Content-addressed store of compiler output, mostly raw LTO-IR. It is safe for threads and processes.
 
     The constructor accesses no files. If the folder is missing, full or not writable, or is refused because other users
-    can write it, only the caching is lost, and :attr:`problems` holds the reason. Commands of the user (:meth:`info`
+    can write it, only the caching is lost, and :attr:`faults` holds the reason. Commands of the user (:meth:`info`
     and those after it) raise a ``CacheError`` then.
 
     Args:
@@ -81,17 +81,17 @@ class Cache:
         self.max_bytes = max_bytes
         self._packaged = packaged
         self._build_wait_s = build_wait_s
-        self._problems = Problems()
+        self._faults = Faults()
         self._unmeasured_bytes = 0.0  # that this process may store before it measures the cache again
         # a later chdir() must not move the cache
-        self._folder = Folder(absolute(root), kind, allow_shared, self._problems)
+        self._folder = Folder(absolute(root), kind, allow_shared, self._faults)
         self.root = self._folder.root
         self.object = kind.object  # as what its entries leave this machine
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Problems so far, oldest first."""
-        return self._problems.all()
+    def faults(self) -> tuple[Fault, ...]:
+        """Faults so far, oldest first."""
+        return self._faults.all()
 
     @property
     def shared(self) -> bool:
@@ -153,7 +153,7 @@ class Cache:
         size = len(entry.payload) + len(entry.manifest.encode())
         if size > self.max_bytes:
             reason = f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes"
-            self._problems.add("size", self.root, reason)
+            self._faults.add("size", self.root, reason)
             return entry
         with self._usable(), self._folder.changing():
             entry = replace(entry, manifest=self._folder.store_entry(entry.manifest, entry.payload))
@@ -205,7 +205,7 @@ class Cache:
                     try:
                         stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
                     except unless_signalled(TimeoutError) as error:
-                        self._problems.add("lock", self.root, error)
+                        self._faults.add("lock", self.root, error)
                 known = self.get(key)
             if known is None and upstream is not None:
                 remote = upstream()
@@ -235,7 +235,7 @@ class Cache:
             # one message for all caches of a root, unless the cause lies in this one
             root = self._folder.files.root
             inner = isinstance(error, PermissionError) and root / (error.filename or root) not in (root, *root.parents)
-            self._problems.add("folder", self.root if inner else root, error)
+            self._faults.add("folder", self.root if inner else root, error)
 
     # ---- commands of a user, for which an unusable folder is an error
 

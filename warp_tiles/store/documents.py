@@ -4,7 +4,7 @@ A sealed one carries the SHA-256 of the body's bytes, so that every byte is eith
 
     {"sha256":"<64 hex digits>","body":<compact JSON>}\\n
 
-Problems of the cache are logged once and kept for later queries; none is raised.
+Faults of the cache are logged once and kept for later queries; none is raised.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def read_bounded(files: TrustedFolder, name: str, most_bytes: int) -> tuple[byte
 
 logger = logging.getLogger("warp_tiles.cache")
 
-#: The kinds of problems: what each says about a reason, and what to do.
+#: The kinds of faults: what each says about a reason, and what to do.
 _TEXTS = {
     "folder": (
         "the cache folder cannot be used ({}), so nothing is cached there",
@@ -115,8 +115,8 @@ def reason_of(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A problem that prevented caching, but not the build; ``kind`` is ``folder``, ``damage``, ``lock`` or ``size``."""
+class Fault:
+    """A fault that prevented caching, but not the build; ``kind`` is ``folder``, ``damage``, ``lock`` or ``size``."""
 
     kind: str
     path: str
@@ -127,25 +127,25 @@ class Problem:
         return printable(f"{self.path}: {self.reason}. Remedy: {self.remedy}", lines=True)
 
 
-class Problems:
-    """The problems of one cache. Each is kept once, and logged once per process."""
+class Faults:
+    """The faults of one cache. Each is kept once, and logged once per process."""
 
     def __init__(self) -> None:
-        self._kept: dict[Problem, None] = {}
+        self._kept: dict[Fault, None] = {}
         self._lock = threading.Lock()
 
     def add(self, kind: str, path: Path, reason: str | OSError) -> None:
-        """Keep a problem, and log a warning unless this process has already logged it."""
+        """Keep a fault, and log a warning unless this process has already logged it."""
         text, remedy = _TEXTS[kind]
         reason = reason if isinstance(reason, str) else reason_of(reason)
-        problem = Problem(kind, str(path), text.format(reason), remedy)
+        fault = Fault(kind, str(path), text.format(reason), remedy)
         with self._lock:
-            self._kept.setdefault(problem)
-        if _logged.add(str(problem)):
-            logger.warning("%s", problem)
+            self._kept.setdefault(fault)
+        if _logged.add(str(fault)):
+            logger.warning("%s", fault)
 
-    def all(self) -> tuple[Problem, ...]:
-        """The problems so far, oldest first."""
+    def all(self) -> tuple[Fault, ...]:
+        """The faults so far, oldest first."""
         with self._lock:
             return tuple(self._kept)
 
@@ -176,7 +176,7 @@ class Documents(Generic[T]):
         self.kind = kind
         self.decode, self.encode = decode, encode
         self.most_bytes = kind.most_bytes
-        self.problems = Problems()
+        self.faults = Faults()
 
     def file(self, name: str) -> str:
         return f"{name}{self.kind.suffix}"
@@ -286,25 +286,25 @@ class Documents(Generic[T]):
         try:
             with self.changing() if self.kind.merged else nullcontext():
                 return self.load_for_change(name)
-        except unless_signalled(OSError) as problem:
-            self._damaged(name, error, problem)
+        except unless_signalled(OSError) as fault:
+            self._damaged(name, error, fault)
             return None
 
-    def _damaged(self, name: str, error: ValueError, problem: OSError | None = None) -> None:
+    def _damaged(self, name: str, error: ValueError, fault: OSError | None = None) -> None:
         """Report a damaged document that was put away, or why it could not be."""
-        self.problems.add("damage", self.path(name), str(error))
+        self.faults.add("damage", self.path(name), str(error))
 
     def _unusable(self, name: str, error: Exception) -> None:
         """Report a document that stays and is not used. Of a folder that cannot be used, the cache itself tells."""
         # in a shared cache, these folders belong to the first user
         if isinstance(error, RefusedFolderError) and not self.files.shared:
-            self.problems.add("folder", self.files.root, error)
+            self.faults.add("folder", self.files.root, error)
 
     def _unlocked(self, error: OSError) -> None:
         """Report that there are no locks. Raises the error of one that others hold."""
         if isinstance(error, TimeoutError):
             raise error
-        self.problems.add("lock", self.files.root, error)
+        self.faults.add("lock", self.files.root, error)
 
 
 def sealed_documents(root: Path, kind: Kind, *, shared: bool = False) -> Documents[Mapping[str, object]]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from warp_tiles.errors import CacheError
 from warp_tiles.store import FORMER, JSON, KEYS, KINDS, LAYOUT, LOCKS, MODULES, OBJECTS, SEALED, Kind, is_digest
-from warp_tiles.store.documents import DamagedError, Documents, Problems, read_bounded, sealed_documents
+from warp_tiles.store.documents import DamagedError, Documents, Faults, read_bounded, sealed_documents
 from warp_tiles.store.key import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.util.files import DAY_S, TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import suppressed, unless_signalled
@@ -126,10 +126,10 @@ class Folder(Documents[Manifest]):
 
     lock_name = f"{LOCKS}/store.lock"
 
-    def __init__(self, root: Path, kind: Kind, allow_shared: bool, problems: Problems) -> None:
+    def __init__(self, root: Path, kind: Kind, allow_shared: bool, faults: Faults) -> None:
         super().__init__(root, kind, Manifest.decode, Manifest.encode, shared=allow_shared)
         self.root = self.files.path("")
-        self.problems = problems
+        self.faults = faults
         self.most_bytes = MAX_MANIFEST_BYTES
 
     def file(self, name: str) -> str:
@@ -155,7 +155,7 @@ class Folder(Documents[Manifest]):
 
     def _unlocked(self, error: OSError) -> None:
         """Report that a change is made without the lock, which at worst causes a later miss."""
-        self.problems.add("lock", self.files.root if isinstance(error, NoLocksError) else self.root, error)
+        self.faults.add("lock", self.files.root if isinstance(error, NoLocksError) else self.root, error)
 
     def read_object(self, sha256: str) -> tuple[bytes, os.stat_result]:
         """Read a payload without verifying it. Raises DamagedError if it is larger than a payload can be."""
@@ -183,7 +183,7 @@ class Folder(Documents[Manifest]):
         return Entry(payload, manifest)
 
     def remove_damaged(self, name: str, reason: str) -> None:
-        self.problems.add("damage", self.files.path(name), reason)
+        self.faults.add("damage", self.files.path(name), reason)
         with suppressed(OSError):
             self.files.remove(name)
 
@@ -329,7 +329,7 @@ class Folder(Documents[Manifest]):
     def _beside(self) -> list[Folder]:
         """The caches beside the cache of functions."""
         kinds = () if self.kind.folder else (MODULES,)  # nothing lies beside an inner cache
-        return [Folder(self.files.root, kind, self.files.shared, self.problems) for kind in kinds]
+        return [Folder(self.files.root, kind, self.files.shared, self.faults) for kind in kinds]
 
     @contextmanager
     def _others_of_shared(self) -> Iterator[None]:

@@ -176,8 +176,8 @@ def import_bundle(caches: Iterable[Cache], path: Path, trusted: Mapping[str, Pub
                 entry = bundle.read(cache.object, key)
                 if not cache.add(entry).is_stored:
                     raise CacheError(
-                        f"an entry of {path} cannot be stored in {cache.root}: {cache.problems[-1].reason}",
-                        cache.problems[-1].remedy,
+                        f"an entry of {path} cannot be stored in {cache.root}: {cache.faults[-1].reason}",
+                        cache.faults[-1].remedy,
                     )
                 added, size = added + 1, size + len(entry.payload)
     return BundleReport(added, present, (), size)
