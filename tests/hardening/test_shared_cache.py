@@ -56,7 +56,11 @@ def test_commands_of_the_second_user(tmp_path: Path) -> None:
     first = Cache(root, allow_shared=True)
     first.put(CacheKey.of({"name": "first"}), b"first", {})
     MissedKeys(root, shared=True).add(CacheKey.of({"name": "asked"}))
+    former = root / "cuda_headers" / f"{'0' * 64}.pch"
+    former.parent.mkdir(mode=0o700)
+    former.touch()
     python("-c", SECOND, root, warm)
+    assert former.exists()
 
 
 def test_a_file_system_without_locks_still_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

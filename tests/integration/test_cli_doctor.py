@@ -43,7 +43,7 @@ def test_doctor_refuses_a_cache_that_others_can_write(tmp_path: Path) -> None:
 
 def test_the_doctor_names_caches_of_former_versions(tmp_path: Path) -> None:
     (tmp_path / "v1").mkdir(0o700)
-    (tmp_path / "v1/x").write_bytes(bytes(4000))
+    (tmp_path / "v1/digests.json").write_bytes(bytes(4000))
     with override(cache_dir=tmp_path):
         found = {finding.subject: finding for finding in doctor.diagnose()}["cache"]
     assert found.state == "note"

@@ -167,7 +167,7 @@ def test_gc_keeps_payloads_when_a_manifest_cannot_be_read(
 def test_totals_are_those_of_all_files(cache: Cache, root: Path) -> None:
     fill(cache, "a")
     fill(Cache(root, MODULES), "b", size=5000)
-    for name in ("tuning/gemm/x.json", "toolchain/x.json", "asked/x.json", "failed/x.cu", "stats/x.json"):
+    for name in ("tuning/gemm/x.json", "toolchain/x.json", "asked/x.json", "failed/x.cu", "stats/counts.json"):
         (root / name).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         (root / name).write_bytes(bytes(100))
     for path in root.rglob("*"):
@@ -195,7 +195,10 @@ def former_caches(root: Path) -> int:
     fill(Cache(root, MODULES), "a")
     (root / LAYOUT).rename(root / "v1")
     (root / MODULES.location).rename(root / MODULES.folder / "v1")
-    for name in ("v1/locks/ab.lock", "v1/quarantine/x", "statistics/x.json", "cuda_headers/v1/x.pch", "runs/x"):
+    digest = "0123456789abcdef" * 4
+    names = f"v1/locks/{digest}.lock", "v1/locks/worker-0-0.lock", f"v1/quarantine/1a2b3c-{digest}.json"
+    names += "v1/digests.json", "statistics/remote.json", "stats/counts.json", f"headers/v1/objects/01/{digest}.pch"
+    for name in (*names, f"runs/{digest[:32]}.json", "runs/.tmp-left-1-00"):
         (root / name).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         (root / name).write_bytes(bytes(5000))
     for path in root.rglob("*"):
@@ -220,6 +223,30 @@ def test_caches_of_former_versions_are_not_read_and_are_removed(root: Path, comm
     assert cache.info().total_bytes == report.total_bytes <= before - former
     assert cache.info().parts["former_versions"] == 0
     assert (cache.get(key("a")) is not None) == (command == "gc")
+
+
+@pytest.mark.parametrize("command", ["gc", "clear --all"])
+@pytest.mark.parametrize("state", ["own", "writable by others", "a link", "a file"])
+def test_what_has_the_name_of_a_former_folder_stays_if_it_is_the_users(root: Path, state: str, command: str) -> None:
+    """The root may be a folder with other content, e.g. with logs of trainings, which lie in `runs`."""
+    cache = Cache(root)
+    fill(cache, "a")
+    target = root if state == "own" else root.parent
+    user = [target / name for name in ("runs/events.out.tfevents.1", "runs/1/uv.lock", "v1/keys/notes.json")]
+    for path in user if state != "a file" else ():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.write_bytes(b"precious")
+    if state == "writable by others":
+        (target / "runs").rename(root / "runs")
+        (root / "runs").chmod(0o777)
+        user = [root / "runs/1/uv.lock"]
+    elif state != "own":
+        user = [root / "runs"]
+        user[0].write_bytes(b"precious") if state == "a file" else user[0].symlink_to(target / "runs")
+    os.utime(user[-1], (0, 0))
+    assert cache.info().parts["former_versions"] == 0
+    cache.gc() if command == "gc" else cache.clear(everything=True)
+    assert all(path.exists() for path in user)
 
 
 def stored_keys(cache: Cache) -> list[CacheKey]:

@@ -225,7 +225,7 @@ def test_what_each_command_removes(kind: Kind, command: str, tmp_path: Path) -> 
     if held := HELD.get(kind):
         held.write(held.open(tmp_path), 1)
     else:
-        TrustedFolder(tmp_path).write(f"{kind.folder}/x{kind.suffix}", b"{}")
+        TrustedFolder(tmp_path).write(f"{kind.folder}/{'0' * 64}{kind.suffix}", b"{}")
     with suppress(FileNotFoundError):
         (tmp_path / kind.folder / ".locks/store.holder").unlink()
     cache, (file,) = Cache(tmp_path), files_of(tmp_path, kind)

@@ -85,10 +85,14 @@ SEALED = (
 )
 #: To compile them again alone. Nothing else reads them.
 REJECTED_SOURCES = Kind("facts", "failed", ".cu", most_bytes=64 << 20, most_files=64)
-#: What former versions left, which is only removed.
+#: What former versions left, which is only removed: files with these names. Others in such folders are the user's.
 FORMER = tuple(
     Kind("former_versions", folder)
     for folder in ("v1", "modules/v1", "cuda_headers", "asked_headers", "headers", "runs", "statistics", "stats")
+)
+FORMER_NAMES = re.compile(
+    r"([0-9a-f]+-)?[0-9a-f]{32,64}(\.\w+)?|(store|stats|starts|worker-[\w-]+)\.(lock|holder)"
+    r"|(digests|remote|counts)\.json|\.tmp-.+"
 )
 KINDS = (FUNCTIONS, MODULES, MEASUREMENTS, STARTS, *SEALED, REJECTED_SOURCES, *FORMER)
 

@@ -20,7 +20,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store import FORMER, JSON, KEYS, KINDS, LAYOUT, LOCKS, MODULES, OBJECTS, SEALED, Kind, is_digest
+from warp_tiles.store import (
+    FORMER,
+    FORMER_NAMES,
+    JSON,
+    KEYS,
+    KINDS,
+    LAYOUT,
+    LOCKS,
+    MODULES,
+    OBJECTS,
+    SEALED,
+    Kind,
+    is_digest,
+)
 from warp_tiles.store.documents import DamagedError, Documents, Faults, read_bounded, sealed_documents
 from warp_tiles.store.key import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.util.files import DAY_S, TEMP_PREFIX, is_leftover
@@ -238,8 +251,17 @@ class Folder(Documents[Manifest]):
         """The bytes of everything below the root of all caches, by part; empty for an inner cache."""
         sizes: Counter[str] = Counter()
         for kind in () if self.kind.folder else KINDS:
-            sizes[kind.part] += sum(status.st_size for _, status in self.below(kind.location))
+            sizes[kind.part] += sum(status.st_size for _, status in self._files_of(kind))
         return dict(sizes)
+
+    def _files_of(self, kind: Kind) -> Iterable[tuple[str, os.stat_result]]:
+        """The files of a kind: all below its folder, but of a former version's those that it named."""
+        if kind not in FORMER:
+            return self.below(kind.location)
+        files: list[tuple[str, os.stat_result]] = []
+        with suppressed(OSError):  # a refused folder is not removed
+            files += self.below(kind.folder)
+        return [(name, status) for name, status in files if FORMER_NAMES.fullmatch(name.rpartition("/")[2])]
 
     def verify(self, *, remove: bool) -> VerifyReport:
         """Check every manifest and payload by SHA-256."""
@@ -378,7 +400,7 @@ class Folder(Documents[Manifest]):
 
         Some kinds are ``cleared`` as a whole. Of the other caches, payloads without a key are removed.
         """
-        swept = self.sweep(*(kind.location for kind in KINDS))
+        swept = self.sweep(*(kind.location for kind in KINDS if kind not in FORMER))
         report = self.collect(-1 if self.kind in cleared else max_bytes)
         report.include(swept)
         for cache in self._beside():
@@ -387,13 +409,23 @@ class Folder(Documents[Manifest]):
                     with cache.changing():
                         report.include(cache.collect(-1 if cache.kind in cleared else sys.maxsize))
         for kind in cleared:
+            if kind in FORMER:
+                self._remove_former(kind, report)
+                continue
             for name, status in () if kind.entries else list(self.below(kind.location)):
-                if kind in FORMER or not name.endswith((".lock", ".holder")):  # another process may hold it
+                if not name.endswith((".lock", ".holder")):  # another process may hold it
                     self.files.remove(name)
                     report.freed_bytes += status.st_size
-            if kind in FORMER:
-                self.files.remove_empty(kind.folder)
         return report
+
+    def _remove_former(self, kind: Kind, report: GcReport) -> None:
+        """Remove what a former version left, as far as this user may, and the folders that become empty."""
+        for name, status in (former := self._files_of(kind)):
+            with suppressed(OSError):
+                self.files.remove(name)
+                report.freed_bytes += status.st_size
+        if former:
+            self.files.remove_empty(kind.folder)
 
 
 def refused(error: RefusedFolderError) -> CacheError:

@@ -160,11 +160,12 @@ class TrustedFolder:
             os.unlink(file, dir_fd=parent)
 
     def remove_empty(self, folder: str) -> None:
-        """Remove a folder and those in it, as far as they hold no file."""
-        for inner in self.folders(folder):
-            self.remove_empty(inner)
-        with suppressed(OSError), self._parent(folder) as (parent, name):
-            os.rmdir(name, dir_fd=parent)
+        """Remove a folder and those in it, as far as they hold no file and this user may."""
+        with suppressed(OSError):
+            for inner in self.folders(folder):
+                self.remove_empty(inner)
+            with self._parent(folder) as (parent, name):
+                os.rmdir(name, dir_fd=parent)
 
     def move(self, name: str, target: str) -> None:
         """Move a file to another folder, which is created. An existing target is replaced."""
