@@ -1,6 +1,7 @@
 """Modules of Warp in the cache: equal bytes, two keys, what is left to Warp, and what a key must not forget."""
 
 import dataclasses
+import enum
 import functools
 import itertools
 import json
@@ -261,6 +262,14 @@ def test_annotations_and_structs_are_in_the_start_key_and_an_unknown_object_has_
     assert start_key(load(unknown)) == Rejected("unknown_value", ("other", "plain"))
 
 
+@pytest.mark.parametrize("argument", ["n: int = number()", "*, n: int = number()"])
+def test_default_values_are_in_the_start_key(argument: str, everything: Path) -> None:
+    """A definition evaluates them, from values that no function refers to."""
+    source = "VALUES = [{}]\ndef number(): return VALUES[0]\n@wp.func\ndef g(x: float, {}): return x * float(n)\n"
+    first, same, second = (load(source.format(value, argument) + text(3, "g(x[i])")) for value in (1, 1, 2))
+    assert exact(first) == exact(same) != exact(second)
+
+
 def start_key(module: ModuleType, **options: Any) -> CacheKey | Rejected:
     """The start key of a module for sm_90."""
     hooks, warp = installed(), wp.get_module(module.__name__)
@@ -318,6 +327,10 @@ from typing import Any
 import enum
 class Kind(enum.IntEnum):
     one = 1
+class Odd(enum.IntEnum):
+    one = 1
+    def __lt__(self, other): return other in KS
+Bits = enum.IntFlag("Bits", "a b", **({{"boundary": enum.CONFORM}} if hasattr(enum, "CONFORM") else {{}}))
 K, KS = {value}, [{value}]
 def pick(i): return i == K
 @wp.func
@@ -333,13 +346,14 @@ def kernel(x: wp.array(dtype=float)):
 """
 NUMBERS = itertools.count()
 FOLLOW = ["i == K", "not (i + 1) % 2 or i == K", "K if i else i < Kind.one"]
-DO_NOT_FOLLOW = ["i in KS", "pick(i)", "KS[0] == i", "Kind(1) == i"]
+DO_NOT_FOLLOW = ["i in KS", "pick(i)", "KS[0] == i", "Kind(1) == i", "Odd.one < i", "__debug__ == i"]
+DO_NOT_FOLLOW += ["~Bits.a == i"] * hasattr(enum, "CONFORM")  # as all members together have it
 
 
-def late(expression: str, type_: str = "float") -> Any:
+def late(expression: str, type_: str = "float", source: str = LATE) -> Any:
     """A module whose source no other test has: Warp has one unique module for equal kernels."""
     given = {"expression": expression, "type": type_, "value": 1, "number": next(NUMBERS)}
-    return load(LATE.format(**given)).kernel.module
+    return load(source.format(**given)).kernel.module
 
 
 def exact_of(module: Any) -> list[str]:
@@ -377,6 +391,21 @@ def test_a_generic_function_has_a_start_key_if_its_expressions_follow(expression
         with pytest.raises(Refused) as refused:
             exact_of(module)
         assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
+
+
+@pytest.mark.skipif(not hasattr(wp, "Function"), reason="this Warp has no functions as arguments")
+@pytest.mark.usefixtures("everything")
+def test_a_function_that_takes_a_function_counts_as_a_generic_one() -> None:
+    source = LATE.replace("def late(x: {type}):\n    s = x", "def late(f: wp.Function, x: float):\n    s = f(x)")
+    source = source.replace("late(x[0])", "late(wp.sin, x[0])")
+    for expression in (FOLLOW[0], DO_NOT_FOLLOW[1]):
+        module = late(expression, source=source)
+        if expression in FOLLOW:
+            assert exact_of(module)
+        else:
+            with pytest.raises(Refused) as refused:
+                exact_of(module)
+            assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
 
 
 @pytest.mark.parametrize("expression", [FOLLOW[0], DO_NOT_FOLLOW[0]])

@@ -8,6 +8,7 @@ neither Warp's files nor the target.
 from __future__ import annotations
 
 import ast
+import builtins
 import enum
 import functools
 import hashlib
@@ -247,6 +248,7 @@ def in_kernel_cache(file: str) -> bool:
 
 # ---- hashes with constants at their full width
 
+_OPERATORS = [name for name, value in vars(int).items() if name.startswith("__") and callable(value)]
 _OPERATIONS = (
     ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Constant,
     ast.boolop, ast.operator, ast.unaryop, ast.cmpop,
@@ -276,7 +278,7 @@ def _exact_hasher() -> Any:
             constants, types, functions = adjoint.get_references()
             named = _named_values(adjoint)
             values = [*constants.items(), *adjoint.resolved_static_expressions.items(), *named]
-            values += _evaluated_late(adjoint, dict(named))
+            values += [*_evaluated_late(adjoint, dict(named)), *_defaults(adjoint)]
             parts = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
             for name, value in values:
                 try:
@@ -320,16 +322,24 @@ def _named_values(adjoint: Any) -> list[tuple[str, Any]]:
     return values
 
 
+def _defaults(adjoint: Any) -> list[tuple[str, Any]]:
+    """The default values of a function's parameters, which its definition has evaluated."""
+    given = *(adjoint.func.__defaults__ or ()), *(adjoint.func.__kwdefaults__ or {}).values()
+    return [(f"default {number}", value) for number, value in enumerate(given) if value is not None]
+
+
 def _evaluated_late(adjoint: Any, named: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The deferred ``wp.static`` expressions and their values, without those that follow from the source and ``named``.
 
     Warp evaluates the ones of functions in other modules only while it generates the code, and those of generic
-    functions apart for each instance, which no hash covers. Refuses if these do not follow.
+    functions and of functions that take functions apart for each instance, which no hash covers. Refuses if these do
+    not follow.
     """
     if not adjoint.has_unresolved_static_expressions:
         return []
     follow = functools.partial(_follows, context=adjoint.get_static_evaluation_context(), named=named)
-    if any(map(find("types.type_is_generic"), adjoint.arg_types.values())):
+    is_generic, function = find("types.type_is_generic"), find("context.Function")
+    if any(kind is function or is_generic(kind) for kind in adjoint.arg_types.values()):
         for node in adjoint.reference_nodes():
             if isinstance(node, ast.Call) and _is_static(adjoint, node.func):
                 given = (*node.args, *(keyword.value for keyword in node.keywords))
@@ -350,10 +360,20 @@ def _follows(node: ast.AST, context: Mapping[str, Any], named: Mapping[str, Any]
     if isinstance(node, (ast.Name, ast.Attribute)):
         path = ast.unparse(node)
         if path.partition(".")[0] not in context:  # Warp evaluates it with the constants of the function
-            return isinstance(node, ast.Name)
-        value = named.get(path)
-        return type(value) in (bool, int, float, str) or isinstance(value, (enum.IntEnum, enum.IntFlag))
+            return isinstance(node, ast.Name) and not hasattr(builtins, node.id)
+        return _has_usual_operators(named.get(path))
     return isinstance(node, _OPERATIONS) and all(_follows(part, context, named) for part in ast.iter_child_nodes(node))
+
+
+def _has_usual_operators(value: Any) -> bool:
+    """True for a number or a text whose operators are Python's, so that their results follow from its value."""
+    kind = type(value)
+    base = next((base for base in (enum.IntFlag, enum.IntEnum) if isinstance(value, base)), kind)
+    if base not in (bool, int, float, str, enum.IntEnum, enum.IntFlag):
+        return False
+    # other boundaries of flags depend on all members
+    keeps_bits = getattr(kind, "_boundary_", None) in (None, "keep")
+    return keeps_bits and all(getattr(kind, name) is getattr(base, name) for name in _OPERATORS if base is not kind)
 
 
 def _is_type(value: Any) -> bool:
