@@ -15,7 +15,8 @@ from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import with_function
 from warp_tiles.build.log import Artifact, ModuleLog
-from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.build.module_build import ModuleBuild, start_module
+from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.codegen.session import FunctionUse, Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import Toolchain
@@ -75,11 +76,11 @@ class Case:
     """A module with one site on disk, as Warp writes it before build_cuda()."""
 
     def __init__(self, folder: Path, *, block_dim: int = 128, both_ways: bool = False) -> None:
-        self.pool, store = FakePool(), FakeFacts()
-        store.found = TOOLCHAIN
+        self.pool, facts = FakePool(), FakeFacts()
+        facts.found = TOOLCHAIN
         self.engine: Any = Engine()
         self.engine.resources.pool = lambda *_: self.pool
-        self.engine.resources.once = lambda make, kind, *_: store if kind == "store" else make()
+        self.engine.resources.once = lambda make, kind, *_: facts if kind == "facts" else make()
         self.engine.start = self._start
         self.results: dict[GemmProblem, Artifact | WarpTilesError] = {}
         self.started: list[GemmProblem] = []
@@ -271,6 +272,16 @@ def test_a_bfloat16_gradient_keeps_its_call_off_the_scalar_path(tmp_path: Path) 
     with pytest.raises(BuildError, match=r"in 'k' 8x12x4 bfloat16.*would accumulate in bfloat16"):
         case_of(both_ways=True).build()
     assert case_of(both_ways=False).build().linker == "warp", "only the forward product may take it"
+
+
+@pytest.mark.parametrize("depth", [1, 10_000])
+def test_a_start_list_lacks_a_module_whose_entry_has_odd_parts(case: Case, depth: int) -> None:
+    parts: list[Any] = []
+    for _ in range(depth):
+        parts = [parts]
+    plan = case.build().plan
+    output = WarpOutput(b"binary", b"source", ".sm_90.cubin", {}, linked={"functions": parts})
+    assert start_module(plan, ModuleSource("m.cu", 90, "cubin", "/warp/native", {}), output) is None
 
 
 # ---- linked by Warp

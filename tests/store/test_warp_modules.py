@@ -143,9 +143,11 @@ def test_a_start_key_is_not_bound_to_an_entry_that_was_replaced(
     context: Any = SimpleNamespace(modules=cache, remote=None)
     monkeypatch.setattr(ahead, "build_ahead", lambda *_, **__: (key, True))
     for size, count in ((2, 0), (1, 1)):
-        cache.put(key, WarpOutput(b"cubin", b"source", ".sm_90.cubin", {"k": size}).pack(), {})
+        cache.put(key, WarpOutput(b"cubin", b"source", ".sm_90.cubin", {"k": size}, linked={"of": "others"}).pack(), {})
         assert ahead.compiled(None, ahead.AheadModule(module, key, start, context))  # type: ignore[arg-type]
         assert len(bound) == count
+    bound_to: Any = SimpleNamespace(payload=bound[0][0])
+    assert WarpOutput.of(bound_to) == WarpOutput(b"cubin", b"source", ".sm_90.cubin", {"k": 1}), "not to their parts"
 
 
 @pytest.mark.usefixtures("digesting")

@@ -79,8 +79,8 @@ def compiled(engine: Engine, ahead: AheadModule, *, waits: bool = False) -> tupl
     done = build_ahead(engine, ahead.context, ahead.module, waits=waits)
     # with a remote store, only a launch binds the start key, so that only launched modules are pushed
     if done is not None and ahead.start is not None and ahead.context.remote is None:
-        output = WarpOutput.of(ahead.context.modules.get(done[0]))
-        if output is not None and output.meta == ahead.module.meta:  # no key covers it, and others replace entries
+        # no key covers metadata, and others replace entries
+        if (output := _output(ahead.module).equal(WarpOutput.of(ahead.context.modules.get(done[0])))) is not None:
             ahead.start.bind(output, ahead.module.name, ahead.key.digest)
     return done
 
@@ -117,8 +117,7 @@ def build_ahead(
     if key is None or (not waits and context.modules.is_locked(key)):
         return None
     with context.modules.lease(key, context.upstream(MODULE, key) if asks else None) as lease:
-        text, parts = module.source.encode("utf-8"), None if linked is None else asdict(linked)
-        wanted = WarpOutput(b"", text, f".{source.target}.{module.output}", module.meta, linked=parts)
+        wanted = _output(module)
         if wanted.equal(WarpOutput.of(lease.found)) is not None:
             return key, False
         started = now_s()
@@ -135,6 +134,12 @@ def build_ahead(
         if not context.modules.put(key, replace(wanted, binary=binary).pack(), info).is_stored:
             raise CacheError("it cannot be kept", context.modules.faults[-1].remedy)
         return key, True
+
+
+def _output(module: StartModule) -> WarpOutput:
+    """What is stored of a module, without the binary."""
+    target, linked = module.module_source().target, None if module.linked is None else asdict(module.linked)
+    return WarpOutput(b"", module.source.encode("utf-8"), f".{target}.{module.output}", module.meta, linked=linked)
 
 
 def _linked(engine: Engine, context: BuildContext, module: StartModule, functions: Mapping[str, str]) -> bytes | None:

@@ -440,7 +440,7 @@ def start_module(plan: ModulePlan, module: ModuleSource, output: WarpOutput) -> 
         return None
     try:
         linked = Linked.from_json(json.loads(json.dumps(output.linked)))
-    except ValueError:  # others may write the entry that was found
+    except (ValueError, RecursionError):  # others may write the entry that was found
         return None
     request = WarpCompileRequest.of(replace(module, suffix=""), output.source)
     return StartModule.of(plan.name, plan.block_dim, request, output.meta, linked)

@@ -82,9 +82,9 @@ class WarpOutput:
             return None
 
     def equal(self, other: WarpOutput | None) -> WarpOutput | None:
-        """The other output, if it has this source, target and metadata; otherwise None."""
+        """This output with the binary of another that has this source, target and metadata; otherwise None."""
         same = other is not None and replace(other, binary=self.binary, linked=self.linked) == self
-        return other if same else None
+        return replace(other, linked=self.linked) if other is not None and same else None
 
 
 def _unpacked(data: bytes) -> bytes:
