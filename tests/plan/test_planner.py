@@ -32,6 +32,8 @@ from warp_tiles.codegen.session import Session
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.errors import PlanError
+from warp_tiles.gemm.main_loop import LoopProblem, MeasuredPipeline
+from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan import planner
@@ -244,6 +246,22 @@ def test_a_plan_without_wgmma_has_the_memory_of_the_plan_before(step: int, stage
     assert after.memory == before.memory
     with pytest.raises(PlanError, match="needs more shared memory"):
         plan_module(module, scalar, before=replace(before, reserved={"k": (-16, 0)}))
+
+
+class SlowRecords:
+    """The records of a machine on which few stages were fastest with wgmma, and many without it."""
+
+    def pipeline(self, problem: LoopProblem) -> MeasuredPipeline:
+        return MeasuredPipeline(PipelineOverrides(stages=2 if "wgmma" in problem.families else 4), "measured")
+
+
+def test_a_record_does_not_decide_about_stages_that_the_memory_of_the_plan_before_lacks() -> None:
+    module = replace(module_by_wgmma(128), records=SlowRecords())
+    scalar = lambda function: replace(function, provider="scalar")  # noqa: E731
+    before = plan_module(module, scalar)
+    after = plan_module(module, scalar, before=before, without_wgmma=True)
+    rings = [plan.loops[0].ring for plan in (before, after)]
+    assert [(ring.plan.loop.stages, ring.measured) for ring in rings if ring] == [(2, "measured"), (2, "")]
 
 
 class NoFunctions(dict[GemmProblem, DeviceFunction]):

@@ -79,8 +79,8 @@ def compiled(engine: Engine, ahead: AheadModule, *, waits: bool = False) -> tupl
     done = build_ahead(engine, ahead.context, ahead.module, waits=waits)
     # with a remote store, only a launch binds the start key, so that only launched modules are pushed
     if done is not None and ahead.start is not None and ahead.context.remote is None:
-        # no key covers metadata, and others replace entries
-        if (output := _output(ahead.module).equal(WarpOutput.of(ahead.context.modules.get(done[0])))) is not None:
+        output = WarpOutput.of(ahead.context.modules.get(done[0]))
+        if output := _output(ahead.module).equal(output):  # no key covers its metadata, and others replace entries
             ahead.start.bind(output, ahead.module.name, ahead.key.digest)
     return done
 

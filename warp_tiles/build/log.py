@@ -121,7 +121,7 @@ class Artifact:
 
     @property
     def is_linked(self) -> bool:
-        """True if the module is linked with a function that was built for the function."""
+        """True if the module is linked with a function that was built for its problem."""
         return bool(self.symbol) and not self.in_source
 
     def without_payload(self) -> Artifact:

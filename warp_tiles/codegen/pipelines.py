@@ -213,7 +213,7 @@ def double_buffers(
 ) -> tuple[Buffer, ...]:
     """Places a second buffer for each loaded operand: in a C that holds zeros before its loop, else in extra memory.
 
-    The reason if the loop has none in extra memory. ``functions`` are its forward products.
+    The reason if the loop has none in extra memory. ``problems`` are its forward products.
     """
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
     homes = {loop.hook: loop for loop, _ in loops(context.function.nodes)}

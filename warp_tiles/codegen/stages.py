@@ -76,7 +76,7 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
     plan = question.plan(target.choice if measured is None else measured.overrides)
     most_bytes, _ = target.reserved.get(context.function.label, (math.inf, 0))
     if isinstance(plan, LoopPlan) and plan.loop.extra_bytes > most_bytes:
-        plan = question.plan(PipelineOverrides(stages=LEAST_STAGES))
+        plan, measured = question.plan(PipelineOverrides(stages=LEAST_STAGES)), None
     if measured is not None and isinstance(plan, Rejected):
         plan = Rejected("measured", (plan, measured.reason))
     plan = accepted(plan)

@@ -179,7 +179,7 @@ class _Planner:
         return self.chosen[planned]
 
     def function_of(self, problem: Problem) -> DeviceFunction | None:
-        """The function of a function; None if it takes the scalar path, or if the plan does not need it."""
+        """The function for a problem; None if it takes the scalar path, or if the plan does not need it."""
         planned = next((needed for needed in self.bare.needed if needed.problem == problem), None)
         return None if planned is None else self.chosen_function(planned).device_function
 

@@ -38,7 +38,7 @@ class PlannedFunction:
     """One function of one site, and the decision about it.
 
     Attributes:
-        function: The function; None on the scalar path.
+        problem: What it computes; None on the scalar path.
         role: The forward product, or one of the adjoints.
         call, function: The Warp function and the key of the function that calls it.
         kernels: Keys of the kernels that need it; if it is skipped, of those that contain it.
@@ -396,7 +396,7 @@ class ModulePlan:
 
     @property
     def needed(self) -> tuple[PlannedFunction, ...]:
-        """The functions whose functions are called."""
+        """The functions that are called, also those on the scalar path."""
         return tuple(v for v in self.functions if v.needed and v.problem is not None and v.provider != STAGES)
 
     @property

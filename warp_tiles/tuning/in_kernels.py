@@ -248,19 +248,12 @@ def _tasks_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[TuningTask
 
 
 def _taken(configs: Any) -> list[LoopProblem]:
-    """The loops that a plan has asked about since the last call.
-
-    A module that may fall back to a target without wgmma asks for both. The configurations for the first target count.
-    """
+    """The loops that a plan has asked about since the last call."""
     if not isinstance(configs, Measurements):
         return []
-    widest: dict[LoopProblem, LoopProblem] = {}
-    for loop in configs.asked.values():
-        name = replace(loop, families=())
-        if name not in widest or len(widest[name].families) < len(loop.families):
-            widest[name] = loop
+    loops = list(configs.asked.values())
     configs.asked.clear()
-    return list(widest.values())
+    return loops
 
 
 def _work(launch: NotedLaunch) -> float:

@@ -420,11 +420,11 @@ def decode_records(data: bytes) -> list[Record]:
     if not isinstance(content.get("records"), list):
         raise ValueError("not an export, records is not a list")
     records = []
-    for task, item in enumerate(content["records"]):
+    for number, item in enumerate(content["records"]):
         try:
             records.append(_checked(item))
         except ValueError as error:
-            raise ValueError(f"record {task}: {error}") from error
+            raise ValueError(f"record {number}: {error}") from error
     return records
 
 
@@ -491,7 +491,7 @@ def shipped_records(subject: str, gpu: str, kind: tuple[int | None, int] | None 
     """
     path = shipped_file(subject, gpu)
     records = decode_records(path.read_bytes()) if path.is_file() else []
-    tasks = [(record, record.key.environment) for record in records]
+    machines = [(record, record.key.environment) for record in records]
     return tuple(
-        record for record, where in tasks if where.device == gpu and kind in (None, (where.arch, where.multiprocessors))
+        record for record, on in machines if on.device == gpu and kind in (None, (on.arch, on.multiprocessors))
     )

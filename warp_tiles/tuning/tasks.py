@@ -109,9 +109,9 @@ def loop_task(problem: LoopProblem) -> TuningTask:
         default if isinstance(default, Rejected) else default.code: AUTO
     }
     for overrides in _pipelines():
-        config = problem.plan(overrides)
-        if isinstance(config, LoopPlan):
-            distinct.setdefault(config.code, overrides)
+        plan = problem.plan(overrides)
+        if isinstance(plan, LoopPlan):
+            distinct.setdefault(plan.code, overrides)
     if isinstance(default, LoopPlan):
         distinct["double buffers"] = PipelineOverrides("double_buffered")
     configs = tuple({"pipeline": overrides.text} for overrides in distinct.values())
