@@ -410,6 +410,28 @@ def test_a_function_that_takes_a_function_counts_as_a_generic_one() -> None:
             assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
 
 
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "call"), [("x: Any", ""), *([("f: wp.Function, x: float", "wp.sin, ")] * hasattr(wp, "Function"))]
+)
+@pytest.mark.usefixtures("everything")
+def test_an_instance_with_another_value_than_the_definition_has_no_start_key(
+    arguments: str, call: str, changes: bool
+) -> None:
+    """Warp evaluates ``wp.static`` at the definition, and again at the first use of each instance."""
+    source = LATE.replace("def late(x: {type}):", f"def late({arguments}):").replace("late(x[0])", f"late({call}x[0])")
+    module = late("K == 1", source=source)
+    before = exact_of(module)
+    module.kernels["kernel"].func.__globals__["K"] += changes
+    module_builder(module, {**module.resolved_options[64], "output_arch": 90}, module.hashers[64]).codegen("cuda")
+    if not changes:
+        assert exact_of(module) == before
+    else:
+        with pytest.raises(Refused) as refused:
+            exact_of(module)
+        assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
+
+
 @pytest.mark.parametrize("expression", [FOLLOW[0], DO_NOT_FOLLOW[0]])
 @pytest.mark.usefixtures("everything")
 def test_a_module_is_generated_for_each_architecture_as_its_launch_would(expression: str) -> None:

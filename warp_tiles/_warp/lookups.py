@@ -288,6 +288,29 @@ def _exact_hasher() -> Any:
             parts += [self._bytes_of(function).hex() for function in functions]
             return hashlib.sha256(repr(parts).encode("utf-8")).digest()
 
+        def hash_function(self, function: Any) -> bytes:
+            """Refuses a function if an instance of it has other values of ``wp.static`` than its definition.
+
+            Warp evaluates them again for each new instance, and its hash covers those of the definition.
+            """
+            if function not in self.function_hashes:
+                self.function_hashes[function] = super().hash_function(function)
+                overloads = [*function.user_overloads.values(), *function.user_templates.values()]
+                made = [(each, each.generic_parent) for each in overloads if each.generic_parent is not None]
+                made += [
+                    (special, each)
+                    for each in overloads
+                    for special in getattr(each, "_callable_specializations", {}).values()
+                ]
+                for instance, template in made:
+                    is_other = self._statics(instance.adj) != self._statics(template.adj)
+                    refuse(is_other, "static_of_instances", instance.adj.fun_name)
+            return self.function_hashes[function]
+
+        def _statics(self, adjoint: Any) -> dict[str, str]:
+            values = adjoint.resolved_static_expressions.items()
+            return {code: _exact_value(value, self._bytes_of) for code, value in values}
+
         def _bytes_of(self, value: Any) -> bytes:
             """A function by its content, a builtin by its name, and any other constant as Warp's hash has it."""
             if not hasattr(value, "is_builtin"):
