@@ -69,7 +69,7 @@ def tasks(engine: Any, arch: int) -> dict[str, TuningTask]:
 
 
 def arch_of(contribution: Contribution) -> int:
-    """The architecture of the questions: the GPU's own, or the newest that Warp's compiler knew."""
+    """The architecture of the tasks: the GPU's own, or the newest that Warp's compiler knew."""
     for record in contribution.records:
         values = dict(record.key.values)
         if arch := values.get("arch") or values.get("products.0.arch"):
@@ -84,7 +84,7 @@ def known(records: Iterable[Record], asked: Mapping[str, TuningTask]) -> dict[st
     """
     found = {}
     for record in records:
-        digest = record.key.question
+        digest = record.key.problem_digest
         if digest in asked:
             configurations = {identity(config) for config in asked[digest].configs}
             names = {one.identity for one in record.timings if one.identity in configurations and not one.unfinished}
@@ -132,7 +132,7 @@ def _is_of(record: Record, where: Environment) -> bool:
 
 
 def _digest(record: Record) -> str:
-    return record.key.question
+    return record.key.problem_digest
 
 
 def choice(record: Record) -> Config:
@@ -146,7 +146,7 @@ def choices(contribution: Contribution, asked: Mapping[str, TuningTask]) -> dict
     where, package = contribution.environment, dict[str, Config]()
     for subject in SUBJECTS:
         records = shipped_records(subject, where.device, (where.arch, where.multiprocessors))
-        package |= {record.key.question: choice(record) for record in records}
+        package |= {record.key.problem_digest: choice(record) for record in records}
     found = {}
     for digest, record in known(contribution.records, asked).items():
         default = DEFAULTS[record.key.subject]

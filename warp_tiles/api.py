@@ -55,7 +55,7 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             warp_tiles is already enabled and the call names an executor. The start list is no path of a file, or its
             folder is missing.
     """
-    file = None if start is None else require_member(start)
+    file = None if start is None else require_start_file(start)
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise SettingError(f"executor is {executor!r}", "give a concurrent.futures.Executor, or None")
     if hasattr(executor, "get_executor"):
@@ -104,7 +104,7 @@ def _own_start() -> Path | None:
     return file if os.path.exists(file) else None  # Path.exists() raises for a folder that may not be read
 
 
-def require_member(start: str | os.PathLike[str]) -> Path:
+def require_start_file(start: str | os.PathLike[str]) -> Path:
     """The file of a start list.
 
     Raises:

@@ -20,7 +20,7 @@ from warp_tiles.cli import commands
 from warp_tiles.errors import RecordError
 from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.store.documents import dump_json
-from warp_tiles.tuning.record import DEFAULTS, Record, TuningKey, decode_record, encode_record, question_digest
+from warp_tiles.tuning.record import DEFAULTS, Record, TuningKey, decode_record, encode_record, problem_digest
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.tuning.tasks import FUNCTION, Measurements, values_of
 
@@ -89,7 +89,7 @@ def test_a_record_cannot_choose_a_provider_that_no_search_measures(provider: obj
     wanted = GemmProblem(32, 32, 32, row, row, row, "default", 128, 90)
     key = TuningKey(FUNCTION, values_of(wanted), "5" * 64, ENVIRONMENT)
     record = Record(key, (timing(DEFAULTS[FUNCTION]), timing({"provider": provider, "tile_config": None}, 1.0)))
-    tuned = Measurements({question_digest(FUNCTION, key.values): record})
+    tuned = Measurements({problem_digest(FUNCTION, key.values): record})
     assert tuned.best(wanted, ("own", "cublasdx", "libmathdx", "scalar")) is None
 
 

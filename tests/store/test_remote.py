@@ -96,9 +96,9 @@ def test_the_first_failure_of_each_kind_is_said(tmp_path: Path, caplog: pytest.L
             assert store.ask(LTOIR, ENTRY.key)[0] is not None
     expected = [
         (logging.WARNING, "a request failed: Generic HTTP error: Error performing GET"),
-        (logging.WARNING, "a request failed: an answer is incomplete"),
+        (logging.WARNING, "a request failed: a reply is incomplete"),
         (logging.WARNING, "it refuses a request"),
-        (logging.WARNING, f"its answer for ltoir {ENTRY.key[:12]} is refused"),
+        (logging.WARNING, f"its reply for ltoir {ENTRY.key[:12]} is refused"),
         (logging.INFO, f"it has no entry for ltoir {ENTRY.key[:12]}"),
     ]
     assert [record.levelno for record in caplog.records] == [level for level, _ in expected]

@@ -23,7 +23,7 @@ from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import fits
 from warp_tiles.tuning import tasks as module
-from warp_tiles.tuning.record import DEFAULTS, Record, Timing, question_digest
+from warp_tiles.tuning.record import DEFAULTS, Record, Timing, problem_digest
 from warp_tiles.tuning.snapshots import TunedSnapshots
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.tuning.tasks import (
@@ -106,7 +106,7 @@ class TestLoops:
     )  # fmt: skip
     def test_everything_that_decides_is_in_the_key(self, field: str, value: object) -> None:
         changed = replace(loop(), **{field: value})
-        assert question_digest("loop", values_of(changed)) != question_digest("loop", values_of(loop()))
+        assert problem_digest("loop", values_of(changed)) != problem_digest("loop", values_of(loop()))
 
     def test_the_registers_of_the_module_are_not_in_the_key(self) -> None:
         """They follow from all kernels of a module, and the copy of a kernel is alone in its own."""
@@ -160,7 +160,7 @@ class TestFunctions:
             replace(asked, arch=80), replace(asked, precision="tf32"), replace(asked, a=replace(asked.a, alignment=2)),
             replace(asked, b=asked.b.transposed()), replace(asked, c=replace(asked.c, leading_dimension=72)),
         ]  # fmt: skip
-        assert len({question_digest("function", values_of(one)) for one in (asked, *others)}) == 10
+        assert len({problem_digest("function", values_of(one)) for one in (asked, *others)}) == 10
 
 
 # ---- measured configurations

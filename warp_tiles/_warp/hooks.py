@@ -99,7 +99,7 @@ def _opted_out(options: Any) -> set[str]:
     return set().union(*(builtins for option, builtins in names.items() if options.get(option) is False))
 
 
-def _record(name: str, original: Any, adjoint: Any, *args: Any, **named: Any) -> Any:
+def _trace(name: str, original: Any, adjoint: Any, *args: Any, **named: Any) -> Any:
     """Calls a method of Warp's code generator, through the tracer if the function is traced."""
     tracer = this_thread.tracer if this_thread.adjoint is adjoint else None
     if tracer is None:
@@ -199,7 +199,7 @@ class Hooks:
             return
         for owner, _, name in (path.rpartition(".") for path in TRACED):
             if owner == "codegen.Adjoint":
-                self._wrap(find(owner), name, functools.partial(_record, name))
+                self._wrap(find(owner), name, functools.partial(_trace, name))
 
     def uninstall(self) -> None:
         """Restores Warp. A module that a thread is loading meanwhile keeps its hash."""
@@ -260,7 +260,7 @@ class Hooks:
     def _adjoint_build(
         self, original: Callable[..., Any], adjoint: Any, builder: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        module = self._recorded_module(builder)
+        module = self._traced_module(builder)
         tracer = None if module is None else module.begin(adjoint)
         with this_thread(adjoint=adjoint, tracer=tracer):
             built = original(adjoint, builder, *args, **kwargs)
@@ -268,7 +268,7 @@ class Hooks:
                 tracer.end_function()
             return built
 
-    def _recorded_module(self, builder: Any) -> BuilderState | None:
+    def _traced_module(self, builder: Any) -> BuilderState | None:
         """The state of the module that a builder generates; None if the module is not traced."""
         if self._rejection or builder is None or builder.options.get("output_arch") is None:
             return None

@@ -258,7 +258,7 @@ _OPERATIONS = (
 def exact_hashes(hasher: Any) -> list[str]:
     """For each kernel of a module, Warp's hash and one of all constants and types that the kernel reaches.
 
-    It is for a function that may be refused: a constant may have an unknown type.
+    Only for ``rejectable`` functions, because it refuses a constant of an unknown type.
     """
     exact = _exact_hasher()
     return [f"{warps.hex()} {exact.hash_adjoint(kernel.adj).hex()}" for warps, kernel in hasher.unique_kernels.items()]

@@ -146,7 +146,7 @@ class CallSites:
         return ((*names, a, b, out, alpha, beta), (), [], 0)
 
     def lto_dot(self, original: Callable[..., tuple[str, bytes]], *args: Any, **kwargs: Any) -> tuple[str, bytes]:
-        """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other problems.
+        """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other functions.
 
         It does not opt out of MathDx, so if the module's products do, Warp builds it.
         """
@@ -294,7 +294,7 @@ def problem_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
 
 
 def libmathdx_build(original: Callable[..., tuple[str, bytes]], problem: GemmProblem) -> tuple[str, bytes]:
-    """Builds a problem with libmathdx inside warp.so, as Warp does."""
+    """Builds the function of a problem with libmathdx inside warp.so, as Warp does."""
     builder = SimpleNamespace(ltoirs={}, ltoirs_decl={})  # what build_lto_dot() uses of a ModuleBuilder
     layouts = {value: key for key, value in WARP_LAYOUTS.items()}
     operands = (problem.a, problem.b, problem.c)

@@ -291,8 +291,8 @@ def _stages(
     tile_bytes += n * DTYPE_BYTES[problem.bias] if problem.bias and not problem.summed else 0
     stage_bytes = sum(_ceil(size, STAGE_ALIGNMENT) * STAGE_ALIGNMENT for size in loaded)
     memory = LoopMemory(stage_bytes, tile_bytes, tile_bytes)
-    question = loop_problem(products, ("wgmma", "mma"), memory, arrays=(0,) * len(products))
-    return question.plan_alone(overrides)
+    loop = loop_problem(products, ("wgmma", "mma"), memory, arrays=(0,) * len(products))
+    return loop.plan_alone(overrides)
 
 
 # ---- candidates

@@ -49,7 +49,7 @@ class _Call(Candidate):
 
 
 def solve_task(problem: SolveProblem, arch: int, gpus: Sequence[Any] = ()) -> TuningTask:
-    """The task to choose the form that computes a call, with all that can. On GPUs, which are alike, they are measured.
+    """The task of a call, with all forms that can compute it. They are measured on the GPUs, which are alike.
 
     A call with one form has no rival. Its time is that of the solvers of its kernel.
     """

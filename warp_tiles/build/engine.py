@@ -219,7 +219,7 @@ class Engine:
         return sources
 
     def chooser(self, resolved: Settings, linker_reason: str = "") -> Choose:
-        """Gives needed functions their providers, functions, keys and cache states. Raises what the chain raises."""
+        """Gives needed functions their providers, keys and cache states. Raises what the chain raises."""
         context = replace(self.build_context(resolved), linker_reason=linker_reason)
         return functools.partial(self._chosen, self.chain(resolved), context)
 
@@ -239,7 +239,7 @@ class Engine:
     def start(
         self, problems: Iterable[Problem], resolved: Settings | None = None, linker_reason: str = ""
     ) -> dict[Problem, Future[Artifact]]:
-        """Start building functions. Modules that need the same function share its build."""
+        """Start building the functions of problems. Modules that need the same function share its build."""
         context = replace(self.build_context(resolved or current()), linker_reason=linker_reason)
         return {problem: self._start(problem, context) for problem in problems}
 

@@ -41,7 +41,7 @@ class Chain:
         return self.settings.provider != "auto"
 
     def order(self, problem: Problem) -> tuple[Provider[Any], ...]:
-        """The providers in the order in which they are tried for a function. The fastest by measurement comes first."""
+        """The providers in the order in which they are tried for a problem. The fastest by measurement comes first."""
         best = self._best(problem, self.providers)
         serving = [provider for provider in self.providers if isinstance(problem, provider.serves)]
         if self.settings.own_products and isinstance(problem, GemmProblem):
@@ -56,10 +56,10 @@ class Chain:
     def offers(
         self, problem: Problem, context: ProviderContext
     ) -> Iterator[tuple[Provider[Any], tuple[Recipe, ...] | UnsupportedProblem | ToolchainError]]:
-        """Each provider in order, with the ways in which it builds a function, best first.
+        """Each provider in order, with its recipes for a problem, best first.
 
         If there is none, with the reason: UnsupportedProblem, which is normal, or ToolchainError, which the user can
-        remedy and the settings allow. A WorkerError is raised, since the provider may still support the function.
+        remedy and the settings allow. A WorkerError is raised, since the provider may still support the problem.
         """
         for provider in self.order(problem):
             try:
@@ -127,11 +127,11 @@ class Chain:
         return UnsupportedProblem(f"no provider can build {problem.describe()}: {causes}", remedy)
 
     def assign(self, planned: PlannedFunction, context: ProviderContext) -> tuple[PlannedFunction, CacheKey | None]:
-        """Assign the first provider that can build a needed function. Returns it, and the key of its function.
+        """Assign a needed function the first provider that can build it. Returns the function and its cache key.
 
         Raises:
             LockedError, ToolchainError: See :meth:`require_fallback`.
-            UnsupportedProblem: No provider can serve the function.
+            UnsupportedProblem: No provider can serve the problem.
             TypeError: No provider can accumulate in bfloat16 here. The message is Warp's own.
         """
         problem = planned.problem

@@ -90,10 +90,10 @@ class Phases:
 
 @dataclass(frozen=True)
 class Artifact:
-    """The result for one function, from a build or from the cache.
+    """What computes one problem: a device function, from a build or from the cache, or the scalar path.
 
     Attributes:
-        symbol: Its device function; empty on the scalar path.
+        symbol: Name of the device function; empty on the scalar path.
         payload: LTO-IR; empty on the scalar path, and for a function in the module's source.
         key: Digest of its cache key; empty if it is not cached.
         lto_bytes: Size of the LTO-IR if the payload itself was released.
@@ -121,7 +121,7 @@ class Artifact:
 
     @property
     def is_linked(self) -> bool:
-        """True if the module is linked with a function that was built for its problem."""
+        """True if the module is linked with its LTO-IR."""
         return bool(self.symbol) and not self.in_source
 
     def without_payload(self) -> Artifact:

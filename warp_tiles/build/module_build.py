@@ -446,9 +446,9 @@ def start_module(plan: ModulePlan, module: ModuleSource, output: WarpOutput) -> 
     return StartModule.of(plan.name, plan.block_dim, request, output.meta, linked)
 
 
-def keys_of_functions(problems: Iterable[PlannedFunction]) -> dict[str, str]:
-    """The keys of the functions that needed functions call, by symbol; empty ones for those that have none."""
-    return {v.symbol: v.key for v in problems if v.provider != "scalar"}
+def keys_of_functions(needed: Iterable[PlannedFunction]) -> dict[str, str]:
+    """The cache keys of needed functions, by symbol; empty ones for those that have none."""
+    return {planned.symbol: planned.key for planned in needed if planned.provider != "scalar"}
 
 
 def linked_key(

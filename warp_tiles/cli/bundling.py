@@ -93,8 +93,8 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
         write_bundle(file, sorted(objects))
     held = {key for _, key, _ in objects}
     built = discovery.with_launched(api.report()["modules"])
-    rows = [_bundled(record, held) for record in built if "output" in record]
-    rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
+    rows = [_bundled(build, held) for build in built if "output" in build]
+    rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # they are logged as they end
     for row in rows:
         if not row["bundled"]:
             module = f"module {row['module']} for sm_{row['arch']}"
@@ -107,13 +107,13 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
     common.require_complete(wanted.script, discovery, wanted.allow_incomplete)
 
 
-def _bundled(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
-    bundled = record["module_key"] in held
-    reason = record["linker_reason"] or "it names files of this machine"
-    if record["lto_builds"] + record["lto_hits"] == 0:
+def _bundled(build: dict[str, Any], held: set[str]) -> dict[str, Any]:
+    bundled = build["module_key"] in held
+    reason = build["linker_reason"] or "it names files of this machine"
+    if build["lto_builds"] + build["lto_hits"] == 0:
         reason = "it has no function from here, so Warp builds it"
-    facts = {name: record[name] for name in ("arch", "block_dim", "cubin_bytes")}
-    return {"module": record["name"], **facts, "bundled": bundled, "reason": "" if bundled else reason}
+    facts = {name: build[name] for name in ("arch", "block_dim", "cubin_bytes")}
+    return {"module": build["name"], **facts, "bundled": bundled, "reason": "" if bundled else reason}
 
 
 def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:

@@ -149,12 +149,12 @@ def print_plan(module: Mapping[str, Any]) -> None:
     rows = [
         (
             function.title,
-            function.problem["dtypes"],
-            ", ".join(function.problem["kernels"]),
+            function.planned["dtypes"],
+            ", ".join(function.planned["kernels"]),
             function.state,
             function.provider,
             function.reason,
-            function.problem["key"][:12],
+            function.planned["key"][:12],
         )
         for function in planned
         if function.state != descriptions.SKIPPED
@@ -247,14 +247,14 @@ def compile_(
     common.print_rows(as_json, {"modules": rows}, _HEADINGS, list(map(_cells, rows)))
     for text in () if as_json else descriptions.compiled_again(report["modules"]):
         common.echo(text)
-    problems = [problem for row in rows for problem in row["launch_failures"]]
-    problems += [
+    failures = [failure for row in rows for failure in row["launch_failures"]]
+    failures += [
         f"{cubin} is for one of {count} block sizes, whose files have one name by strip_hash: give one with --block-dim"
         for cubin, count in Counter(row["cubin"] for row in rows).items()
         if count > 1
     ]
-    if problems:
-        raise BuildError("; ".join(dict.fromkeys(problems)))
+    if failures:
+        raise BuildError("; ".join(dict.fromkeys(failures)))
     common.require_complete(wanted.script, discovery, wanted.allow_incomplete)
 
 
@@ -309,7 +309,7 @@ def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, int
 
 
 def _kept(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Records of the modules whose files of an earlier call were kept. They have none of a build."""
+    """What a report has of modules whose files of an earlier call were kept: nothing about a build."""
     return [
         {name: row[name] for name in ("name", "arch", "block_dim", "cubin_bytes", "up_to_date")}
         | {"output": Path(row["cubin"]).name}
@@ -342,7 +342,7 @@ def connected(address: str) -> Iterator[Any]:
         logging.getLogger(name).setLevel(logging.ERROR)  # the errors here say the same
     try:
         client = Client(address, timeout=_CONNECT_S, set_as_default=False, name="warp-tiles")
-    except Exception as error:  # of many classes: no answer, no such host, an unknown protocol, no certificate
+    except Exception as error:  # of many classes: no reply, no such host, an unknown protocol, no certificate
         raise WorkerError(
             f"the scheduler {address} cannot be reached: {_first_line(error)}",
             remedy="give the address that `dask scheduler` prints, e.g. tcp://host:8786, and check that this machine "

@@ -77,7 +77,7 @@ def run(
     try:
         with common.script_output_to_stderr(as_json):
             if start is not None:
-                api.require_member(start)
+                api.require_start_file(start)
                 if not gpus_here():
                     common.note(
                         f"warp-tiles: this machine has no GPU, so {start} does not record what the script launches; "
@@ -247,7 +247,7 @@ def _fail(row: Row, error: Exception) -> None:
 def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tuple[Path | None, list[Row], Discovery]:
     now = current()
     if start is not None:
-        api.require_member(start)
+        api.require_start_file(start)
     file = script.require()
     api.enable()
     hooks = require_hooks("warm")

@@ -55,7 +55,7 @@ class Discovery:
     usage_error: bool = False
 
     def with_launched(self, modules: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Plans or records of modules, each with the names of the kernels that its block size is launched for."""
+        """Plans or builds of modules, each with the names of the kernels that its block size is launched for."""
         launched = {(target.module.name, target.block_dim): list(target.launched) for target in self.targets}
         return [{**module, "launched": launched.get((module["name"], module["block_dim"]), [])} for module in modules]
 

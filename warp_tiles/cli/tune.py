@@ -234,9 +234,9 @@ def list_(as_json: bool) -> None:
 def _cells(stored: StoredRecord) -> tuple[object, ...]:
     key, winner = stored.record.key, stored.record.winner()
     fastest = ("none", "-") if winner is None else (label(winner.config), microseconds(winner.median_us))
-    question = (key.digest[:KEY_DIGITS], key.subject, str(key), key.environment.device)
+    identity = (key.digest[:KEY_DIGITS], key.subject, str(key), key.environment.device)
     folder = str(stored.path.parents[1]) if stored.read_only else "own"
-    return (*question, len(stored.record.timings), *fastest, folder)
+    return (*identity, len(stored.record.timings), *fastest, folder)
 
 
 def _summary(stored: StoredRecord) -> dict[str, Any]:

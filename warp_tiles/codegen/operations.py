@@ -79,7 +79,7 @@ _OF_VALUES = OPERATORS | {"abs", "bool", "float", "float32", "floordiv", "int", 
 class Elementwise:
     """A builtin that computes each element of a tile from the same elements of its tiles.
 
-    A record with a name alone says nothing: Warp's statement stays as it is, and may change all of its tiles.
+    An entry with a name alone says nothing: Warp's statement stays as it is, and may change all of its tiles.
 
     Attributes:
         updates: Position of the tile that it changes, among its tiles; None if it computes a new tile in registers.

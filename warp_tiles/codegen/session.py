@@ -84,7 +84,7 @@ class Session:
     settings: Settings = field(default_factory=current)
 
     def add(self, call: str, function: str, problems: Mapping[Role, Problem], **facts: Any) -> Site:
-        """Record a site with the fields of :class:`Site`, and return it with its placeholders."""
+        """Add a site with the fields of :class:`Site`, and return it with its placeholders."""
         self.sites.append(Site(len(self.sites), call, function, dict(problems), **facts))
         return self.sites[-1]
 

@@ -64,7 +64,7 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
     idle, starts = idle_tiles(context, loop, body, products, keeps_starts=bool(overlapping), overlapping=overlapping)
     memory, first = memory_of(context, idle, stage_bytes)
     arrays = list(dict.fromkeys(product.array for product in products))
-    question = loop_problem(
+    of_loop = loop_problem(
         asked,
         tuple(target.families),
         memory,
@@ -72,11 +72,11 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
         iterations=len(range(*(loop.steps or (0,)))),
         registers=target.registers,
     )
-    measured = target.records.pipeline(question) if target.records and target.choice == AUTO else None
-    plan = question.plan(target.choice if measured is None else measured.overrides)
+    measured = target.records.pipeline(of_loop) if target.records and target.choice == AUTO else None
+    plan = of_loop.plan(target.choice if measured is None else measured.overrides)
     most_bytes, _ = target.reserved.get(context.function.label, (math.inf, 0))
     if isinstance(plan, LoopPlan) and plan.loop.extra_bytes > most_bytes:
-        plan, measured = question.plan(PipelineOverrides(stages=LEAST_STAGES)), None
+        plan, measured = of_loop.plan(PipelineOverrides(stages=LEAST_STAGES)), None
     if measured is not None and isinstance(plan, Rejected):
         plan = Rejected("measured", (plan, measured.reason))
     plan = accepted(plan)
@@ -84,7 +84,7 @@ def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accum
     buffers, _ = stage_buffers(body.loads, transposed, constant_arrays(context.function, loop))
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
     fills = tuple(filter(None, (fill_before(context, loop, c) for c in summed.values() if c.owner)))
-    facts = zip(products, question.forms[plan.form], plan.products, starts)
+    facts = zip(products, of_loop.forms[plan.form], plan.products, starts)
     if plan.loop.extra_bytes and not memory.at_end:
         first = None
     staged = tuple(StagedProduct(*fields) for fields in facts)

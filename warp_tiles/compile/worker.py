@@ -1,7 +1,7 @@
 """A compiler process: reads requests from its standard input and writes replies to its standard output.
 
-A message is an 8-byte little-endian length and a pickled value: a request with its limit of memory in bytes, or an
-answer. Both ends are this package, in one process tree. No other process can open the pipes between them, and data from
+A message is an 8-byte little-endian length and a pickled value: a request with its limit of memory in bytes, or a
+reply. Both ends are this package, in one process tree. No other process can open the pipes between them, and data from
 disk or from another user is never unpickled.
 
     python -m warp_tiles.compile.worker [PARENT [FOLDER [NVRTC [NVJITLINK]]]]

@@ -173,18 +173,18 @@ class _Planner:
     # ---- functions
 
     def chosen_function(self, planned: PlannedFunction) -> PlannedFunction:
-        """A needed function with its provider and function."""
+        """A needed function with its provider and its device function."""
         if planned not in self.chosen:
             self.chosen[planned] = self.choose(planned)
         return self.chosen[planned]
 
     def function_of(self, problem: Problem) -> DeviceFunction | None:
-        """The function for a problem; None if it takes the scalar path, or if the plan does not need it."""
+        """The device function of a problem; None if it takes the scalar path, or if the plan does not need it."""
         planned = next((needed for needed in self.bare.needed if needed.problem == problem), None)
         return None if planned is None else self.chosen_function(planned).device_function
 
     def functions(self, calls: _Calls) -> tuple[PlannedFunction, ...]:
-        """The functions of the plan. Products that loops compute from stages need no function."""
+        """The functions of the plan. Those that loops compute from stages are not built."""
         sites = [site for site in self.session.sites if site.index in calls]
         called = {(site.problems[role], role) for site in sites for role in calls[site.index]}
         staged = {(problem, role) for site in sites for role, problem in site.problems.items()} - called

@@ -35,19 +35,19 @@ STAGES = "stages"  # in place of a provider, for products that loops compute
 
 @dataclass(frozen=True)
 class PlannedFunction:
-    """One function of one site, and the decision about it.
+    """One function that a site may call, and the decision about it.
 
     Attributes:
-        problem: What it computes; None on the scalar path.
+        problem: The problem that it computes; None if no function of this project serves the site.
         role: The forward product, or one of the adjoints.
-        call, function: The Warp function and the key of the function that calls it.
+        call, function: Warp's builtin, and the key of the kernel or ``@wp.func`` that calls it.
         kernels: Keys of the kernels that need it; if it is skipped, of those that contain it.
         needed: True if a launch computes it.
         reason: The reasons for this decision and for the provider.
         code: The code of the rejection that ``reason`` ends with; empty without one.
         provider: The provider of its function: ``own``, ``cublasdx``, ``libmathdx`` or ``scalar``; ``stages`` if loops
             compute it from stages, without a function; ``warp`` if only Warp knows its builtin; empty if it is skipped.
-        symbol: The function that will be called; empty until a provider is found, and on the scalar path.
+        symbol: Name of the device function that is called; empty until a provider is found, and on the scalar path.
         tile_config: Tile configuration of the provider ``own``; None with others.
         choice: What decided about provider and tile configuration: ``tuned`` (a tuning record) or ``default`` (the
             order of the providers and the heuristics); empty until a provider is found.
@@ -55,7 +55,7 @@ class PlannedFunction:
         cached: True if the cache holds it.
         no_gradient: The reason why a solver in an adjoint has no gradient; None if it has one.
         in_source: True if the function stands in the module's source, False if the module is linked with it.
-        device_function: The function that its site calls; None until a provider is found, and on the scalar path.
+        device_function: What the source declares and calls; None until a provider is found, and on the scalar path.
     """
 
     problem: Problem | None
@@ -304,8 +304,8 @@ class ModulePlan:
         arch: Compute capability, or None for the CPU.
         block_dim: Threads per block.
         kernels: Keys of all kernels of the module.
-        functions: Every product of every site, needed or not; equal ones of one role appear once, and
-            equal ones of several roles are built once.
+        functions: Every function that a site may call, needed or not; equal ones of one role appear once, and equal
+            ones of several roles are built once.
         settings: The settings in force for the module.
         loops: Every loop that contains products, once for each kernel that runs it.
         loops_reason: The reason why no loop was examined; empty if loops were examined.
@@ -396,7 +396,7 @@ class ModulePlan:
 
     @property
     def needed(self) -> tuple[PlannedFunction, ...]:
-        """The functions that are called, also those on the scalar path."""
+        """The needed functions of problems, except for those that loops compute from stages."""
         return tuple(v for v in self.functions if v.needed and v.problem is not None and v.provider != STAGES)
 
     @property

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way in which a provider builds a problem.
+    """One way in which a provider builds the device function of a problem.
 
     Attributes:
         title: Name for messages, e.g. ``cuBLASDx without alignment``, with what it costs more than the own templates.
-        problem: The problem to build: the requested one, or the same with a weaker promise about alignment.
+        problem: What the function computes: the requested problem, or the same with a weaker promise about alignment.
         symbol: Name of the function; empty if there is none.
         tile_config: The tile configuration; None if the provider has none.
     """
@@ -95,7 +95,7 @@ class ProviderContext(Protocol):
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """The fastest measured way to compute a problem.
+    """The fastest measured way to compute a product.
 
     Attributes:
         tile_config: The tile configuration for the provider ``own``; None for other providers.
@@ -122,7 +122,7 @@ V = TypeVar("V", bound=Problem)
 
 
 class Provider(ABC, Generic[V]):
-    """Builds problems. It refuses a problem that it cannot serve, with the name of the field.
+    """Builds the device functions of problems. It refuses a problem that it cannot serve, and names the field.
 
     Attributes:
         name: Its name in the setting ``provider``.
@@ -166,7 +166,7 @@ class Provider(ABC, Generic[V]):
 
     @abstractmethod
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
-        """Build a problem.
+        """Build the device function of a recipe.
 
         Raises:
             BuildError: The build failed.
@@ -179,7 +179,7 @@ def refusal(provider: str, field: str, value: object, reason: str) -> Unsupporte
 
 
 class NvrtcProvider(Provider[V]):
-    """Builds problems with NVRTC, from templates in ``kernels/`` that include only their own headers.
+    """Builds device functions with NVRTC, from templates in ``kernels/`` that include only their own headers.
 
     Args:
         facts: Finds the toolchain and digests its files.

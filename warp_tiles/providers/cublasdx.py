@@ -75,7 +75,7 @@ def source_text(problem: GemmProblem) -> str:
 
 
 class CublasdxProvider(NvrtcProvider[GemmProblem]):
-    """Builds problems from the cuBLASDx headers."""
+    """Builds products from the cuBLASDx headers."""
 
     name = "cublasdx"
 
@@ -105,7 +105,7 @@ class CublasdxProvider(NvrtcProvider[GemmProblem]):
 
 
 class LibmathdxProvider(Provider[GemmProblem]):
-    """Lets Warp build a problem with libmathdx, if this Warp has that. The result is not cached here."""
+    """Lets Warp build a product with libmathdx, if this Warp has that. The result is not cached here."""
 
     name = "libmathdx"
 

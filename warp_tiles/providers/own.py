@@ -136,7 +136,7 @@ def _chosen(problem: GemmProblem) -> TileConfig:
 
 
 class OwnProvider(NvrtcProvider[GemmProblem]):
-    """Builds GEMM problems from the templates in ``kernels/gemm``, as measured or else as the heuristics choose."""
+    """Builds products from the templates in ``kernels/gemm``, as measured or else as the heuristics choose."""
 
     header = _SOURCE
 
@@ -212,7 +212,7 @@ extern "C" __device__ void {problem.symbol}({", ".join(f"void* {name}" for name 
 
 
 class SolverProvider(NvrtcProvider[SolverProblem]):
-    """Builds solver problems from the templates in ``kernels/solver``.
+    """Builds solver functions from the templates in ``kernels/solver``.
 
     It belongs to the setting's value ``own``: the project's own device code.
     """

@@ -38,61 +38,61 @@ class Function:
     """One planned function and its build.
 
     Attributes:
-        function: An entry of a module's ``functions``.
+        planned: An entry of a module's ``functions``.
         build: The entry of its ``builds`` for the same function; None if nothing was built or looked up.
         is_plan: True if the module is part of a plan, False if it is part of the report of a run.
     """
 
-    problem: Json
+    planned: Json
     build: Json | None
     is_plan: bool
 
     @property
     def title(self) -> str:
         """Its role and sizes, e.g. ``forward 64x64x32``."""
-        return f"{self.problem['role']} {self.problem['size']}"
+        return f"{self.planned['role']} {self.planned['size']}"
 
     @property
     def provider(self) -> str:
         """The provider that built it, or that will, and its tile configuration."""
-        of = self.build or self.problem
+        of = self.build or self.planned
         return ", ".join(filter(None, (of["provider"], of["tile"])))
 
     @property
     def state(self) -> str:
         """What was done, or what will be done, in one or two words: one of :data:`STATES`."""
-        problem, build = self.problem, self.build
-        if not problem["needed"]:
+        planned, build = self.planned, self.build
+        if not planned["needed"]:
             return SKIPPED
-        if (build or problem)["provider"] in ("", "scalar"):
+        if (build or planned)["provider"] in ("", "scalar"):
             return SCALAR
-        if (build or problem)["provider"] == STAGES:
+        if (build or planned)["provider"] == STAGES:
             return STAGED
         if build is not None:
             return "built" if not build["hit"] else "shared" if build["shared"] else "from cache"
         if not self.is_plan:
             return "not built"
-        return "built by Warp" if not problem["key"] else "in the cache" if problem["cached"] else "to build"
+        return "built by Warp" if not planned["key"] else "in the cache" if planned["cached"] else "to build"
 
     @property
     def choice(self) -> str:
         """What decided about provider and tile configuration, in words; empty if there was no choice."""
-        return _CHOICES[self.problem["choice"]]
+        return _CHOICES[self.planned["choice"]]
 
     @property
     def fallback(self) -> str:
         """How the build differs from the plan; empty if it is as planned."""
-        build, problem = self.build, self.problem
+        build, planned = self.build, self.planned
         if build is None:
             return ""
-        if build["provider"] != problem["provider"]:
-            return f"planned with {problem['provider'] or 'no provider'}, built with {build['provider']}"
-        return "" if build["tile"] == problem["tile"] else f"planned with the tile {problem['tile']}"
+        if build["provider"] != planned["provider"]:
+            return f"planned with {planned['provider'] or 'no provider'}, built with {build['provider']}"
+        return "" if build["tile"] == planned["tile"] else f"planned with the tile {planned['tile']}"
 
     @property
     def reason(self) -> str:
         """Why it was built as it was."""
-        return "; ".join(filter(None, (self.problem["reason"], self.fallback)))
+        return "; ".join(filter(None, (self.planned["reason"], self.fallback)))
 
 
 def module_title(module: Json) -> str:
@@ -165,9 +165,9 @@ def functions(module: Json) -> list[Function]:
     """Every planned function of a module, needed or not, in the order of the plan."""
     builds = module.get("builds", ())
 
-    def build_of(problem: Json) -> Json | None:
-        equal = (b for b in builds if all(problem.get(name) == value for name, value in b["problem"].items()))
-        return next(equal, None) if problem["needed"] else None
+    def build_of(planned: Json) -> Json | None:
+        equal = (b for b in builds if all(planned.get(name) == value for name, value in b["problem"].items()))
+        return next(equal, None) if planned["needed"] else None
 
     return [Function(function, build_of(function), "builds" not in module) for function in module.get("functions", ())]
 

@@ -132,8 +132,8 @@ def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[
     build, state = function.build, function.state
     kind = "wait" if on_cpu else descriptions.STATES[state][0]
     cells: list[Content] = [
-        _with_more(function.title, function.problem["dtypes"]),
-        _codes(function.problem["kernels"]),
+        _with_more(function.title, function.planned["dtypes"]),
+        _codes(function.planned["kernels"]),
         element("span", state, class_=f"state {kind}"),
         _with_more(function.provider, function.choice),
         function.reason,

@@ -120,9 +120,9 @@ def _lookup_rows(module: Json) -> list[Row]:
 
 
 def _label(module: Json, build: Json) -> str:
-    problems = [function.problem for function in functions(module) if function.build is build]
-    roles = ", ".join(dict.fromkeys(problem["role"] for problem in problems))
-    return f"{roles} {problems[0]['size'] if problems else build['symbol']}"
+    planned = [function.planned for function in functions(module) if function.build is build]
+    roles = ", ".join(dict.fromkeys(function["role"] for function in planned))
+    return f"{roles} {planned[0]['size'] if planned else build['symbol']}"
 
 
 def _span(kind: str, start: float, end: float, text: str) -> list[Span]:
@@ -230,8 +230,8 @@ def _module_events(process: int, module: ModuleRows) -> list[dict[str, Any]]:
     def event(name: str, category: str, thread: int, start_s: float, end_s: float, text: str) -> dict[str, Any]:
         start, end = round(start_s * _US), round(end_s * _US)
         times = {"ts": start, "dur": end - start}
-        origin = {"pid": process, "tid": thread}
-        return {"ph": "X", "name": name, "cat": category, **times, **origin, "args": {"what": text}}
+        identity = {"pid": process, "tid": thread}
+        return {"ph": "X", "name": name, "cat": category, **times, **identity, "args": {"what": text}}
 
     events = [
         named("process_name", 0, name=f"module {module.name}"),

@@ -244,7 +244,7 @@ def _configure(given: Mapping[str, Any], layer: str) -> None:
 
 def configured(layer: str | None = None) -> dict[str, Any]:
     """The settings of a layer; by default from options of a command, :func:`configure`, and :func:`override` blocks."""
-    return {name: value for name, (value, origin) in _of_process().items() if layer in (None, origin)}
+    return {name: value for name, (value, its) in _of_process().items() if layer in (None, its)}
 
 
 def _of_process() -> dict[str, tuple[Any, str]]:

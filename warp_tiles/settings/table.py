@@ -136,7 +136,7 @@ class Settings:
     remote_push: bool = _setting(False, values.flag, affects="modules", users_own=True)
     """Write what is built to the remote store, signed with `signing_key`."""
     remote_wait_s: float = _setting(10.0, values.wait_seconds, affects="modules", users_own=True)
-    """Seconds to wait for an answer of the remote store. After that, this process does not ask it again."""
+    """Seconds to wait for a reply of the remote store. After that, this process does not ask it again."""
     bundle: Path | None = _setting(None, values.path, affects="modules", users_own=True)
     """File of a [deployment bundle](deployment.md), the only source of modules. It needs the policy `locked`."""
     kernel_packages: str = _setting("auto", values.package_names, affects="modules", users_own=True)

@@ -114,7 +114,7 @@ class Cache:
                 raise refused(error) from error
 
     def get(self, key: CacheKey | str) -> Entry | None:
-        """Look up an entry, verify it and record its use. None if it is missing or damaged."""
+        """Look up an entry, verify it and note its use. None if it is missing or damaged."""
         digest, entry = _digest_of(key), None
         with self._usable():
             entry = self._folder.read_entry(digest)

@@ -41,7 +41,7 @@ _UNSIGNED = "sha256"  # no key has this id, because key ids have 16 digits
 
 
 class RefusedError(Exception):
-    """An answer of a store is not the requested entry, signed by a trusted key. The message gives the reason."""
+    """A reply of a store is not the requested entry, signed by a trusted key. The message gives the reason."""
 
 
 class UntrustedError(RefusedError):

@@ -134,7 +134,7 @@ class Folder(Documents[Manifest]):
     """Files of one cache: manifests, which are documents named after their keys, and payloads.
 
     Methods raise ``OSError`` if the folder cannot be used or is refused. See :class:`warp_tiles.store.cache.Cache` for
-    the arguments. ``problems`` receives reports of damage.
+    the arguments. ``faults`` receives reports of damage.
     """
 
     lock_name = f"{LOCKS}/store.lock"

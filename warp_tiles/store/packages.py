@@ -164,8 +164,8 @@ class KernelPackage:
 
     def _said_index(self) -> KernelIndex | None:
         """The index; None if it cannot be used, which is said once."""
-        if self.index is None and (problem := self._loaded[1]):
-            self.say(problem)
+        if self.index is None and (fault := self._loaded[1]):
+            self.say(fault)
         return self.index
 
     def names(self, module: str) -> bool:
@@ -259,7 +259,7 @@ def _unpacked(data: bytes, size: int) -> bytes:
 
 
 class KernelPackages:
-    """The packages that a setting chooses, in the order of ``sys.path``. Nothing is read before the first question.
+    """The packages that a setting chooses, in the order of ``sys.path``. Nothing is read before the first lookup.
 
     Args:
         chosen: ``auto`` for all, or names with commas between them.

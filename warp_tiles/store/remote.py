@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from warp_tiles.settings import Settings
 
 T = TypeVar("T")
-#: Seconds that a process waits, once, to learn whether a store answers at all. The question is asked much earlier.
+#: Seconds that a process waits, once, to learn whether a store answers at all. It is asked much earlier.
 PATIENCE_S = 0.02
 #: A process asks no more after so many failures in a row.
 MOST_FAILURES = 3
-#: An answer that takes longer counts as lost time.
+#: A reply that takes longer counts as lost time.
 SLOW_S = 0.2
 _THREADS = 32
 _MOST_LISTED = 10_000
@@ -79,7 +79,7 @@ class Client:
     """A connection to a store. It is safe for threads. A request that fails raises ``OSError``.
 
     Args:
-        timeout_s: Seconds for one request, with its answer.
+        timeout_s: Seconds for one request, with its reply.
 
     Raises:
         RemoteError: The package ``obstore`` is missing, the store cannot be opened, or this is a forked process whose
@@ -135,7 +135,7 @@ class Client:
         try:
             yield from reply.stream(min_chunk_size=_CHUNK_BYTES)
         except Exception as error:
-            raise IncompleteReplyError(f"an answer is incomplete: {self._text(error)}") from error
+            raise IncompleteReplyError(f"a reply is incomplete: {self._text(error)}") from error
 
     def exists(self, name: str) -> bool:
         """Returns True if there is such an object."""
@@ -164,7 +164,7 @@ class Client:
                 yield from (item["path"] for item in page)
 
     def _webdav_names(self, prefix: str) -> Iterator[str]:
-        """The names in a list of WebDAV. It is asked for here, because obstore reads an answer of any size."""
+        """The names in a list of WebDAV. It is asked for here, because obstore reads a reply of any size."""
         parts = urlsplit(self._url)
         user, _, host = parts.netloc.rpartition("@")
         url = parts._replace(netloc=host, path=f"{parts.path.rstrip('/')}/{prefix}").geturl()
@@ -217,7 +217,7 @@ class RemoteStore:
     """A store of signed entries. It connects in the background as soon as it is made.
 
     Args:
-        wait_s: The longest time to wait for an answer.
+        wait_s: The longest time to wait for a reply.
         toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.
         signer: Signs entries that are written; None to write none.
         clock: Returns seconds. The differences are the waits for entries.
@@ -240,7 +240,7 @@ class RemoteStore:
         self._lock = threading.Lock()
         self._patience_s = PATIENCE_S
         self._failures = 0
-        self._overspent_s = 0.0  # waits for answers, less the builds that they replace
+        self._overspent_s = 0.0  # waits for replies, less the builds that they replace
         self.off = ""  # the reason why this process asks no more
         self._said = WarnedTexts()
         self._opened: Future[Client] = self._threads.submit(self._open)
@@ -290,10 +290,10 @@ class RemoteStore:
         return None
 
     def count_wait(self, waited_s: float, saved_s: float = 0.0) -> None:
-        """Count a slow answer and the build that it replaces. If answers cost more than they save, ask no more.
+        """Count a slow reply and the build that it replaces. If replies cost more than they save, ask no more.
 
         Args:
-            waited_s: Seconds until the answer. Those of requests side by side are added.
+            waited_s: Seconds until the reply. Those of requests side by side are added.
             saved_s: Seconds of the build; 0 without an entry.
         """
         if waited_s < SLOW_S:
@@ -309,7 +309,7 @@ class RemoteStore:
             self._patience_s = self.wait_s
         if not self._becomes_up():
             raise RemoteError(
-                f"the remote store {self.url} is not usable: {self.off or 'no answer in time'}",
+                f"the remote store {self.url} is not usable: {self.off or 'no reply in time'}",
                 remedy="check the setting remote, the network, and the credentials in the environment",
             )
 
@@ -375,7 +375,7 @@ class RemoteStore:
             self.say(f"it has {what} for {kind} {key[:12]}", about=what, level=logging.INFO)
             return None
         except RefusedError as error:
-            self.say(f"its answer for {kind} {key[:12]} is refused: {error}", about="refused")
+            self.say(f"its reply for {kind} {key[:12]} is refused: {error}", about="refused")
             return None
 
     # ---- writing
@@ -393,7 +393,7 @@ class RemoteStore:
         self.reply(lambda: self.client().remove(object_name(kind, key)))
 
     def has(self, kind: str, key: str) -> bool | None:
-        """True if the store has an entry with a sound, trusted statement; None without an answer. Reads no payload."""
+        """True if the store has an entry with a sound, trusted statement; None without a reply. Reads no payload."""
         return self.reply(functools.partial(self._has, kind, key))
 
     def _has(self, kind: str, key: str) -> bool:
@@ -410,7 +410,7 @@ class RemoteStore:
             keys = wait_result(self._threads.submit(self._listing, kind, self.wait_s))
         except unless_signalled(FutureTimeoutError, NotSupportedError, OSError) as error:
             raise RemoteError(
-                f"the remote store {self.url} cannot be listed: {error or 'no answer'}",
+                f"the remote store {self.url} cannot be listed: {error or 'no reply'}",
                 remedy="plain HTTP servers have no lists; use WebDAV, an object store or a folder",
             ) from error
         return sorted(filter(is_digest, keys))

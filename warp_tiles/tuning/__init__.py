@@ -1,1 +1,1 @@
-"""Tuning: measured configurations of kernels and of GEMM problems, kept as records."""
+"""Tuning: measured configurations of kernels, loops, functions and whole arrays, kept as records."""

@@ -198,7 +198,7 @@ def _copy(launch: NotedLaunch, configs: str) -> Any:
     return copy
 
 
-# ---- the places of launches
+# ---- the tasks of launches
 
 
 def tasks_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list[TuningTask]:
@@ -224,7 +224,7 @@ def tasks_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list[
 
 
 def _tasks_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[TuningTask]:
-    """The tasks of a kernel: what the plan of a copy asks."""
+    """The tasks of a kernel: the problems that the plan of a copy asks about."""
     copy = _copy(launch, "{}")
     try:
         plan = require_hooks("tuning").plan_module(copy.module, arch, launch.block_dim)
@@ -247,12 +247,12 @@ def _tasks_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[TuningTask
     return [task for task in (*tasks, *filter(None, function_tasks)) if len(task.configs) > 1]
 
 
-def _taken(configs: Any) -> list[LoopProblem]:
+def _taken(measurements: Any) -> list[LoopProblem]:
     """The loops that a plan has asked about since the last call."""
-    if not isinstance(configs, Measurements):
+    if not isinstance(measurements, Measurements):
         return []
-    loops = list(configs.asked.values())
-    configs.asked.clear()
+    loops = list(measurements.asked.values())
+    measurements.asked.clear()
     return loops
 
 

@@ -41,7 +41,7 @@ def slug(subject: str) -> str:
     return f"-{text[1:]}" if text.startswith(".") else text
 
 
-def question_digest(subject: str, values: Values) -> str:
+def problem_digest(subject: str, values: Values) -> str:
     """SHA-256, in hexadecimal, of a problem without the machine and the sources."""
     return CacheKey.of({"subject": subject, **{f"value {name}": json.dumps(value) for name, value in values}}).digest
 
@@ -107,8 +107,8 @@ class TuningKey:
         return CacheKey.of({**fields, "subject": self.subject, "source": self.source}).digest
 
     @cached_property
-    def question(self) -> str:
-        return question_digest(self.subject, self.values)
+    def problem_digest(self) -> str:
+        return problem_digest(self.subject, self.values)
 
     @property
     def file(self) -> str:

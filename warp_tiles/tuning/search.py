@@ -1,4 +1,4 @@
-"""A question, and the search that answers it.
+"""A question, which is the fastest of some configurations, and the search that decides it.
 
 A search builds candidates in parallel, measures them alternately, and reports each timing once it is final. It serves
 everything that is tuned: the loops and functions of a script's kernels, a tuned kernel, and the tiles of ``matmul``. A

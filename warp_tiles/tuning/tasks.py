@@ -38,7 +38,7 @@ from warp_tiles.tuning.record import (
     TuningKey,
     Values,
     environment_of,
-    question_digest,
+    problem_digest,
     shipped_records,
 )
 from warp_tiles.tuning.store import RecordStore
@@ -78,7 +78,7 @@ class TuningTask:
 
     @cached_property
     def digest(self) -> str:
-        return question_digest(self.subject, self.values)
+        return problem_digest(self.subject, self.values)
 
     def key(self, source: str, environment: Environment) -> TuningKey:
         """The key of its record on a machine. ``source`` is the digest of the sources of all configurations."""
@@ -215,7 +215,7 @@ class Measurements:
 
     def pipeline(self, problem: LoopProblem) -> MeasuredPipeline | None:
         """The fastest measured pipeline of a loop; None without a usable measurement, or if the default won."""
-        digest = question_digest(LOOP, values_of(problem))
+        digest = problem_digest(LOOP, values_of(problem))
         self.asked[digest] = problem
 
         def parsed(config: Config, reason: str) -> MeasuredPipeline:
@@ -232,7 +232,7 @@ class Measurements:
                 raise ValueError(f"its tile configuration does not fit: {tile_config}")
             return TunedChoice(str(config["provider"]), tile_config, reason)
 
-        return self._measured(question_digest(FUNCTION, values_of(problem)), problem, providers, parsed)
+        return self._measured(problem_digest(FUNCTION, values_of(problem)), problem, providers, parsed)
 
     def _measured(
         self,
@@ -329,10 +329,10 @@ def snapshot(records: RecordStore, toolchain: ToolchainFacts, now: Settings) -> 
     return Measurements(applicable, soft, now.record_driver_mismatch == "reuse", forced, shipped=shipped)
 
 
-def by_question(records: Iterable[Record]) -> dict[str, Record]:
+def by_problem(records: Iterable[Record]) -> dict[str, Record]:
     kept: dict[str, Record] = {}
     for record in records:
-        kept.setdefault(record.key.question, record)
+        kept.setdefault(record.key.problem_digest, record)
     return kept
 
 
@@ -340,7 +340,7 @@ def _shipped(named: str, present: Sequence[Environment]) -> dict[str, Record]:
     """The records that the package ships for this machine's GPUs or a named one, by the digests of their problems."""
     gpus: list[tuple[Any, ...]] = [(gpu.device, (gpu.arch, gpu.multiprocessors)) for gpu in present]
     wanted = [(subject, *gpu) for subject in (LOOP, FUNCTION) for gpu in gpus or [(named,)]]
-    return by_question(record for gpu in wanted for record in shipped_records(*gpu))
+    return by_problem(record for gpu in wanted for record in shipped_records(*gpu))
 
 
 def _applicable(
@@ -373,4 +373,4 @@ def _applicable(
         source = source_of(toolchain)
     except ToolchainError:
         return {}
-    return by_question(sorted((record for record in stored if record.key.source == source), key=rank))
+    return by_problem(sorted((record for record in stored if record.key.source == source), key=rank))
