@@ -49,7 +49,7 @@ from warp_tiles.gemm.problem import DType
 from warp_tiles.settings import current
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock, SearchDevice
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, TuningKey, decode_records, encode_records, environment_of
-from warp_tiles.tuning.search import Question, by_identity
+from warp_tiles.tuning.search import Search, by_identity
 from warp_tiles.tuning.store import RecordStore
 
 MEASURED = 12  # candidates of a bucket
@@ -184,7 +184,7 @@ def _measured(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[
         yield [SearchDevice(bench.build, clock)]
 
     wanted = by_identity([DEFAULT, *configs])
-    return Question(key, store, wanted, devices, default=DEFAULT, jobs=1).settle()[0]
+    return Search(key, store, wanted, devices, default=DEFAULT, jobs=1).settle()[0]
 
 
 def shipped(records: Sequence[Record]) -> list[Record]:

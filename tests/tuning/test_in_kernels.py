@@ -78,7 +78,7 @@ def test_timings_of_another_driver_are_measured_again_if_they_do_not_count(tuner
     tuner.store.merge(key, [timing(config, 100.0, soft=old) for config in TASK.configs])
     assert tuner.tune(task(TASK)).measured == 0
     strict = replace(tuner, reuse_stale=False)
-    again = strict.question(task(TASK))
+    again = strict.search(task(TASK))
     assert len(again.pending(again.record())) == len(TASK.configs)
     strict.tune(task(TASK))
     assert {item.soft["driver"] for item in again.record().timings} == {"13.0"}
@@ -122,7 +122,7 @@ def test_a_configuration_that_breaks_the_gpu_has_failed_and_the_rest_is_kept(tun
     machine.broken_by = identity(TASK.configs[5])
     with pytest.raises(ToolchainError, match="cuda:7 cannot be used any more since it ran"):
         tuner.tune(task(TASK))
-    record = tuner.question(task(TASK)).record()
+    record = tuner.search(task(TASK)).record()
     failed = [item.identity for item in record.timings if item.status == "failed"]
     assert failed == [machine.broken_by]
     healed = Machine()

@@ -17,7 +17,7 @@ from warp_tiles import WorkerError, settings
 from warp_tiles.errors import ToolchainError
 from warp_tiles.tuning.measure import Effort, SearchDevice
 from warp_tiles.tuning.record import Config, Record, Timing
-from warp_tiles.tuning.search import Counters, Question, by_identity
+from warp_tiles.tuning.search import Counters, Search, by_identity
 
 CONFIGS = [{"x": number} for number in range(20)]
 
@@ -86,9 +86,9 @@ def search(
     """The configurations without a stored timing, which are those of transient failures."""
     found = [device.of_search() for device in devices]
     wanted = by_identity(configs)
-    question = Question(key(), MemoryStore(), wanted, lambda configs: nullcontext(found), **options)  # type: ignore[arg-type]
-    record, _ = question.settle(budget_s, finished=lambda timings, record: finished(timings))
-    stored = {timing.identity for timing in question.record().timings}
+    search = Search(key(), MemoryStore(), wanted, lambda configs: nullcontext(found), **options)  # type: ignore[arg-type]
+    record, _ = search.settle(budget_s, finished=lambda timings, record: finished(timings))
+    stored = {timing.identity for timing in search.record().timings}
     return tuple(timing for timing in record.timings if timing.identity not in stored)
 
 
@@ -270,5 +270,5 @@ FAST, SLOW, DROPPED = timing({"x": 1}, 10.0), timing({"x": 2}, 30.0), timing({"x
 def test_what_is_measured(timings: list[Timing], wanted: list[int], reuse_stale: bool, expected: list[int]) -> None:
     configs = by_identity([{"x": number} for number in wanted])
     devices: Any = None
-    question = Question(key(), MemoryStore(), configs, devices, reuse_stale)  # type: ignore[arg-type]
-    assert [config["x"] for config in question.pending(Record(key(), tuple(timings)))] == expected
+    search = Search(key(), MemoryStore(), configs, devices, reuse_stale)  # type: ignore[arg-type]
+    assert [config["x"] for config in search.pending(Record(key(), tuple(timings)))] == expected

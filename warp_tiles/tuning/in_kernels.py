@@ -31,7 +31,7 @@ from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.launches import KernelLaunches, LaunchOptions
 from warp_tiles.tuning.measure import SearchDevice
 from warp_tiles.tuning.record import Config, Environment, Record, Timing, environment_of, identity
-from warp_tiles.tuning.search import Question, by_identity
+from warp_tiles.tuning.search import Search, by_identity
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.tuning.tasks import Measurements, TuningTask, function_task, loop_task, source_of
 from warp_tiles.util.warn import warn
@@ -96,10 +96,10 @@ class Tuner:
         devices = partial(search_devices, gpus)
         return cls(open_store(now), environment_of(gpus[0]), source, devices, reuse_stale, engine.records_changed)
 
-    def question(self, task: TuningTask) -> Question:
+    def search(self, task: TuningTask) -> Search:
         configs, key = task.configs, task.key(self.source, self.environment)
         devices, wanted = task.devices or partial(self.devices, task), by_identity(configs)
-        return Question(key, self.store, wanted, devices, self.reuse_stale, kernel_of(task), configs[0])
+        return Search(key, self.store, wanted, devices, self.reuse_stale, kernel_of(task), configs[0])
 
     def tune(
         self, task: TuningTask, budget_s: float = 0.0, progress: Progress = lambda task, record: None
@@ -108,15 +108,15 @@ class Tuner:
 
         Raises ToolchainError if nothing can be built or measured here.
         """
-        question = self.question(task)
-        before, error, measured = question.record(), "", set[str]()
+        search = self.search(task)
+        before, error, measured = search.record(), "", set[str]()
 
         def finished(timings: Sequence[Timing], record: Record) -> None:
             measured.update(timing.identity for timing in timings)
             progress(task, record)
 
         try:
-            question.settle(budget_s, wait_s=budget_s or None, finished=finished)
+            search.settle(budget_s, wait_s=budget_s or None, finished=finished)
         except ToolchainError:
             raise
         except WarpTilesError as failure:  # this launch cannot be repeated; others may
@@ -127,9 +127,9 @@ class Tuner:
         return replace(self._known(task), measured=len(new), error=error)
 
     def _known(self, task: TuningTask) -> TunedTask:
-        question = self.question(task)
-        record = question.record()
-        return TunedTask(task, kernel_of(task), record, 0, pending=len(question.pending(record)))
+        search = self.search(task)
+        record = search.record()
+        return TunedTask(task, kernel_of(task), record, 0, pending=len(search.pending(record)))
 
     def tune_all(
         self, tasks: Iterable[TuningTask], budget_s: float = 0.0, progress: Progress = lambda task, record: None

@@ -38,7 +38,7 @@ from warp_tiles.tuning.factory import (
 from warp_tiles.tuning.launches import Dim, KernelLaunches, LaunchOptions, dimensions
 from warp_tiles.tuning.measure import Effort, SearchDevice
 from warp_tiles.tuning.record import Config, Record, Timing, TuningKey, environment_of
-from warp_tiles.tuning.search import Counters, Question, by_identity
+from warp_tiles.tuning.search import Counters, Search, by_identity
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import LARGEST_SPACE, Limits, Random, Space, checked_configs, require
 from warp_tiles.tuning.store import RecordStore, open_store
@@ -182,8 +182,8 @@ class TunedKernel:
 
     def record(self, args: Arguments, device: wp.DeviceLike = None) -> Record | None:
         """The record for these arguments, or None. Nothing is measured."""
-        question = self._ask(self._listed(args), device)
-        return question.store.load(question.key)
+        search = self._ask(self._listed(args), device)
+        return search.store.load(search.key)
 
     def best(self, args: Arguments, device: wp.DeviceLike = None) -> Timing | None:
         """The winner among the configurations, or None. Nothing is measured."""
@@ -209,18 +209,18 @@ class TunedKernel:
         """
         for config in () if configs is None else checked_configs(configs):
             self._factory.check(config)
-        question = self._ask(self._listed(args), device, configs=configs)
+        search = self._ask(self._listed(args), device, configs=configs)
         if is_planning():
             raise TuningError(
                 f"{self!r} cannot be tuned while the script is planned, because nothing is launched",
                 remedy="ask warp_tiles.is_planning() before",
             )
         try:
-            record, _ = question.settle(current().tune_budget_s, forced=configs is not None or again, again=again)
+            record, _ = search.settle(current().tune_budget_s, forced=configs is not None or again, again=again)
         finally:
             self.forget()
-        if question.winner(record) is None:
-            raise self._all_failed(question, record)
+        if search.winner(record) is None:
+            raise self._all_failed(search, record)
         return record
 
     def configs(self, device: wp.DeviceLike = None) -> tuple[Config, ...]:
@@ -231,7 +231,7 @@ class TunedKernel:
         """Look records up again at the next launch."""
         self._chosen: dict[Any, tuple[TunedLaunch | None, float]] = {}  # and until when it counts
 
-    # ---- the question of a launch
+    # ---- the search of a launch
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -278,8 +278,8 @@ class TunedKernel:
         device: Any,
         written: frozenset[str] | None = None,
         configs: Sequence[Config] | None = None,
-    ) -> Question:
-        """The question of a launch, about some configurations or those that a search measures."""
+    ) -> Search:
+        """The search of a launch, for the fastest of some configurations or of all candidates."""
         device, now, function = wp.get_device(device), current(), self.__wrapped__
         fields = key_values(self._key, self._names, values)
         fields |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}
@@ -297,7 +297,7 @@ class TunedKernel:
             return launches.devices(pending)
 
         options, store, reuse_stale = self._options, self._open(now), now.record_driver_mismatch == "reuse"
-        return Question(
+        return Search(
             key, store, wanted, devices, reuse_stale, self.__name__, None, options.effort, options.jobs, self.counters
         )
 
@@ -321,57 +321,57 @@ class TunedKernel:
         default, now = self._factory.default, current()
         if not now.rules.records:
             return default
-        question = self._ask(values, device, written)
+        search = self._ask(values, device, written)
         self.counters.lookups += 1
-        record = question.record()
-        winner, pending = question.winner(record), question.pending(record)
+        record = search.record()
+        winner, pending = search.winner(record), search.pending(record)
         if pending and now.policy != "locked":
             if is_planning():
                 return default if winner is None else winner.config
             if 0 in dimensions(self._dim_of(default, values)):
                 return None
             if not device.is_capturing:
-                return self._search_or_wait(question)
+                return self._search_or_wait(search)
         if winner is None and now.policy == "locked":
-            what = f"{self!r} has no tuning record for {question.key}; {now.named('policy')} is 'locked'"
+            what = f"{self!r} has no tuning record for {search.key}; {now.named('policy')} is 'locked'"
             remedy = "tune where the policy is not locked, and ship the record (record_paths)"
-            raise LockedError(f"{what}, the key is {question.key.digest}", remedy)
+            raise LockedError(f"{what}, the key is {search.key.digest}", remedy)
         if winner is None and pending:
-            what = f"{self!r} must be tuned for {question.key} while a graph is captured"
+            what = f"{self!r} must be tuned for {search.key} while a graph is captured"
             raise TuningError(what, remedy="launch it once before the capture")
         if winner is None:
-            raise self._all_failed(question, record)
-        soft = question.key.environment.soft()
+            raise self._all_failed(search, record)
+        soft = search.key.environment.soft()
         if winner.soft != soft:
             text = "tuning: the record of %r was measured with %s, and is used with %s (record_driver_mismatch = reuse)"
             log.warning(text, self, winner.soft, soft)
         return winner.config
 
-    def _all_failed(self, question: Question, record: Record) -> TuningError:
+    def _all_failed(self, search: Search, record: Record) -> TuningError:
         """The error for a record without a winner. Its log has each configuration's reason."""
-        failed = [timing for timing in record.timings if timing.identity in question.wanted]
+        failed = [timing for timing in record.timings if timing.identity in search.wanted]
         return TuningError(
-            f"no configuration of {self!r} works for {question.key}",
+            f"no configuration of {self!r} works for {search.key}",
             remedy="see the reason of each; tune(..., again=True) tries them once more",
             log="\n".join(f"{dict(timing.config)}: {timing.reason}" for timing in failed),
         )
 
-    def _search_or_wait(self, question: Question) -> Config | None:
+    def _search_or_wait(self, search: Search) -> Config | None:
         """Returns the winner after a search, here or in another process; None if there is none yet."""
         while True:
-            record, may_search = question.settle(current().tune_budget_s, wait_s=None if self._wait else 0.0)
-            if may_search or not question.pending(record):
+            record, may_search = search.settle(current().tune_budget_s, wait_s=None if self._wait else 0.0)
+            if may_search or not search.pending(record):
                 break
-            if not self._wait or question.store.searches(question.key):  # a reference may launch this kernel
+            if not self._wait or search.store.searches(search.key):  # a reference may launch this kernel
                 return None
-            if question.winner(record) is not None:  # the other search was cut short
+            if search.winner(record) is not None:  # the other search was cut short
                 break
-        if (winner := question.winner(record)) is not None:
+        if (winner := search.winner(record)) is not None:
             return winner.config
-        if not question.wanted.keys() <= {timing.identity for timing in record.timings}:
+        if not search.wanted.keys() <= {timing.identity for timing in record.timings}:
             log.warning("tuning %r: the budget of %g s ended before a measurement", self, current().tune_budget_s)
             return None
-        raise self._all_failed(question, record)
+        raise self._all_failed(search, record)
 
 
 def autotune(

@@ -1,6 +1,6 @@
-"""A question, which is the fastest of some configurations, and the search that decides it.
+"""A search for the fastest of some configurations.
 
-A search builds candidates in parallel, measures them alternately, and reports each timing once it is final. It serves
+It builds candidates in parallel, measures them alternately, and reports each timing once it is final. It serves
 everything that is tuned: the loops and functions of a script's kernels, a tuned kernel, and the tiles of ``matmul``. A
 function of each device builds candidates from configurations.
 """
@@ -49,8 +49,8 @@ def by_identity(configs: Iterable[Config]) -> dict[str, Config]:
 
 
 @dataclass(frozen=True)
-class Question:
-    """Configurations, the record with their timings, and what measures them.
+class Search:
+    """What is searched: configurations, the record with their timings, and what measures them.
 
     Attributes:
         wanted: The configurations that count, by identity.
@@ -143,12 +143,12 @@ class Question:
             self.counters.searches += 1
             with self.devices(configs) as devices, _progress(self.what, len(configs)) as show:
                 deadline = time.monotonic() + (budget_s or math.inf)
-                search = _Search(self, list(devices), deadline, store, show)
-                search.run(configs)
-            for timing in search.transient:
+                running = _Run(self, list(devices), deadline, store, show)
+                running.run(configs)
+            for timing in running.transient:
                 text = "tuning %s: %s is left out until the next search: %s"
                 log.warning(text, self.what, dict(timing.config), timing.reason)
-            return Record(self.key, tuple(search.transient)).merged(self.record().timings), may_search
+            return Record(self.key, tuple(running.transient)).merged(self.record().timings), may_search
 
 
 @contextlib.contextmanager
@@ -168,10 +168,10 @@ _measuring: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)  # 
 
 
 @dataclass
-class _Search:
-    """A search in progress. ``runners`` are built, on devices that were not lost; ``decided`` names have a timing."""
+class _Run:
+    """A search that runs. ``runners`` are built, on devices that were not lost; ``decided`` names have a timing."""
 
-    question: Question
+    search: Search
     devices: list[SearchDevice]
     deadline: float
     store: Callable[[Sequence[Timing]], None]
@@ -186,7 +186,7 @@ class _Search:
         return time.monotonic() < self.deadline
 
     def run(self, configs: Sequence[Config]) -> None:
-        jobs = self.question.jobs or available_cores()
+        jobs = self.search.jobs or available_cores()
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * jobs)
         several, waiting, leaders = len(self.devices) > 1, deque(configs), list[Runner]()
         builder = DaemonThreads(jobs, "warp_tiles_tune")
@@ -196,14 +196,14 @@ class _Search:
                 pairs = zip(taken, cycle(self.devices))
                 batch = [Runner(identity(config), None, config, device) for config, device in pairs]
                 runners = [*leaders, *self._build(builder, batch)]
-                self._race(runners, self.question.effort)
+                self._race(runners, self.search.effort)
                 self._lose()
                 left = (runner.config for runner in reversed(batch) if runner.is_lost)
                 waiting.extendleft(config for config in left if identity(config) not in self.decided)
                 runners = _here(runners)  # the next one is measured against the fastest of each device
                 leaders = list({runner.device: runner for runner in reversed(_fastest(runners))}.values())
                 self._finish(runners)
-            if (self.question.default is not None or several) and self.has_time:
+            if (self.search.default is not None or several) and self.has_time:
                 self._finals(builder)
         except BaseException:
             with contextlib.suppress(Exception):  # re-raises the interrupt itself, not the errors that it causes
@@ -211,7 +211,7 @@ class _Search:
             raise
         finally:  # builds that exceed the budget end in the background; their results are ignored
             builder.close()
-        self.question.counters.measurements += len({runner.name for runner in self.runners if runner.samples_us})
+        self.search.counters.measurements += len({runner.name for runner in self.runners if runner.samples_us})
 
     def _build(self, builder: DaemonThreads, batch: Sequence[Runner]) -> list[Runner]:
         """Build candidates, and record those that failed. Returns those that were built in time."""
@@ -221,12 +221,12 @@ class _Search:
         for future in futures:
             future.add_done_callback(lambda done: None if done.cancelled() else self.show(1, ""))
         wait_all(futures, None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic()))
-        self.question.counters.build_s += time.monotonic() - start
+        self.search.counters.build_s += time.monotonic() - start
         built, failed = list[Runner](), list[Runner]()
         for runner, future in zip(batch, futures):
             if future.cancel() or not future.done():
                 continue  # out of time
-            self.question.counters.builds += 1
+            self.search.counters.builds += 1
             future.result()  # raises what interrupts
             if isinstance(runner.error, RefusedWorkerError):
                 raise runner.error
@@ -267,7 +267,7 @@ class _Search:
             measure(devices[0])
         else:
             side_by_side(measure, devices, len(devices))
-        self.question.counters.measure_s += time.monotonic() - start
+        self.search.counters.measure_s += time.monotonic() - start
 
     def _show(self, runner: Runner) -> None:
         if runner.samples_us and (median_us := runner.statistics().median_us) < self.best_us:
@@ -276,7 +276,7 @@ class _Search:
 
     def _finals(self, builder: DaemonThreads) -> None:
         """Measure the fastest candidates and the default once more, on the first device."""
-        default, effort, first = self.question.default, self.question.effort, self.devices[0]
+        default, effort, first = self.search.default, self.search.effort, self.devices[0]
         name = None if default is None else identity(default)
         again = [runner for runner in self.runners if runner.name == name and runner.samples_us][:1]
         chosen = by_identity(runner.config for runner in (*again, *_fastest(self.runners)[:_FINALISTS]))
@@ -310,7 +310,7 @@ class _Search:
         measured = {} if runner.status == "failed" else {**vars(runner.statistics()), "unfinished": runner.unfinished}
         given = {"shared_bytes": getattr(runner.candidate, "shared_bytes", 0), "reason": runner.reason, **measured}
         assert runner.status != "running"
-        return Timing(runner.config, runner.status, soft=self.question.key.environment.soft(), **given)
+        return Timing(runner.config, runner.status, soft=self.search.key.environment.soft(), **given)
 
 
 def _here(runners: Iterable[Runner]) -> list[Runner]:
