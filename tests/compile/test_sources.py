@@ -44,6 +44,16 @@ def test_cycles_end_and_missing_headers_are_left_out(tmp_path: Path) -> None:
 CLOSURES: dict[str, tuple[dict[str, str], list[str], set[str]]] = {
     "a path upwards": ({"one__a": '#include "../two/b.h"', "two__b": ""}, ["."], {"two/b.h"}),
     "beside the file": ({"one__a": '#include "v.h"', "one__v": "", "two__v": ""}, ["two"], {"one/v.h"}),
+    "beside the file, after another folder": (
+        {
+            "one__a": '#include "../two/b.h"\n#include "gone/c.h"\n#include "v.h"',
+            "one__v": "",
+            "two__b": "",
+            "two__v": "",
+        },
+        ["."],
+        {"two/b.h", "one/v.h"},
+    ),
     "angles are not beside it": ({"one__a": "#include <v.h>", "one__v": "", "two__v": ""}, ["two"], {"two/v.h"}),
     "in order": ({"one__a": "#include <v.h>", "two__v": "", "three__v": ""}, ["two", "three"], {"two/v.h"}),
     "in another order": ({"one__a": "#include <v.h>", "two__v": "", "three__v": ""}, ["three", "two"], {"three/v.h"}),

@@ -48,24 +48,24 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
         path, prefix = pending.pop()
         for quote, raw in _includes(pattern, Path(path).read_bytes()):
             name = raw.decode("utf-8", "replace")
-            path, label = os.path.join(os.path.dirname(path), name), os.path.join(prefix, name)
-            if quote != b'"' or not os.path.isfile(path):
+            header, label = os.path.join(os.path.dirname(path), name), os.path.join(prefix, name)
+            if quote != b'"' or not os.path.isfile(header):
                 if name not in searched:
                     paths = (os.path.join(folder, name) for folder in folders)
                     searched[name] = next(filter(os.path.isfile, paths), None)
                 label = name
-                if (path_of_name := searched[name]) is None:
+                if (header_of_name := searched[name]) is None:
                     continue
-                path = path_of_name
-            path, label = os.path.normpath(path), os.path.normpath(label)
-            if path in seen:
+                header = header_of_name
+            header, label = os.path.normpath(header), os.path.normpath(label)
+            if header in seen:
                 continue
-            seen.add(path)
+            seen.add(header)
             prefix_of_found = os.path.dirname(label)
             while label in closure:  # another folder has a file with this name too
                 label += "'"
-            closure[label] = Path(path)
-            pending.append((path, prefix_of_found))
+            closure[label] = Path(header)
+            pending.append((header, prefix_of_found))
     return closure
 
 

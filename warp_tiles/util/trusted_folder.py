@@ -382,8 +382,8 @@ def store_lock(
     wait_s = min(wait_s, WAIT_AGAIN_S) if path in _timeouts else wait_s
 
     def waiting(holder: str) -> None:
-        path = printable(str(files.root))
-        log.warning("waiting for %s, which changes %s; this process waits %g s at most", holder, path, wait_s)
+        root = printable(str(files.root))
+        log.warning("waiting for %s, which changes %s; this process waits %g s at most", holder, root, wait_s)
 
     with ExitStack() as held:
         try:
