@@ -125,8 +125,8 @@ def test_the_program_of_the_readme_runs_and_prints(tmp_path: Path) -> None:
     forward = functions(module)[0]
     assert cells == [
         f"function: {forward.title}",
-        f"dtypes: {forward.problem['dtypes']}",
-        f"kernels: {', '.join(forward.problem['kernels'])}",
+        f"dtypes: {forward.planned['dtypes']}",
+        f"kernels: {', '.join(forward.planned['kernels'])}",
         "state: to build",
         f"provider, tile: {forward.provider}",
         f"reason: {forward.reason}",

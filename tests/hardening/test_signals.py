@@ -201,7 +201,7 @@ WAITS: dict[str, Callable[[Path], object]] = {
     ),
     "the compiler's library": lambda _: for_a_library("open_nvrtc"),
     "the linker's library": lambda _: for_a_library("open_nvjitlink"),
-    "a remote answer": for_a_remote_reply,
+    "a remote reply": for_a_remote_reply,
     "an epilogue": with_an_epilogue,
 }
 
@@ -290,7 +290,7 @@ BROAD = {
         ("util/threads.py", "_call"),
     },
     "waits for nothing": {("build/executor.py", "ExecutorPool._pass_on")},
-    "raises the interrupt afterwards": {("tuning/search.py", "_Search.run")},
+    "raises the interrupt afterwards": {("tuning/search.py", "_Run.run")},
 }
 
 
