@@ -59,12 +59,12 @@ def test_solutions(n: int, upper: bool) -> None:
     for columns, layout in zip((0, 1, 2, 8, 40), itertools.cycle(LAYOUTS)):
         b = np.random.default_rng(columns).normal(size=(2, n, max(1, columns)))
         expected = np.linalg.solve(a, b)
-        task = LAYOUTS[layout]
-        right = on(b[..., 0], F64) if columns == 0 else task(b, F64)
+        laid_out = LAYOUTS[layout]
+        right = on(b[..., 0], F64) if columns == 0 else laid_out(b, F64)
         expected = expected[..., 0] if columns == 0 else expected
-        found = warp_tiles.solve(task(read_triangle(a, upper), F64), right, upper=upper)
+        found = warp_tiles.solve(laid_out(read_triangle(a, upper), F64), right, upper=upper)
         np.testing.assert_allclose(values_of(found), expected, rtol=0, atol=1e-12)
-        given = task(read_triangle(factor, upper), F64)
+        given = laid_out(read_triangle(factor, upper), F64)
         assert warp_tiles.solve(given, right, right, upper=upper, factored=True) is right
         np.testing.assert_allclose(values_of(right), expected, rtol=0, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Executors of the user: what travels to a worker, whose answer counts, and errors of the executor."""
+"""Executors of the user: what travels to a worker, whose reply counts, and errors of the executor."""
 
 import os
 import pickle
@@ -170,7 +170,7 @@ def test_a_missing_part_never_counts_as_equal() -> None:
     assert differences(((COMPILER, Fact("a" * 64, "12.9")),), ((COMPILER, Fact("a" * 64, "12.8")),)) == ""
 
 
-# ---- whose answer counts
+# ---- whose reply counts
 
 
 @pytest.mark.parametrize("name", [CODE, COMPILER])

@@ -255,9 +255,9 @@ def test_compiler_output_does_not_break_the_protocol() -> None:
         assert process.stderr is not None
         for _ in range(2):
             worker.send(process.stdin, (GOOD, 0))  # type: ignore[arg-type]
-            succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
+            succeeded, reply = worker.receive(process.stdout)  # type: ignore[arg-type]
             assert succeeded
-            assert answer.payload.startswith(LTO_IR)
+            assert reply.payload.startswith(LTO_IR)
         process.stdin.close()
         assert process.stdout.read() == b""
         noise = process.stderr.read().decode()

@@ -149,7 +149,7 @@ class Emulator:
         self._pool.shutdown()
 
     def run(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Outcome]:
-        """Compile the functions and call them. A function that does not compile gives an answer with an error.
+        """Compile the functions and call them. A function that does not compile gives an outcome with an error.
 
         Args:
             launches: The launches.
@@ -158,7 +158,7 @@ class Emulator:
         return [outcome for future in self.start(launches, includes) for outcome in future.result()]
 
     def start(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Future[list[Outcome]]]:
-        """Start :meth:`run` without waiting for it; the futures hold the answers of each batch in order."""
+        """Start :meth:`run` without waiting for it; the futures hold the outcomes of each batch in order."""
         # enough translation units to keep all cores busy
         cores = os.cpu_count() or 1
         size = max(1, min(self._batch, -(-len(launches) // cores)))
@@ -202,7 +202,7 @@ class Emulator:
 
 
 def _failed(launch: Launch, error: str) -> Outcome:
-    """The answer of a launch that did not end."""
+    """The outcome of a launch that did not end."""
     zeros = bytes(launch.tiles[2].span)
     return Outcome(f"{launch.function.name}: {error}", launch.tiles[2].unpack(zeros), zeros, {})
 
@@ -213,8 +213,8 @@ def _errors(log: str) -> str:
 
 
 def _run(program: Path, launches: Sequence[Launch], numbers: Sequence[int]) -> list[Outcome]:
-    """Answers up to and including the first launch that ends the process."""
-    requests, outcomes = program.with_name("requests"), program.with_name("answers")
+    """Outcomes up to and including the first launch that ends the process."""
+    requests, outcomes = program.with_name("requests"), program.with_name("outcomes")
     requests.write_bytes(b"".join(_request(launch, number) for launch, number in zip(launches, numbers)))
     try:
         command = [str(program), str(requests), str(outcomes)]

@@ -119,7 +119,7 @@ def exact_result(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
 
 
 def error_of(case: Case, launched: Launch, outcome: Outcome) -> str:
-    """The error of an answer, or ""."""
+    """The error of an outcome, or ""."""
     if outcome.error:
         return outcome.error
     a, b, c = launched.values

@@ -197,7 +197,7 @@ class EmulatedModule:
             cluster: Blocks per cluster.
         """
         number = next(self._numbers)
-        request, outcome = (self._program.with_name(f"{name}_{number}") for name in ("request", "answer"))
+        request, outcome = (self._program.with_name(f"{name}_{number}") for name in ("request", "outcome"))
         words = struct.Struct("<Q").pack
         parts = [_text(kernel), *map(words, (blocks, threads, cluster, self._arch, shared_bytes))]
         parts.append(words(len(memory.places)))

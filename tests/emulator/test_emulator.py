@@ -61,7 +61,7 @@ def fault(name: str, c: Matrix | None = None) -> Launch:
 
 @pytest.fixture(scope="module")
 def faults(emulator: Emulator) -> dict[str, Outcome]:
-    """Answers by function. Faulty and correct functions run in one process."""
+    """Outcomes by function. Faulty and correct functions run in one process."""
     correct = ["barrier_between", "own_elements", "unset_register"]
     c = np.arange(56.0).reshape(8, 7)
     launches = [fault(name) for name in FAULTS] + [fault(name, c) for name in [*FAULTS_WITH_C, *correct]]
@@ -155,7 +155,7 @@ BANKS: dict[str, tuple[str, Count]] = {
 
 @pytest.fixture(scope="module")
 def counts(emulator: Emulator) -> dict[str, Outcome]:
-    """Answers by function of ``kernels/banks.cuh``."""
+    """Outcomes by function of ``kernels/banks.cuh``."""
     tile = Tile(1, 4352, "float32", "row_major", 4352, 16)
     values = np.zeros((1, 4352))
     launches = [

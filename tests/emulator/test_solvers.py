@@ -86,7 +86,7 @@ def launch(case: Case) -> Launch:
 
 
 def error_of(case: Case, launched: Launch, outcome: Outcome) -> str:
-    """The error of an answer, or "".
+    """The error of an outcome, or "".
 
     The bounds are of the backward error: A - L L^T and T X - Y are at most (n + 8) u times the products of absolute
     values (Higham, Accuracy and Stability of Numerical Algorithms, theorems 8.5, 10.3 and 10.4, with a reciprocal in
@@ -173,7 +173,7 @@ def test_drawn_functions(emulator: Emulator, first: int) -> None:
 
 
 def test_a_wrong_element_is_noticed(emulator: Emulator) -> None:
-    """The check of results can fail: here one element of a correct answer is changed."""
+    """The check of results can fail: here one element of a correct outcome is changed."""
     right = draw_case(next(seed for seed in range(99) if draw_case(seed).problem.function == "lower_solve"))
     launched = launch(right)
     (outcome,) = emulator.run([launched], [SolverProvider.header])

@@ -63,7 +63,7 @@ def run(emulator: Emulator, cases: list[Case]) -> list[Outcome]:
 
 @pytest.fixture(scope="module")
 def counted(emulator: Emulator) -> list[tuple[Case, Outcome]]:
-    """Every fixed case with its answer."""
+    """Every fixed case with its outcome."""
     cases = fixed_cases()
     return list(zip(cases, run(emulator, cases)))
 

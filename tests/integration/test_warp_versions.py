@@ -33,7 +33,7 @@ records = [module for module in warp_tiles.report()["modules"] if module["builds
 print("result " + json.dumps({{
     "version": wp.__version__,
     "path": wp.__file__,
-    "roles": [variant.role.value for variant in plan.needed],
+    "roles": [planned.role.value for planned in plan.needed],
     "counts": [[record["lto_builds"], record["lto_hits"], record["linker"]] for record in records],
 }}))
 """

@@ -83,13 +83,13 @@ class Made:
     """A wheel of the client's kernels for sm_80 and sm_90, and where it and the client are installed.
 
     Attributes:
-        answer: What the command printed.
+        printed: The JSON that the command printed.
         path: The search path of a program with both.
     """
 
     folder: Path
     wheel: Path
-    plan: dict[str, Any]
+    printed: dict[str, Any]
     client: Path
     site: Path
 
@@ -119,11 +119,11 @@ def made(tmp_path_factory: pytest.TempPathFactory, toolchain: None) -> Made:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     nothing = Made(top, top, {}, client, site)
-    plan = json_of(nothing.wheel_of(top / "out"))
-    wheel = Path(plan["wheel"])
+    printed = json_of(nothing.wheel_of(top / "out"))
+    wheel = Path(printed["wheel"])
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    return Made(top, wheel, plan, client, site)
+    return Made(top, wheel, printed, client, site)
 
 
 # ---- the wheel
@@ -134,12 +134,12 @@ def test_the_wheel_names_its_client_warp_and_platform(made: Made) -> None:
     warp = metadata.version("warp-lang")
     (tag,) = {line.rpartition("-")[2] for line in _of_warp("WHEEL") if line.startswith("Tag: ")}
     assert made.wheel.name == f"client_kernels-2.0+warp{warp}-py3-none-{tag}.whl"
-    assert made.plan["requires"] == ["wheel-client-dist==2.0", f"warp-lang=={warp}", "warp-tiles"]
+    assert made.printed["requires"] == ["wheel-client-dist==2.0", f"warp-lang=={warp}", "warp-tiles"]
     (info,) = made.site.glob("*.dist-info")
     text = (info / "METADATA").read_text()
     assert f"Name: Client.kernels\nVersion: 2.0+warp{warp}\n" in text
     assert [line for line in text.splitlines() if line.startswith("Requires-Dist")] == [
-        f"Requires-Dist: {item}" for item in made.plan["requires"]
+        f"Requires-Dist: {item}" for item in made.printed["requires"]
     ]
 
 
@@ -248,12 +248,12 @@ def test_a_start_list_takes_the_place_of_a_script(made: Made, tmp_path: Path) ->
     assert "which takes no arguments" in made.bundle(*named, *words[:-1], f"{start} --size 4").stderr
     found: dict[str, set[str]] = {}
     for cache in ("empty", "cache"):
-        plan = json_of(made.bundle(*named, *words, WARP_TILES_CACHE_DIR=str(tmp_path / cache)))
-        assert {row["key"] for row in plan["modules"]} == {row["key"] for row in warmed["modules"]}
-        with zipfile.ZipFile(plan["wheel"]) as archive:
+        printed = json_of(made.bundle(*named, *words, WARP_TILES_CACHE_DIR=str(tmp_path / cache)))
+        assert {row["key"] for row in printed["modules"]} == {row["key"] for row in warmed["modules"]}
+        with zipfile.ZipFile(printed["wheel"]) as archive:
             rows = json.loads(archive.read("warp_tiles_kernels/a/index.json"))["body"]["keys"]["module"]
         found[cache] = {row.partition(" ")[0] for row in rows.split(";") if row}
-    contents = {row["key"] for row in plan["modules"]}
+    contents = {row["key"] for row in printed["modules"]}
     assert found["empty"] == contents, "a list binds no start key"
     start_keys = found["cache"] - contents
     assert len(start_keys) == 2, "of the plain module, and of the one with products"

@@ -7,16 +7,16 @@ import pytest
 from warp_tiles.cli.common import write_reports
 from warp_tiles.errors import BuildError, OutputError
 
-RECORD = {"builds": [], "modules": []}
+REPORT = {"builds": [], "modules": []}
 
 
-def write(position: Path, ended: BaseException | None) -> None:
-    """Write a report to a place that is a folder, at the end of a block that an exception ends."""
+def write(page: Path, ended: BaseException | None) -> None:
+    """Write a report to a path that is a folder, at the end of a block that an exception ends."""
     try:
         if ended is not None:
             raise ended
     finally:
-        write_reports(position, None, RECORD, "title", {})
+        write_reports(page, None, REPORT, "title", {})
 
 
 @pytest.mark.parametrize("ended", [None, SystemExit(0)])

@@ -1,4 +1,4 @@
-"""A store over HTTP whose answers a test decides, a plain one for a folder, and one with WebDAV."""
+"""A store over HTTP whose replies a test decides, a plain one for a folder, and one with WebDAV."""
 
 import socket
 import threading
@@ -10,21 +10,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 #: Answers a GET of an object. HEAD requests find nothing.
-Answer = Callable[[BaseHTTPRequestHandler], None]
+Reply = Callable[[BaseHTTPRequestHandler], None]
 
 
 class Server(ThreadingHTTPServer):
     """Counts requests.
 
     Args:
-        answer: Answers GET requests.
+        reply: Answers GET requests.
         head: The status of HEAD requests.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, reply: Answer, head: int = 404) -> None:
+    def __init__(self, reply: Reply, head: int = 404) -> None:
         self.reply = reply
         self.requests: list[str] = []
         server = self
@@ -53,7 +53,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(reply: Answer, head: int = 404) -> Iterator[Server]:
+def serving(reply: Reply, head: int = 404) -> Iterator[Server]:
     """A server as long as the block runs."""
     with Server(reply, head) as server, _running(server):
         yield server
@@ -75,7 +75,7 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def send(data: bytes, status: int = 200, size: int | None = None) -> Answer:
+def send(data: bytes, status: int = 200, size: int | None = None) -> Reply:
     """Answers with some bytes, and claims a size."""
 
     def reply(handler: BaseHTTPRequestHandler) -> None:
@@ -87,7 +87,7 @@ def send(data: bytes, status: int = 200, size: int | None = None) -> Answer:
     return reply
 
 
-def drip(data: bytes, pause_s: float, size: int) -> Answer:
+def drip(data: bytes, pause_s: float, size: int) -> Reply:
     """Answers with one byte at a time, and claims a size."""
 
     def reply(handler: BaseHTTPRequestHandler) -> None:
@@ -101,14 +101,14 @@ def drip(data: bytes, pause_s: float, size: int) -> Answer:
 
 
 def redirect(handler: BaseHTTPRequestHandler, prefix: str) -> None:
-    """Answer with another place: a prefix before the same path."""
+    """Answers with another URL: a prefix before the same path."""
     handler.send_response(302)
     handler.send_header("Location", f"/{prefix}{handler.path}")
     handler.send_header("Content-Length", "0")
     handler.end_headers()
 
 
-def files(folder: Path) -> Answer:
+def files(folder: Path) -> Reply:
     """Answers with the files of a folder."""
 
     def reply(handler: BaseHTTPRequestHandler) -> None:

@@ -171,7 +171,7 @@ def test_a_store_that_was_closed_is_a_miss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [404, 403])
 def test_a_slow_store_costs_its_budget_and_no_more(status: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Each answer takes 0.3 s by the clock."""
+    """Each reply takes 0.3 s by the clock."""
     with serving(send(b"", status)) as server:
         store = ready(connect(server.url, wait_s=0.8, clock=itertools.count(step=0.3).__next__))
         for number in range(10):

@@ -1,4 +1,4 @@
-"""Answers that somebody tampered with: none is loaded, none is stored, and each takes its time at most."""
+"""Replies that somebody tampered with: none is loaded, none is stored, and each takes its time at most."""
 
 import base64
 import random
@@ -12,7 +12,7 @@ import pytest
 
 from tests.hardening.memory import less_than
 from tests.store.cache_workers import get_or_build
-from tests.store.server import Answer, drip, redirect, send, serving
+from tests.store.server import Reply, drip, redirect, send, serving
 from tests.store.subjects import connect, entry, ready, signed
 from tests.store.test_envelope import ENTRY, OBJECT, REFUSED
 from warp_tiles.errors import RemoteError
@@ -24,7 +24,7 @@ from warp_tiles.store.remote import RemoteStore
 BUDGET_S = 0.3
 LOCAL = b"built here"
 
-Tamper = Callable[[random.Random], Answer]
+Tamper = Callable[[random.Random], Reply]
 
 
 def test_a_list_is_asked_for_with_the_password_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_an_endless_list_ends(pause_s: float, monkeypatch: pytest.MonkeyPatch) -
             store.keys(LTOIR)
 
 
-def flipped(chance: random.Random) -> Answer:
+def flipped(chance: random.Random) -> Reply:
     """A bit of the envelope's statement, of the signature or of the payload."""
     changed = bytearray(OBJECT)
     at, signature = OBJECT.index(b'"payload":"') + 11, OBJECT.index(b'"sig":"') + 7
@@ -69,12 +69,12 @@ def flipped(chance: random.Random) -> Answer:
     return send(bytes(changed))
 
 
-def cut(chance: random.Random) -> Answer:
+def cut(chance: random.Random) -> Reply:
     size = chance.randrange(len(OBJECT))
     return send(OBJECT[:size], size=chance.choice([size, len(OBJECT)]))
 
 
-def redirected(chance: random.Random) -> Answer:
+def redirected(chance: random.Random) -> Reply:
     """To itself for ever, or to a sound entry of another key."""
     for_ever = chance.random() < 0.5
 
@@ -87,7 +87,7 @@ def redirected(chance: random.Random) -> Answer:
     return reply
 
 
-def ten_gigabytes(start: bytes, status: int = 200) -> Answer:
+def ten_gigabytes(start: bytes, status: int = 200) -> Reply:
     def reply(handler: BaseHTTPRequestHandler) -> None:
         send(start, status, 10 << 30)(handler)
         for _ in range(10 << 10):
@@ -96,7 +96,7 @@ def ten_gigabytes(start: bytes, status: int = 200) -> Answer:
     return reply
 
 
-def noise(chance: random.Random) -> Answer:
+def noise(chance: random.Random) -> Reply:
     return send(chance.randbytes(chance.randrange(3000)), chance.choice([200, 200, 500, 403, 204]))
 
 

@@ -26,7 +26,7 @@ def answer(request, libraries):
     return original(request, libraries)
 original, worker.run = worker.run, answer
 """,
-    "half an answer": """
+    "half a reply": """
 def send(stream, answer):
     data = pickle.dumps(answer)
     stream.write(struct.pack("<Q", len(data)) + data[: len(data) // 2])

@@ -387,7 +387,7 @@ def contributed(*changes: tuple[int, float], unfinished: bool = False) -> Contri
     """A file in which these configurations of the tasks have these times, and the others 100 us."""
     found = []
     for number, task in enumerate(tasks().values()):
-        times = {configuration: us for loop, (configuration, us) in enumerate(changes) if loop == number}
+        times = {configuration: us for changed, (configuration, us) in enumerate(changes) if changed == number}
         timings = tuple(
             task_timing(config, times.get(position, 100.0), unfinished=unfinished and position > 0)
             for position, config in enumerate(task.configs)
