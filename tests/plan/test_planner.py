@@ -248,6 +248,17 @@ def test_a_plan_without_wgmma_has_the_memory_of_the_plan_before(step: int, stage
         plan_module(module, scalar, before=replace(before, reserved={"k": (-16, 0)}))
 
 
+def test_a_new_plan_without_wgmma_has_mma_although_a_setting_asks_for_wgmma() -> None:
+    """A chain spares memory, so Warp has not reserved what its loop needs without one."""
+    module, scalar = module_by_wgmma(32), lambda function: replace(function, provider="scalar")
+    asking = replace(module.session.settings, main_loop="wgmma")
+    module = replace(module, session=replace(module.session, settings=asking))
+    before = plan_module(module, scalar)
+    after = plan_module(module, scalar, before=before, without_wgmma=True)
+    assert [plan.loops[0].instruction for plan in (before, after)] == ["wgmma", "mma_m16n8k16"]
+    assert plan_module(module, scalar, without_wgmma=True).loops[0].instruction == "", "of a first plan"
+
+
 class SlowRecords:
     """The records of a machine on which few stages were fastest with wgmma, and many without it."""
 

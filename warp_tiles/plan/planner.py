@@ -413,6 +413,8 @@ class _Planner:
         if not self.settings.register_accumulators:
             return replace(without_stages, rejection=self.settings.against("register_accumulators", "on"))
         choice = PipelineOverrides.parse(self.settings.main_loop)
+        if choice.family == "wgmma" and self.before is not None and not self.suffix:
+            choice = replace(choice, family=None)  # mma.sync has the memory that wgmma had
         if choice.family == "double_buffered":
             return replace(without_stages, rejection=self.settings.against("main_loop", "auto"))
         asked = None if choice == AUTO else self.settings.against("main_loop")
