@@ -139,7 +139,6 @@ NESTED = """for part in range(A.shape[{outer}] // 32):
         k = (part * {by} + step) * 16
 """
 COMPUTED_ALPHA = "x = float(C.shape[0]) / float(C.shape[1] + C.shape[0])"
-UNROLLED = "Warp unrolls the loop, so that each iteration has tiles of its own"
 THREE_STEPS = loop("for k in range(3):", "k * 16")
 LOADED = [line.format(k="0") for line in (LOAD_A, LOAD_B)]
 STORE_IN_FUNCTION = f"""
@@ -383,11 +382,11 @@ MORE: dict[str, Form] = {
     "products in two branches": product(
         f"if k % 32 == 0:\n    {ODD}\nelse:\n    {ODD}", **with_code("register_accumulators", "products_in_branches")
     ),
-    "unrolled": form(START, THREE_STEPS, STORE, reason=UNROLLED, expected=lambda a, b: a[:, :48] @ b[:48]),
+    "unrolled": form(START, THREE_STEPS, STORE, code="unrolled_tiles", expected=lambda a, b: a[:, :48] @ b[:48]),
     "unrolled, with a start value": form(
-        ONES, THREE_STEPS, STORE, reason=UNROLLED, expected=lambda a, b: a[:, :48] @ b[:48] + 1
+        ONES, THREE_STEPS, STORE, code="unrolled_tiles", expected=lambda a, b: a[:, :48] @ b[:48] + 1
     ),
-    "unrolled in a loop": form(START, NESTED.format(outer=1, inner=2, by=2) + INNER, STORE, reason=UNROLLED),
+    "unrolled in a loop": form(START, NESTED.format(outer=1, inner=2, by=2) + INNER, STORE, code="unrolled_tiles"),
     "unrolled, around a condition": form(
         START, "for k in range(1):\n    if i < 99:\n" + INNER, STORE,
         **with_code("register_accumulators", "unrolled_condition"), expected=lambda a, b: a[:, :16] @ b[:16],

@@ -123,6 +123,10 @@ REASONS = {
     "products_in_branches": "its products lie in different branches: move them to one",
     "jump_between_products": "a jump lies between its products: move it before the first or behind the last one",
     "no_loaded_operand": "the loop loads no operand of its products: load one in the loop",
+    "unrolled_tiles": (
+        "Warp unrolls the loop, so that each iteration has tiles and code of its own, and no stages: give its range a "
+        "variable bound"
+    ),
     "unrolled_condition": "Warp unrolls the loop around a condition: give its range a variable bound",
     "unrolled_without_loads": "its iterations do not each load what they multiply: load A and B in each",
     "moving_view": "the view that {} makes moves with the loop",

@@ -260,7 +260,7 @@ class PlannedLoop(LoopDecision):
                     "loads run during the products of the iteration before, and arrive before other statements on tiles"
                 )
             elif self.loads_ahead and not self.buffers:
-                yield "Warp unrolls the loop, so that each iteration has tiles of its own"
+                yield Rejected("unrolled_tiles")
             yield from self.reasons
             return
         loop = ring.plan.loop
