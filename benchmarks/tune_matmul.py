@@ -17,7 +17,7 @@ the package ships and "warp-tiles tune import" reads. --timings writes all times
 standard deviation of the logarithm of estimated over measured times, and with the speed of the candidate that the
 estimates choose, as a share of the fastest one's (geometric mean). Fitted rates come from the problems with even
 numbers, and their quality from the others. Rates are rounded to two digits, because the data decide no more. The last
-lines have the same speed for factors against loops: of all problems, and of those whose loops have more slices.
+line has the same speed for factors against loops.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LOOPS = 4  # of them, if the kernel with tensor copies can compute the product
 LEAST_GAIN = 0.02  # of a record that ships: two runs of float16 4096x4096x4096 differed by more (not on record)
 GROUPS = (4, 8, 16)  # of the fastest candidate, if it is a loop
 STEPS = (1.3, 1.1, 1.03)  # by which a rate is changed, one after another
-FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0)  # by which the estimate of a loop has to be less than that of the kernel
+FACTORS = (1.0, 1.2, 1.4, 1.7, 2.0)  # by which the estimate of a loop has to be less than that of the kernel
 TYPES: tuple[tuple[DType, bool], ...] = (  # and whether they are rounded to tf32
     *(("float16", False), ("float32", True), ("float32", False), ("float64", False)),
 )
@@ -287,12 +287,6 @@ def compared(one: Measured) -> tuple[MatmulConfig, MatmulConfig, float] | None:
     return loop, launch.config, launch.time_us / one.estimate(loop)
 
 
-def has_more_slices(one: Measured) -> bool:
-    """True if the loop has more slices than the launch, where ``_PREFERENCE_OVER_SLICES`` decides."""
-    pair = compared(one)
-    return pair is not None and pair[0].split_k > pair[1].split_k
-
-
 def preferred(sample: Sequence[Measured], factor: float) -> float:
     """The speed of the choice between the fastest loop and the best launch of the kernel, by estimates."""
     shares = []
@@ -319,9 +313,7 @@ def fit(found: Sequence[Measured]) -> None:
         for what, rates in (("now", RATES[name]), ("fitted", fitted(RATES[name], loss))):
             quality = f"error {error(others, rates):.3f}, speed {speed(others, rates):.3f}"
             print(f"{name}, {len(group)} problems, {what}: {quality}\n  {rates}")
-    with_slices = [one for one in found if has_more_slices(one)]
-    for what, some in (("all", found), (f"{len(with_slices)} with more slices", with_slices)):
-        print(f"{what}:", ", ".join(f"factor {factor}: {preferred(some, factor):.3f}" for factor in FACTORS))
+    print("all:", ", ".join(f"factor {factor}: {preferred(found, factor):.3f}" for factor in FACTORS))
 
 
 # ---- a run

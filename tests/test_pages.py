@@ -77,7 +77,6 @@ _NOT_MEASURED = {  # the text that begins with the number
     },
     "docs/cluster.md": {"5 s, with the address": "a limit"},
     "docs/faq.md": {"1.1 GB with": "sizes of packages", "556 MB are": "sizes of packages"},
-    "docs/arrays.md": {"1.5 times that of a loop": "a rule of the chooser"},
     "docs/remote.md": {"0.02 s. If": "a limit", "0.2 s or more": "a limit"},
     "docs/report.md": {"10 s, the later": "a limit"},
     "docs/templates.md": {

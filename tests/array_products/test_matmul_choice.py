@@ -1,5 +1,6 @@
 """The choice of tiles, threads, split-K and copies for products of whole matrices."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, loop_candidate, shared_bytes
+from warp_tiles.array_products.matmul_choice import (
+    candidates,
+    choose_matmul,
+    loop_candidate,
+    rates_name,
+    shared_bytes,
+)
 from warp_tiles.array_products.matmul_problem import (
     STRIDED,
     Gpu,
@@ -20,6 +27,7 @@ from warp_tiles.array_products.matmul_problem import (
 )
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
 from warp_tiles.gemm.pipeline import PipelineOverrides
+from warp_tiles.gemm.rejected import Rejected
 
 ARCHS = [75, 80, 86, 90, 100, 120]
 H200 = Gpu(90, 132)
@@ -120,6 +128,42 @@ def test_choices_of_float16_that_were_fast_on_an_h100_or_an_h200(
     assert (config.tile_m, config.tile_n, config.tile_k, config.threads, config.split_k) == tile
 
 
+# us on one H200 (not on record): of a loop, and of the kernel with tensor copies
+@pytest.mark.parametrize(
+    ("sizes", "layout", "dtype"),
+    [
+        ((1783, 94, 134, 26), "tt", "float16"),  # 56; 99
+        ((603, 72, 163, 108), "tn", "float16"),  # 46; 70
+        ((535, 312, 98, 432), "tt", "bfloat16"),  # 84; 104
+        ((284, 40, 313, 288), "tn", "bfloat16"),  # 60; 71
+    ],
+)
+def test_loops_of_small_products_whose_elements_the_kernel_would_store_one_by_one(
+    sizes: tuple[int, int, int, int], layout: str, dtype: Any
+) -> None:
+    batch, m, n, k = sizes
+    a_transposed, b_transposed = (letter == "t" for letter in layout)
+    rows = {"a": m if a_transposed else k, "b": k if b_transposed else n, "c": n}
+    alignments = {f"{name}_alignment": math.gcd(16, 2 * row) for name, row in rows.items()}
+    layouts = {"a_transposed": a_transposed, "b_transposed": b_transposed}
+    plan = choose_matmul(problem(m, n, k, dtype, batch=batch, **layouts, **alignments), H200)
+    assert plan.rejection == Rejected("loop_faster", ("1.2",))
+
+
+@pytest.mark.parametrize(("layout", "blocks"), [("nn", 1), ("tt", 1), ("nt", 2)])
+def test_an_operand_in_registers_leaves_room_for_one_block_of_256_threads(layout: str, blocks: int) -> None:
+    # on an H200, 2048x2048x2048 took 66 us with 128 threads and 86 with 256 (nn), 51 and 53 along K (nt)
+    question = problem(2048, 2048, 2048, "tf32", a_transposed=layout[0] == "t", b_transposed=layout[1] == "t")
+    loops = [loop_candidate(question, MatmulConfig(128, 128, 32, threads), H200) for threads in (128, 256)]
+    assert [loop.resident_blocks for loop in loops] == [2, blocks]
+    assert (loops[0].time_us < loops[1].time_us) == (blocks == 1)
+
+
+def test_float16_has_other_rates_for_blocks_without_wgmma() -> None:
+    names = [rates_name(problem(64, 64, 64, "bfloat16"), arch) for arch in ARCHS]
+    assert names == ["float16" if arch == 90 else "float16 without wgmma" for arch in ARCHS]
+
+
 SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 64, 128, 128), (128, 256, 64, 256)))
 
 
@@ -148,6 +192,7 @@ SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 
         (problem(4096, 4096, 128), LARGE, 90, ""),
         (problem(64, 64, 0, batch=1024), SQUARE, 90, ""),
         (problem(512, 1024, 4096, "float64"), replace(SQUARE, tile_k=16), 90, "blocks=1"),
+        (problem(512, 1024, 4096, "tf32"), MatmulConfig(128, 128, 32, 256), 90, "blocks=1"),  # registers for one block
         (problem(512, 1024, 4096, "tf32"), replace(SQUARE, tile_k=32), 90, "blocks=1"),
         (problem(512, 1024, 4096, "float32"), replace(SQUARE, tile_k=32), 90, ""),  # may keep double buffers
     ],
@@ -279,9 +324,9 @@ def test_each_operand_has_lines_of_its_own() -> None:
 
 
 def test_tensor_cores_wait_for_each_piece_that_a_thread_loads() -> None:
-    for alignment, pieces in {2: 8, STRIDED: 8, 4: 4, 8: 2}.items():
+    for alignment, pieces, piece_us in ((2, 8, 0.055), (STRIDED, 8, 0.055), (4, 4, 0.049), (8, 2, 0.049)):
         problem = replace(HALF, a_alignment=alignment)
-        assert unaligned_us(problem, "a", 500.0, 100.0) == pytest.approx(100 * pieces * 0.049)
+        assert unaligned_us(problem, "a", 500.0, 100.0) == pytest.approx(100 * pieces * piece_us)
         if alignment > 2:
             tf32 = replace(problem, tf32=True, a="float32")
             assert unaligned_us(tf32, "a", 500.0, 100.0) == pytest.approx(100 * pieces * 0.049)

@@ -45,6 +45,7 @@ from warp_tiles.gemm.hardware import (
     LANES,
     TENSOR_CORES_ARCH,
     has_wgmma,
+    loop_registers,
     multiprocessor,
     resident_blocks,
     static_shared_bytes,
@@ -86,9 +87,9 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
 class Rates:
     """Speed of one multiprocessor, fitted to products of random sizes and layouts, which are not on record.
 
-    float16 was fitted on an H100, the others on an H200. ``benchmarks/tune_matmul.py --fit`` compares the rates with
-    the times on record of other products (``benchmarks/results/matmul_timings.json``), and fits others.
-    docs/experiments.md says why these stay.
+    float16 was fitted on an H100, and the times of its blocks with wgmma on an H200, as the other types.
+    ``benchmarks/tune_matmul.py --fit`` compares the rates with the times on record of other products
+    (``benchmarks/results/matmul_timings.json``), and fits others. docs/experiments.md says why these stay.
     """
 
     products: float  # multiplications with additions in 1 us, of tiles larger than 128x128
@@ -109,12 +110,14 @@ class Rates:
     memory: float = math.inf  # bytes that the whole GPU reads or writes in 1 us
 
 
+_HALF = Rates(
+    3.74e6, of_128=0.72, two_groups=0.73, of_64=0.96, of_32=0.25, of_16=0.23, loaded=8.44e4, step_us=0.2,
+    copy_us=6.3e-3, without_wgmma=0.5, start_us=0.72, block_us=0.91, stored=1.58e4, stored_alone=1.58e4,
+    arrival_us=2.85, memory=4.2e6,
+)  # fmt: skip
 RATES = {
-    "float16": Rates(
-        3.74e6, of_128=0.72, two_groups=0.73, of_64=0.96, of_32=0.25, of_16=0.23, loaded=8.44e4, step_us=0.2,
-        copy_us=6.3e-3, without_wgmma=0.5, start_us=0.72, block_us=0.91, stored=1.58e4, stored_alone=1.58e4,
-        arrival_us=2.85, memory=4.2e6,
-    ),
+    "float16": replace(_HALF, start_us=0.3, block_us=0.19, stored=3.0e4, stored_alone=3.0e4),
+    "float16 without wgmma": _HALF,
     "tf32": Rates(
         1.24e6, of_128=1.0, two_groups=1.0, of_64=1.2, of_32=0.4, of_16=0.24, loaded=5.0e4, step_us=0.68
     ),
@@ -128,11 +131,10 @@ RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-# for the kernel with tensor copies, also beside a loop with more slices (tune_matmul.py --fit has both), and with
-# copies of operands (docs/experiments.md)
-_PREFERENCE, _PREFERENCE_OVER_SLICES, _PREFERENCE_OF_COPIES = 2.0, 1.5, 1.0
+# for the kernel with tensor copies, also beside a loop without wgmma, whose estimate is too short (docs/experiments.md)
+_PREFERENCE, _PREFERENCE_OVER_MMA = 1.2, 1.4
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
-_LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
+_LAUNCH_US = 3.5  # of a loop, and of the kernel that adds the products of a batch
 
 
 # ---- the choice
@@ -149,8 +151,8 @@ def choose_matmul(
     """The plan of a product. Records decide first, then the least estimated time.
 
     Without a record that compares both, the best launch of the kernel with tensor copies is preferred to the best loop,
-    unless its estimate is more than a factor times the loop's: ``_PREFERENCE``, or less beside a loop with more slices,
-    and where the kernel needs copies. Operands of loops are copied where that saves time.
+    unless its estimate is more than a factor times the loop's: ``_PREFERENCE``, or more beside a loop without wgmma.
+    Operands of loops are copied where that saves time.
 
     Args:
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
@@ -238,9 +240,7 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
         refuse(not measured.tensor_copies, "loop_configured")
         return min(launches, key=lambda launch: (*_distance(launch.config, measured), launch.time_us))
     best = min(launches, key=lambda launch: launch.time_us)
-    factor = _PREFERENCE if loop.config.split_k <= best.config.split_k else _PREFERENCE_OVER_SLICES
-    if problem.has_wgmma(gpu.arch) and _kernel_copies(problem):
-        factor = _PREFERENCE_OF_COPIES
+    factor = _PREFERENCE if problem.has_wgmma(gpu.arch) else _PREFERENCE_OVER_MMA
     refuse(factor * loop.time_us < best.time_us, "loop_faster", f"{factor:g}")
     return best
 
@@ -260,7 +260,7 @@ def _main_loop(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> PipelineOve
     with few steps have fewer stages, so that more of them are resident, and some start and end while others multiply.
     """
     config = loop.config
-    if loop.resident_blocks == 1:  # its loop has all the stages that fit in any case
+    if resident_blocks(gpu.arch, config.threads, shared_bytes=loop.shared_bytes) <= 1:  # it has all stages that fit
         return AUTO
     if problem.kind == "float32":
         is_short = has_wgmma(gpu.arch) and config.tile == _SHORT_TILE
@@ -495,7 +495,8 @@ def _ceil(size: int, part: int) -> int:
 
 def rates_name(problem: MatmulProblem, arch: int) -> str:
     """The entry of ``RATES`` for a product."""
-    return "tf32 without wgmma" if problem.tf32 and not problem.has_wgmma(arch) else problem.kind
+    is_slower = problem.kind in ("float16", "tf32") and not problem.has_wgmma(arch)
+    return f"{problem.kind} without wgmma" if is_slower else problem.kind
 
 
 def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates: Rates | None = None) -> Candidate:
@@ -512,7 +513,10 @@ def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates
     tile, steps = config.tile_m * config.tile_n, _ceil(_ceil(p.k, config.tile_k), config.split_k)
     blocks = _ceil(_tiles_of(p, config) * config.split_k, gpu.multiprocessors)
     dynamic = shared_bytes(p, config) - static_shared_bytes(config.threads)
-    resident = max(1, resident_blocks(arch, config.threads, shared_bytes=dynamic))
+    # two blocks of 256 threads lack registers if an operand passes through them
+    through = p.tf32 and p.has_wgmma(arch) and p.layout != "nt"
+    registers = loop_registers(arch, "wgmma", tile // config.threads, through_registers=True) if through else 0
+    resident = max(1, resident_blocks(arch, config.threads, shared_bytes=dynamic, registers=registers))
     candidate = Candidate(config, shared_bytes=dynamic, resident_blocks=resident, blocks=blocks, steps=steps)
     depth = steps * config.tile_k
     loaded = depth * (config.tile_m * DTYPE_BYTES[p.a] + config.tile_n * DTYPE_BYTES[p.b])
@@ -532,7 +536,7 @@ def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates
         p.array_bytes / rates.memory,
     )
     stored_in_us = rates.stored_alone if resident == 1 else rates.stored
-    time_us += candidate.waves * rates.start_us + blocks * (rates.block_us + stored / stored_in_us)
+    time_us += _LAUNCH_US + candidate.waves * rates.start_us + blocks * (rates.block_us + stored / stored_in_us)
     if p.summed:
         elements = config.split_k * p.batch * p.m * p.n
         time_us += _LAUNCH_US + 2 * elements * DTYPE_BYTES[p.accumulator] / _MEMORY

@@ -36,8 +36,9 @@ _ROW_US = {128: 9.5e-4, 64: 1.6e-3, 32: 1.6e-3, 16: 2.5e-3}
 _REGISTERS_SLOW, _STEP_OVERLAP = (1.6, 1.5), 8
 _START_US = 5.3  # of a launch, its first loads and its last stores
 _CLUSTER_US = 0.94  # ... of clusters, more
-_STORED = 5.8e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
-_STORED_ELEMENTS = 3.0e4  # ... one by one
+_STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
+_STORED_ANYWHERE = 1.7e4  # ... at most, if elements are stored one by one
+_STORED_ELEMENTS = 4.0e3  # elements that one warpgroup stores so in 1 us, at most
 _ADD_US, _ADDED = 2.0, 2.5e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
 _OVERLAP = 3  # exponent of limits that overlap
@@ -50,6 +51,7 @@ _PAIR = 2  # blocks: each multiprocessor has a neighbour
 STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
 ROWS = 64  # of C, that a warpgroup stores at a time
+_GROUP_WARPS = 4  # of a warpgroup
 _CHUNKS = 2 * 2  # of two warpgroups
 _GROUP_BYTES = 3 * _BARRIER_BYTES + 4  # of a warpgroup: mbarriers of its turn and of two chunks, and a flag
 
@@ -104,7 +106,13 @@ def launch_us(
         exponent=_STEP_OVERLAP,
     )
     steps = -(-k * size // ROW_BYTES)
-    tile_us = steps * step_us + elements * DTYPE_BYTES[kernel.out] / (_STORED if kernel.has_map else _STORED_ELEMENTS)
+    stored_bytes = elements * DTYPE_BYTES[kernel.out]
+    if kernel.has_map:
+        stored_us = stored_bytes / _STORED
+    else:
+        groups = max(kernel.warps) // _GROUP_WARPS  # that store a tile
+        stored_us = max(stored_bytes / _STORED_ANYWHERE, elements / (groups * _STORED_ELEMENTS))
+    tile_us = steps * step_us + stored_us
     time_us = -(-slices.whole // resident_clusters(multiprocessors, kernel.cluster)) * tile_us
     if slices.split:
         added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
@@ -209,7 +217,7 @@ class TensorKernel:
     @property
     def warps(self) -> tuple[int, int]:
         """The warps that multiply a tile, along M and N."""
-        count = 4 if self.tile_m * self.tile_n <= _MOST_OWN_SUMS else 8
+        count = _GROUP_WARPS * (1 if self.tile_m * self.tile_n <= _MOST_OWN_SUMS else 2)
         return (1, count) if self.computes_transpose else (count, 1)
 
     @property
