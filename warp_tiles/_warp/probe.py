@@ -38,8 +38,8 @@ def _multiply(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), 
 _HALF = dispatch.Tile("float16", (_T, _T), (_T, 1), "row_major", False)
 _FLOAT = replace(_HALF, dtype="float32")
 _A, _C = ("float16", (_T, _T), "shared", True, True), ("float32", (_T, _T), "shared", True, True)
-_PLACE = ("array", (0, _T), (0, _T))
-_LOAD = ("tile_load", "TILES", True, True, _PLACE, (_A,))
+_POSITION = ("array", (0, _T), (0, _T))
+_LOAD = ("tile_load", "TILES", True, True, _POSITION, (_A,))
 _MATMUL = ("tile_matmul", "TILES", True, True, (_A, _A, _C), ())
 _FOUND = dispatch.products(_HALF, _HALF, _FLOAT, precision="default", target=dispatch.Target(ARCH, THREADS))
 #: What tested versions of Warp make of the kernel: its product, and what is traced.

@@ -121,8 +121,8 @@ def _reads_elsewhere(load: Operation, computed: ComputedStore) -> bool:
     array, stored = ([value.name for value in access.operands if isinstance(value, Array)] for access in accesses)
     if array and stored and array != stored:
         return False
-    places = [_offsets(access) for access in accesses]
-    same = len(places[0]) == len(places[1]) == 2 and all(map(_are_equal, *places))
+    positions = [_offsets(access) for access in accesses]
+    same = len(positions[0]) == len(positions[1]) == 2 and all(map(_are_equal, *positions))
     return not same or load.tiles[0].shape != computed.result.shape
 
 

@@ -59,7 +59,7 @@ class _Reader:
         loads, transposes, matmul, accumulators = self._in_loop(loop)
         a, b, _ = matmul.matrices
         store = self._after_loop(loop, accumulators)
-        (c, row, column), variable = self._place(store), loop.variable
+        (c, row, column), variable = self._location(store), loop.variable
         tile_m, tile_k, tile_n = a.shape[0], a.shape[1], b.shape[1]
         axes = self._axis(row, tile_m), self._axis(column, tile_n)
         refuse(set(axes) != {0, 1}, "launch_dimensions")
@@ -68,7 +68,7 @@ class _Reader:
             load = loads.get(transposes.get(operand.name, operand.name))
             if load is None:
                 raise Refused(Rejected("operand_not_loaded"))
-            array, *offsets = self._place(load)
+            array, *offsets = self._location(load)
             transposed = operand.name in transposes
             along_m_or_n, along_k = offsets if is_a != transposed else offsets[::-1]
             refuse(along_m_or_n != outer, "other_rows_loaded", load.line)
@@ -147,7 +147,7 @@ class _Reader:
 
     # ---- values
 
-    def _place(self, access: Operation) -> tuple[Array, Affine, Affine]:
+    def _location(self, access: Operation) -> tuple[Array, Affine, Affine]:
         """Array and offsets of a load or store of a matrix."""
         arrays = [value for value in access.operands if isinstance(value, Array)]
         offsets = [v.offset for v in access.operands if isinstance(v, Scalar) and v.offset is not None]
