@@ -138,8 +138,8 @@ def test_registers_beyond_those_of_a_thread_take_no_other_block_away() -> None:
 
 
 def test_the_estimate_of_a_whole_product() -> None:
-    """1.5 us until a block starts, 0.2 us beside another one, steps and stores. Limits overlap."""
+    """3.5 us of a launch, 1.5 us until a block starts, 0.2 us beside another one, steps, stores. Limits overlap."""
     gpu, small = Gpu(90, 132), MatmulConfig(32, 32, 32, 128)
     large = loop_candidate(MatmulProblem(4096, 4096, 4096), replace(small, tile_m=128, tile_n=64), gpu)
-    assert loop_candidate(MatmulProblem(32, 32, 32), small, gpu).time_us == pytest.approx(2.610, abs=0.001)
-    assert large.time_us == pytest.approx(3401.4, abs=0.1)
+    assert loop_candidate(MatmulProblem(32, 32, 32), small, gpu).time_us == pytest.approx(6.110, abs=0.001)
+    assert large.time_us == pytest.approx(3404.9, abs=0.1)
