@@ -285,7 +285,7 @@ OTHERS = {
     ),
     **dict.fromkeys(
         ("late_static", "static_of_instances", "toolchain_missing", "unknown_kind", "unknown_value", "unreadable_file"),
-        ("it is about a key, not a plan", "tests/store/test_warp_modules.py"),
+        ("it is about a key, not a plan", "tests/store/test_start_keys.py"),
     ),
     "without_functions": ("an entry of an earlier version", "tests/integration/test_wheel.py"),
     "not_enabled": ("a call of warp_tiles.matmul without enable()", "tests/array_products/test_choice.py"),

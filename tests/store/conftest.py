@@ -12,6 +12,7 @@ from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.store import documents, remote
 from warp_tiles.store.cache import Cache
+from warp_tiles.util import warn
 from warp_tiles.util.warn import WarnedTexts
 
 
@@ -88,3 +89,11 @@ def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Pa
 
     run.folder = tmp_path  # type: ignore[attr-defined]
     return run
+
+
+@pytest.fixture
+def disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    warp_tiles.disable()
+    monkeypatch.setattr(warn, "_once", WarnedTexts())
+    yield
+    warp_tiles.disable()

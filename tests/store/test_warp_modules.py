@@ -1,15 +1,12 @@
-"""Modules of Warp in the cache: equal bytes, two keys, what is left to Warp, and what a key must not forget."""
+"""Modules of Warp in the cache: equal bytes, two keys for one entry, what is left to Warp, failures, other machines."""
 
-import dataclasses
-import enum
 import functools
-import itertools
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,13 +17,10 @@ import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
 from tests.integration.helpers import load
 from tests.nightly import some
-from tests.store.warp_modules import TEXTS, compiled, enabled, entries, exact, records, text
+from tests.store.warp_modules import TEXTS, compiled, enabled, entries, records, text
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.lookups import exact_hashes
-from warp_tiles._warp.modules import module_builder
-from warp_tiles._warp.reload import generate_launched, this_thread
 from warp_tiles.build import ahead, warp_module
 from warp_tiles.build.ahead import build_ahead
 from warp_tiles.build.start_list import StartModule, read_start_list
@@ -34,26 +28,17 @@ from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import commands
 from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile.compiler import Compiled
-from warp_tiles.compile.module import WarpCompileRequest, warp_library
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.compile.toolchain import FileFacts
-from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.rejected import Refused, Rejected
+from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import current
 from warp_tiles.store import AHEAD, MODULE, MODULES
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
-from warp_tiles.util import warn
-from warp_tiles.util.warn import WarnedTexts
 
 
-@pytest.fixture(autouse=True)
-def _disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    warp_tiles.disable()
-    monkeypatch.setattr(warn, "_once", WarnedTexts())
-    yield
-    warp_tiles.disable()
+@pytest.fixture(autouse=True)  # before the fixtures that enable it
+def _disabled(disabled: None) -> None: ...
 
 
 @pytest.fixture
@@ -206,325 +191,6 @@ def test_an_output_survives_packing_and_no_other_payload_is_one() -> None:
     for data in (payload, *foreign, *(payload[:at] for at in range(len(payload)))):
         cache_entry: Any = SimpleNamespace(payload=data)
         assert (WarpOutput.of(cache_entry) == output) == (data == payload)
-
-
-# ---- what a key must not forget
-
-OTHER_CONSTANTS = {
-    "an int beyond 32 bits": (5, 5 + 2**32),
-    "a float beyond float32": (0.1, 0.1 + 1e-12),
-    "an int and a bool": (1, True),
-    "a zero with a sign": (0.0, -0.0),
-}
-
-
-OTHER_TYPES = {
-    "a type": ("wp.tile_sum(wp.tile_zeros(shape=8, dtype=K))[0]", "wp.float32", "wp.float64"),
-    "an attribute": ("wp.tile_sum(wp.tile_zeros(shape=8, dtype=names.K))[0]", "wp.float32", "wp.float64"),
-    "a tuple": ("wp.tile_sum(wp.tile_zeros(shape=K, dtype=float))[0]", "(4, 8)", "(8, 4)"),
-    "a list of functions": ("wp.static(K[0])(1.0)", "[half, wp.sin]", "[double, wp.sin]"),
-    "a list of builtins": ("wp.static(K[0])(1.0)", "[wp.sin]", "[wp.cos]"),
-    "functions in a list of lists": ("wp.static(K[0][0])(1.0)", "[[half]]", "[[double]]"),
-}
-FUNCTIONS = """
-import types
-@wp.func
-def half(x: float): return 0.5 * x
-@wp.func
-def double(x: float): return 2.0 * x
-K = {}
-names = types.SimpleNamespace(K=K)
-"""
-
-
-@pytest.mark.parametrize("name", OTHER_TYPES)
-def test_what_a_kernel_refers_to_is_in_its_start_key(name: str, everything: Path) -> None:
-    expression, *values = OTHER_TYPES[name]
-    first, second = (load(FUNCTIONS.format(value) + text(3, expression)) for value in values)
-    assert exact(first) == exact(load(FUNCTIONS.format(values[0]) + text(3, expression))) != exact(second)
-
-
-def test_annotations_and_structs_are_in_the_start_key_and_an_unknown_object_has_none(everything: Path) -> None:
-    annotated = "import typing\nK = {}\n@wp.func\ndef one(x: float) -> {}: return x, 1.0\n"
-    first, second, whole = (
-        load(annotated.format(value, name) + text(3, "one(1.0)[0]"))
-        for value, name in (
-            ("typing.Tuple[float, float]", "K"),
-            ("typing.Tuple[float, wp.float64]", "K"),
-            ("3", "typing.Tuple[float, float]"),
-        )
-    )
-    assert exact(first) != exact(second)
-    assert isinstance(start_key(whole), CacheKey)
-    struct = "@wp.struct\nclass S:\n    m: wp.types.matrix(shape={}, dtype=float)\n\n\n"
-    kernel = "@wp.kernel\ndef plain(x: wp.array(dtype=S)):\n    x[0] = x[1]\n"
-    first, second = (load(struct.format(shape) + kernel) for shape in ((1, 11), (11, 1)))
-    assert exact(first) != exact(second)
-    unknown = "other = object()\n" + text(3, "wp.tile_sum(wp.tile_zeros(shape=8, dtype=other))[0]")
-    assert start_key(load(unknown)) == Rejected("unknown_value", ("other", "plain"))
-
-
-@pytest.mark.parametrize("argument", ["n: int = number()", "*, n: int = number()"])
-def test_default_values_are_in_the_start_key(argument: str, everything: Path) -> None:
-    """A definition evaluates them, from values that no function refers to."""
-    source = "VALUES = [{}]\ndef number(): return VALUES[0]\n@wp.func\ndef g(x: float, {}): return x * float(n)\n"
-    first, same, second = (load(source.format(value, argument) + text(3, "g(x[i])")) for value in (1, 1, 2))
-    assert exact(first) == exact(same) != exact(second)
-
-
-def start_key(module: ModuleType, **options: Any) -> CacheKey | Rejected:
-    """The start key of a module for sm_90."""
-    hooks, warp = installed(), wp.get_module(module.__name__)
-    warp.get_module_hash(64)
-    given = {**warp.resolved_options[64], "output_arch": 90, **options}
-    with this_thread(compiling={"output_name": options.pop("named", "a.sm90.cubin")}):
-        return hooks._lookups.start_key(warp, given, hooks.engine.build_context(current()))
-
-
-@pytest.mark.parametrize("name", OTHER_CONSTANTS)
-def test_constants_count_at_their_full_width(name: str, everything: Path) -> None:
-    module = load(text(OTHER_CONSTANTS[name][0]))
-    first, warps = start_key(module), wp.get_module(module.__name__).hashers[64].warp_tiles_hash
-    module.N = OTHER_CONSTANTS[name][1]
-    module.plain.module.mark_modified()
-    second = start_key(module)
-    assert wp.get_module(module.__name__).hashers[64].warp_tiles_hash == warps or "sign" in name, "Warp's hash"
-    assert isinstance(first, CacheKey)
-    assert isinstance(second, CacheKey)
-    assert first != second
-
-
-MISSING = Rejected("toolchain_missing", ("no headers", "install them"))
-
-
-@pytest.mark.parametrize(
-    ("method", "error", "expected"),
-    [
-        ("digest", PermissionError("no"), Rejected("unreadable_file", ("no",))),
-        ("digest", TypeError("odd"), Rejected("unknown_kind", ("odd",))),
-        ("digest_folder", ToolchainError("no headers", "install them"), MISSING),
-        (
-            "digest_folder",
-            ToolchainError("no headers"),
-            dataclasses.replace(MISSING, values=("no headers", "see warp-tiles doctor")),
-        ),
-    ],
-)
-def test_each_cause_has_its_sentence_and_remedy(
-    method: str, error: Exception, expected: Rejected, everything: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> str:
-        raise error
-
-    monkeypatch.setattr(FileFacts, method, fail)
-    found = start_key(load(text()))
-    assert isinstance(found, Rejected)
-    assert (found.code, str(found)) == (expected.code, str(expected))
-
-
-# ---- expressions that Warp evaluates while it generates the code
-
-LATE = """
-from typing import Any
-import enum
-class Kind(enum.IntEnum):
-    one = 1
-class Odd(enum.IntEnum):
-    one = 1
-    def __lt__(self, other): return other in KS
-Bits = enum.IntFlag("Bits", "a b", **({{"boundary": enum.CONFORM}} if hasattr(enum, "CONFORM") else {{}}))
-K, KS = {value}, [{value}]
-def pick(i): return i == K
-@wp.func
-def late(x: {type}):
-    s = x
-    for i in range(2):
-        if wp.static({expression}):
-            s += type(x)(1.0)
-    return s
-@wp.kernel(module="unique", enable_backward=False)
-def kernel(x: wp.array(dtype=float)):
-    x[0] = late(x[0]) + {number}.0
-"""
-NUMBERS = itertools.count()
-FOLLOW = ["i == K", "not (i + 1) % 2 or i == K", "K if i else i < Kind.one"]
-DO_NOT_FOLLOW = ["i in KS", "pick(i)", "KS[0] == i", "Kind(1) == i", "Odd.one < i", "__debug__ == i"]
-DO_NOT_FOLLOW += ["~Bits.a == i"] * hasattr(enum, "CONFORM")  # as all members together have it
-
-
-def late(expression: str, type_: str = "float", source: str = LATE) -> Any:
-    """A module whose source no other test has: Warp has one unique module for equal kernels."""
-    given = {"expression": expression, "type": type_, "value": 1, "number": next(NUMBERS)}
-    return load(source.format(**given)).kernel.module
-
-
-def exact_of(module: Any) -> list[str]:
-    module.get_module_hash(64)
-    return exact_hashes(module.hashers[64])
-
-
-@pytest.mark.parametrize("expression", FOLLOW)
-@pytest.mark.usefixtures("everything")
-def test_an_expression_that_follows_from_constants_needs_no_generation(expression: str) -> None:
-    module = late(expression)
-    before = exact_of(module)
-    module_builder(module, {**module.resolved_options[64], "output_arch": 90}, module.hashers[64]).codegen("cuda")
-    assert exact_of(module) == before
-    module.kernels["kernel"].func.__globals__["K"] += 1
-    assert exact_of(module) != before
-
-
-@pytest.mark.parametrize("expression", DO_NOT_FOLLOW)
-@pytest.mark.usefixtures("everything")
-def test_another_expression_counts_with_its_value(expression: str) -> None:
-    module = late(expression)
-    before = exact_of(module)
-    module_builder(module, {**module.resolved_options[64], "output_arch": 90}, module.hashers[64]).codegen("cuda")
-    assert exact_of(module) != before
-
-
-@pytest.mark.parametrize("expression", [*FOLLOW, *DO_NOT_FOLLOW])
-@pytest.mark.usefixtures("everything")
-def test_a_generic_function_has_a_start_key_if_its_expressions_follow(expression: str) -> None:
-    module = late(expression, "Any")  # each instance evaluates them, and no hash covers instances
-    if expression in FOLLOW:
-        assert exact_of(module)
-    else:
-        with pytest.raises(Refused) as refused:
-            exact_of(module)
-        assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
-
-
-@pytest.mark.skipif(not hasattr(wp, "Function"), reason="this Warp has no functions as arguments")
-@pytest.mark.usefixtures("everything")
-def test_a_function_that_takes_a_function_counts_as_a_generic_one() -> None:
-    source = LATE.replace("def late(x: {type}):\n    s = x", "def late(f: wp.Function, x: float):\n    s = f(x)")
-    source = source.replace("late(x[0])", "late(wp.sin, x[0])")
-    for expression in (FOLLOW[0], DO_NOT_FOLLOW[1]):
-        module = late(expression, source=source)
-        if expression in FOLLOW:
-            assert exact_of(module)
-        else:
-            with pytest.raises(Refused) as refused:
-                exact_of(module)
-            assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
-
-
-@pytest.mark.parametrize("changes", [False, True])
-@pytest.mark.parametrize(
-    ("arguments", "call"), [("x: Any", ""), *([("f: wp.Function, x: float", "wp.sin, ")] * hasattr(wp, "Function"))]
-)
-@pytest.mark.usefixtures("everything")
-def test_an_instance_with_another_value_than_the_definition_has_no_start_key(
-    arguments: str, call: str, changes: bool
-) -> None:
-    """Warp evaluates ``wp.static`` at the definition, and again at the first use of each instance."""
-    source = LATE.replace("def late(x: {type}):", f"def late({arguments}):").replace("late(x[0])", f"late({call}x[0])")
-    module = late("K == 1", source=source)
-    before = exact_of(module)
-    module.kernels["kernel"].func.__globals__["K"] += changes
-    module_builder(module, {**module.resolved_options[64], "output_arch": 90}, module.hashers[64]).codegen("cuda")
-    if not changes:
-        assert exact_of(module) == before
-    else:
-        with pytest.raises(Refused) as refused:
-            exact_of(module)
-        assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
-
-
-@pytest.mark.parametrize("expression", [FOLLOW[0], DO_NOT_FOLLOW[0]])
-@pytest.mark.usefixtures("everything")
-def test_a_module_is_generated_for_each_architecture_as_its_launch_would(expression: str) -> None:
-    """Warp's hash covers the expressions that an earlier generation has evaluated."""
-    module = late(expression)
-    ahead = [generate_launched(module, 64, {"device": None, "output_arch": arch}) for arch in (80, 90, 80)]
-    assert all(one is not None for one in ahead)
-    assert len({one.module.program for one in ahead if one is not None}) == 1
-    assert [one.start is not None for one in ahead if one is not None] == [expression in FOLLOW] * 3
-
-
-@pytest.mark.parametrize(("type_", "code"), [("float", "late_static"), ("Any", "static_of_instances")])
-@pytest.mark.usefixtures("digesting")
-def test_a_report_says_why_a_module_has_no_start_key(type_: str, code: str, everything: Path) -> None:
-    module = late(DO_NOT_FOLLOW[0], type_)
-    compiled(module, everything / "out")
-    (record,) = records()
-    assert record["start_key_code"] == code
-    assert record["start_key"].startswith("not asked: ")
-    assert "wp.static expression" in record["start_key"]
-
-
-REQUEST = WarpCompileRequest(
-    str(warp_library()), "a.cu", b"source", 90, "", "cubin", "native", 3, (False, False, True, True)
-)
-
-
-def content_key(request: WarpCompileRequest, target: str = ".sm_90.cubin") -> CacheKey:
-    context = installed().engine.build_context(current())
-    return warp_module.content_key(context, dataclasses.replace(request, native_dir=str(Path(__file__).parent)), target)
-
-
-def test_each_input_of_the_compiler_is_in_the_content_key(everything: Path) -> None:
-    changes: list[dict[str, Any]] = [
-        {},
-        {"source": b"other source"},
-        {"optimization_level": 2},
-        *({"switches": tuple(on != (n == at) for n, on in enumerate(REQUEST.switches))} for at in range(4)),
-        {"ltoirs": (b"a",)},
-        {"fatbins": (b"a",)},
-        {"name": "b.cu"},
-    ]
-    keys = [content_key(dataclasses.replace(REQUEST, **change)) for change in changes]
-    keys += [content_key(REQUEST, target) for target in (".sm_90a.cubin", ".compute_90.ptx", ".sm_80.cubin")]
-    assert len({key.digest for key in keys}) == len(keys)
-
-
-def test_headers_and_library_are_in_both_keys(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load(text())
-
-    def keys() -> tuple[CacheKey | Rejected, CacheKey]:
-        return start_key(module), content_key(REQUEST)
-
-    before = keys()
-    for name in ("digest", "digest_folder"):
-        with monkeypatch.context() as patch:
-            patch.setattr(FileFacts, name, lambda *_: "0" * 64)
-            assert all(old != new for old, new in zip(before, keys()))
-    assert keys() == before
-
-
-def test_target_and_options_are_in_the_start_key_which_changes_no_hash_of_warp(everything: Path) -> None:
-    module = load(text())
-    first = start_key(module)
-    before = module.plain.hash, wp.get_module(module.__name__).hashers[64]
-    assert start_key(module) == first
-    assert (module.plain.hash, wp.get_module(module.__name__).hashers[64]) == before
-    changes: list[dict[str, Any]] = [{"output_arch": 80}, {"named": "a.sm90a.cubin"}, {"named": "a.sm90.ptx"}]
-    for change in (*changes, {"fast_math": True}, {"verify_fp": True}):
-        assert start_key(module, **change) != first, change
-
-
-@pytest.mark.usefixtures("digesting")
-def test_a_constant_that_changes_during_the_generation_binds_nothing(everything: Path) -> None:
-    module = load(text())
-    original = find("context.ModuleBuilder").codegen
-
-    def codegen(builder: Any, device: str) -> str:
-        module.N = 4
-        return str(original(builder, device))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(find("context.ModuleBuilder"), "codegen", codegen)
-        compiled(module, everything / "out")
-    assert [entry["kind"] for entry in entries(everything)] == ["module of Warp"]
-
-
-def test_hashes_of_modules_cover_who_may_choose_their_code(tmp_path: Path) -> None:
-    module, hashes = load(text()), []
-    for given in ({}, {"modules": "all"}, {"modules": "all", "cache_shared": True}, {"cache_shared": True}):
-        with warp_tiles.override(cache_dir=tmp_path / "cache", **given), warp_tiles.enabled():
-            hashes.append(wp.get_module(module.__name__).get_module_hash(64))
-    assert hashes[0] == hashes[1] == hashes[3] != hashes[2]
 
 
 # ---- left to Warp
