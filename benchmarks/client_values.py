@@ -25,23 +25,21 @@ WORLDS = {"humanoid": 8192, "n_humanoid": 1024, "featherstone": 4096, "ik": 4096
 def whole_starts() -> dict[str, str]:
     """Starts beside Warp's: on a GPU, and the compilation on two cores."""
 
-    wheels = {row["name"]: cold_seconds(row) for row in at("client_speed/rows") if row["name"].startswith("wheel ")}
+    rows = {row["name"]: row for row in at("client_speed/rows")}
+
+    def cell(name: str, side: str) -> str:
+        newer = rows.get(name.replace("starts", side), {"runs": ()})
+        row = newer if side in cold_seconds(newer) else rows[name]
+        if (value := cold_seconds(row).get(side)) is None:
+            return "not measured"
+        peer = cold_seconds(row).get("warp", cold_seconds(rows[name]).get("warp"))
+        text = f"{value:.1f} ({value / peer:.3f})" if peer else f"{value:.1f}"
+        return f"{medians(row['runs'], 'warm_s')['warm']:.1f}; {text}" if side == "warm" else text
 
     def on_gpu(name: str) -> list[str]:
-        row = at(f"client_speed/{name}")
-        seconds = cold_seconds(row)
-        warm_s = medians(row["runs"], "warm_s").get("warm")
-        warp = f"{seconds['warp']:.1f}" if "warp" in seconds else f"more than {row['cut_after_s']['warp']}"
-        texts = {
-            side: f"{value:.1f} ({value / seconds['warp']:.3f})" if "warp" in seconds else f"{value:.1f}"
-            for side, value in seconds.items()
-        }
-        if warm_s is not None:
-            texts["warm"] = f"{warm_s:.1f}; {texts['warm']}"
-        if (newer := wheels.get(name.replace("starts", "wheel"), {})) and "wheel" in newer:
-            peer = newer.get("warp", seconds.get("warp"))
-            texts["wheel"] = f"{newer['wheel']:.1f}" + (f" ({newer['wheel'] / peer:.3f})" if peer else "")
-        return [STARTS[name], warp, *(texts.get(side, "not measured") for side in sides)]
+        seconds = cold_seconds(rows[name])
+        warp = f"{seconds['warp']:.1f}" if "warp" in seconds else f"more than {rows[name]['cut_after_s']['warp']}"
+        return [STARTS[name], warp, *(cell(name, side) for side in sides)]
 
     def on_two_cores(client: dict[str, Any]) -> list[str]:
         found = client["ratios"]
