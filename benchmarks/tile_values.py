@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from benchmarks.other_gpus import TILES, fits
 from benchmarks.result_values import table
 from benchmarks.speed.cells import BYTES, DTYPES, Cell, Types
-from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.main_loop import loop_problem
 from warp_tiles.gemm.pipeline import LoopMemory
-from warp_tiles.gemm.problem import Role
+from warp_tiles.gemm.problem import Role, Target, Tile, products
 from warp_tiles.gemm.rejected import Rejected
 
 GPUS = {

@@ -12,13 +12,12 @@ import pytest
 from warp_tiles.build import context as module
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.log import Artifact
-from warp_tiles.codegen.session import Session
+from warp_tiles.codegen.trace import Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
-from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.problem import DType, GemmProblem, Role
+from warp_tiles.gemm.problem import DType, GemmProblem, Role, Target, Tile, products
 from warp_tiles.plan.planner import resolve
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current

@@ -14,8 +14,7 @@ from benchmarks.speed.builds import import_kernels
 from benchmarks.speed.cells import BYTES, ENTRIES, PARTS, Entry, Part
 from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
 from warp_tiles.gemm import main_loop
-from warp_tiles.gemm.dispatch import faster_scalar_path
-from warp_tiles.gemm.problem import GemmProblem, dense_operand
+from warp_tiles.gemm.problem import GemmProblem, dense_operand, faster_scalar_path
 
 SHARED_MEMORY_BYTES = 227 * 1024  # the limit of a block on sm_90
 

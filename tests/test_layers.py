@@ -108,7 +108,7 @@ def test_code_is_written_from_plans_alone() -> None:
     while added := {target for module in reached for target in imports()[module]} - reached:
         reached |= added
     assert "codegen.module_code" in reached
-    decides = {"codegen.trace", "codegen.loops", "codegen.stages"}
+    decides = {"codegen.trace", "codegen.loops", "codegen.pipelines"}
     assert not {module for module in reached if module in decides or folder_of(module) in ("settings", "plan")}
 
 

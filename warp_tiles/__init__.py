@@ -45,18 +45,18 @@ if TYPE_CHECKING:
     from warp_tiles.gemm.problem import GemmProblem, Operand, Role
     from warp_tiles.plan.planning import ModulePlan, PlannedFunction, PlannedLoop
     from warp_tiles.recorded import RecordedLaunch, RecordingTarget, record
+    from warp_tiles.tuning.factory import Random, Space
     from warp_tiles.tuning.kernel import TunedKernel, autotune
     from warp_tiles.tuning.measure import Effort
-    from warp_tiles.tuning.space import Random, Space
 
 _LAZY = {
     "array_products.public": ("cholesky", "matmul", "solve"),
     "gemm.problem": ("GemmProblem", "Operand", "Role"),
     "recorded": ("RecordedLaunch", "RecordingTarget", "record"),
     "plan.planning": ("ModulePlan", "PlannedLoop", "PlannedFunction"),
+    "tuning.factory": ("Random", "Space"),
     "tuning.kernel": ("TunedKernel", "autotune"),
     "tuning.measure": ("Effort",),
-    "tuning.space": ("Random", "Space"),
 }
 _MODULE_OF = {name: module for module, names in _LAZY.items() for name in names}
 

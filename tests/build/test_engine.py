@@ -16,7 +16,7 @@ from warp_tiles import settings
 from warp_tiles.build import engine
 from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.log import Artifact
-from warp_tiles.codegen.session import Session
+from warp_tiles.codegen.trace import Session
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.rejected import Rejected

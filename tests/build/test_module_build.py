@@ -17,7 +17,7 @@ from warp_tiles.build.functions import with_function
 from warp_tiles.build.log import Artifact, ModuleLog
 from warp_tiles.build.module_build import ModuleBuild, start_module
 from warp_tiles.build.warp_module import WarpOutput
-from warp_tiles.codegen.session import FunctionUse, Session
+from warp_tiles.codegen.trace import FunctionUse, Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.module import BuildCall, ModuleSource

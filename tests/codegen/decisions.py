@@ -9,7 +9,7 @@ from tests.gemm.test_main_loop import fp32
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.module_code import LoopAccumulators, LoopDecision
 from warp_tiles.codegen.operations import Operation
-from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.pipelines import LoopTarget
 from warp_tiles.codegen.trace import FunctionTrace, Node
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import PlannedLoop

@@ -7,10 +7,8 @@ from typing import Any
 
 from warp_tiles.codegen.module_code import DeviceFunction
 from warp_tiles.codegen.prelude import PLACEHOLDER, finished_source
-from warp_tiles.codegen.session import Session
-from warp_tiles.codegen.trace import ModuleTrace
-from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
+from warp_tiles.codegen.trace import ModuleTrace, Session
+from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role, Target, Tile, products
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planner import GeneratedModule, plan_module
 from warp_tiles.plan.planning import ModulePlan, PlannedFunction

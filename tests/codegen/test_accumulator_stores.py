@@ -7,7 +7,7 @@ from tests.codegen.test_stages import TARGET, A, B, C, body, decided
 from tests.gemm.test_main_loop import fp64
 from warp_tiles.codegen.module_code import AccumulatorStore, LoopDecision
 from warp_tiles.codegen.operations import Scalar
-from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.pipelines import LoopTarget
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.rejected import Rejected
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.loads import is_asynchronous, plan_loads
 from warp_tiles.codegen.module_code import Loads
 from warp_tiles.codegen.operations import Effect, Operation
 from warp_tiles.codegen.trace import Node
+from warp_tiles.codegen.waits import is_asynchronous, plan_loads
 
 A, B, C = t.tile("a"), t.tile("b"), t.tile("c")
 

@@ -11,7 +11,7 @@ from warp_tiles.codegen.emit_loops import Macros, emit_loops
 from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.module_code import LoopDecision
 from warp_tiles.codegen.operations import Effect, Operation, Scalar
-from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.pipelines import LoopTarget
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import PlannedLoop

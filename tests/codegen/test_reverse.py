@@ -11,7 +11,7 @@ from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.module_code import LoopDecision
 from warp_tiles.codegen.operations import Array, Operation, Tile
-from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.pipelines import LoopTarget
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.rejected import code_of
 

@@ -9,7 +9,7 @@ from tests.gemm.test_main_loop import problem_of
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.module_code import LoopDecision, Ring
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
-from warp_tiles.codegen.stages import LoopTarget, constant_arrays
+from warp_tiles.codegen.pipelines import LoopTarget, constant_arrays
 from warp_tiles.codegen.trace import FunctionTrace, Node
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily
 from warp_tiles.gemm.rejected import Rejected

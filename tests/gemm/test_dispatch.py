@@ -12,8 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from warp_tiles.gemm.dispatch import Products, Target, Tile, faster_scalar_path, leading_dimension, operand_of, products
-from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Precision, Role
+from warp_tiles.gemm.problem import (
+    DTYPE_BYTES,
+    Arrangement,
+    DType,
+    GemmProblem,
+    Precision,
+    Products,
+    Role,
+    Target,
+    Tile,
+    faster_scalar_path,
+    leading_dimension,
+    operand_of,
+    products,
+)
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.providers.cublasdx import promised
 

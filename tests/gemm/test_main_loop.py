@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.main_loop import (
     LoopPlan,
     LoopProblem,
@@ -13,7 +12,6 @@ from warp_tiles.gemm.main_loop import (
     reason_for_no_buffers,
     transpositions,
 )
-from warp_tiles.gemm.mma_choice import staged_product
 from warp_tiles.gemm.pipeline import (
     AUTO,
     STAGE_ALIGNMENT,
@@ -22,8 +20,9 @@ from warp_tiles.gemm.pipeline import (
     MmaPlan,
     PipelineConfig,
     PipelineOverrides,
+    staged_product,
 )
-from warp_tiles.gemm.problem import DType, GemmProblem, Precision, Role
+from warp_tiles.gemm.problem import DType, GemmProblem, Precision, Role, Target, Tile, products
 from warp_tiles.gemm.rejected import Rejected
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")

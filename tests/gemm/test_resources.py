@@ -38,7 +38,7 @@ from warp_tiles.gemm.hardware import (
 from warp_tiles.gemm.problem import GemmProblem, dense_operand
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, fits, registers
 from warp_tiles.solver.problem import SolverProblem, register_limit
-from warp_tiles.tuning.space import Limits
+from warp_tiles.tuning.factory import Limits
 
 ROWS = json.loads(TABLE.read_text("utf-8"))["rows"]
 

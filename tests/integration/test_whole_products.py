@@ -20,8 +20,8 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import TapeProduct, Tapes
 from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.backward import Backward, gemm_gradients
+from warp_tiles.codegen.whole import LEAST_WORK
 from warp_tiles.gemm.rejected import Rejected, code_of
-from warp_tiles.gemm.whole_product import LEAST_WORK
 from warp_tiles.plan.planner import DETERMINISTIC_GRADIENTS, WHOLE_GRADIENTS
 from warp_tiles.reports.descriptions import loop_rows
 

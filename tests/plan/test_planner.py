@@ -27,10 +27,9 @@ from tests.codegen.modules import (
 )
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.module_code import DeviceFunction, LoopAccumulators, LoopDecision
+from warp_tiles.codegen.pipelines import LoopTarget
 from warp_tiles.codegen.prelude import PLACEHOLDER, SCALAR_FUNCTION, declaration, loop_declarations, waiting_function
-from warp_tiles.codegen.session import Session
-from warp_tiles.codegen.stages import LoopTarget
-from warp_tiles.codegen.trace import ModuleTrace
+from warp_tiles.codegen.trace import ModuleTrace, Session
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.main_loop import LoopProblem, MeasuredPipeline
 from warp_tiles.gemm.pipeline import PipelineOverrides

@@ -8,7 +8,7 @@ import pytest
 from tests.codegen.decisions import staged_loop
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles import settings
-from warp_tiles.codegen.session import FunctionUse, Session, Site
+from warp_tiles.codegen.trace import FunctionUse, Session, Site
 from warp_tiles.gemm.problem import PRODUCT_ROLES, DType, GemmProblem, Operand, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, registers

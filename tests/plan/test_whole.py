@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.whole_product import Expression, argument, combined, constant, extent
+from warp_tiles.codegen.whole import Expression, argument, combined, constant, extent
 
 
 def test_leaves() -> None:

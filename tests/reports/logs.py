@@ -22,7 +22,7 @@ from warp_tiles.build.log import (
     ModuleLog,
     Phase,
 )
-from warp_tiles.codegen.session import FunctionUse
+from warp_tiles.codegen.trace import FunctionUse
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planner import resolve

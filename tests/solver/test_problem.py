@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.dispatch import Target, Tile
 from warp_tiles.gemm.hardware import LANES, MULTIPROCESSORS
-from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand, Role
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand, Role, Target, Tile
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.solver.problem import (
     ADJOINTS,

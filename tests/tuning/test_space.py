@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.errors import TuningError
+from warp_tiles.tuning.factory import Limits, Random, Space, checked_configs
 from warp_tiles.tuning.record import identity
-from warp_tiles.tuning.space import Limits, Random, Space, checked_configs
 
 NUMBERS = [{"x": number} for number in range(40)]
 

@@ -17,8 +17,7 @@ from warp_tiles.build.module_build import ModuleBuild, foreign_inputs
 from warp_tiles.codegen.adjoints import lost_results
 from warp_tiles.codegen.operations import INDEXED, Effect, effect_of_native
 from warp_tiles.codegen.prelude import PLACEHOLDER
-from warp_tiles.codegen.session import FunctionUse, Session
-from warp_tiles.codegen.trace import ModuleTrace, without_unread_assignments
+from warp_tiles.codegen.trace import FunctionUse, ModuleTrace, Session, without_unread_assignments
 from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource, reason_left_to_warp, reason_without_key
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.hardware import MIN_ARCH

@@ -18,9 +18,8 @@ import warp
 
 from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, find, mathdx_enabled
 from warp_tiles._warp.reload import Reloads, this_thread
-from warp_tiles.codegen.session import Session
+from warp_tiles.codegen.trace import Session
 from warp_tiles.errors import BuildError, LockedError, UnsupportedProblem
-from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import (
     DTYPE_BYTES,
     PRODUCT_ROLES,
@@ -30,6 +29,9 @@ from warp_tiles.gemm.problem import (
     Operand,
     Precision,
     Role,
+    Target,
+    Tile,
+    products,
 )
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import Settings, current
@@ -86,7 +88,7 @@ class CallSites:
         roles: tuple[Role, ...] = PRODUCT_ROLES,
         **facts: Rejected | str | bool | None,
     ) -> tuple[Any, ...]:
-        """Registers a call site (:class:`warp_tiles.codegen.session.Site`). The operands are A and B as Warp has them.
+        """Registers a call site (:class:`warp_tiles.codegen.trace.Site`). The operands are A and B as Warp has them.
 
         Returns the function arguments of the generated call: a placeholder of the prelude for each role, or 0.
         """

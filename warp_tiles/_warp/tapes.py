@@ -16,9 +16,9 @@ from warp_tiles._warp.internals import find, require
 from warp_tiles._warp.launch import has_adjoint
 from warp_tiles._warp.modules import hashed_names, name_of
 from warp_tiles.codegen.operations import LOAD
+from warp_tiles.codegen.whole import LEAST_WORK, Argument, WholeProduct
 from warp_tiles.errors import RecordingError, UnsupportedWarpError, WarpTilesError
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.gemm.whole_product import LEAST_WORK, Argument, WholeProduct
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
 from warp_tiles.solver.problem import SOLVERS

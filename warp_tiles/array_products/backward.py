@@ -34,10 +34,10 @@ from warp_tiles.array_products.matmul_problem import Operand
 from warp_tiles.array_products.prepared import PreparedProduct, add_rows, apply, elementwise, is_prepared, prepared
 from warp_tiles.array_products.prepared_solves import SolveCall, prepared_solve
 from warp_tiles.array_products.solve_kernels import triangle_kernel
+from warp_tiles.codegen.whole import LEAST_WORK, Argument, WholeOperand, WholeProduct
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.problem import DType
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
-from warp_tiles.gemm.whole_product import LEAST_WORK, Argument, WholeOperand, WholeProduct
 
 _NUMBER = contiguous("float32", (1, 1, 1))
 Matrix = tuple[View, Any]  # a view, and the array whose memory it has

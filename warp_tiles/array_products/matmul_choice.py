@@ -51,8 +51,7 @@ from warp_tiles.gemm.hardware import (
     static_shared_bytes,
 )
 from warp_tiles.gemm.main_loop import LoopPlan, loop_problem
-from warp_tiles.gemm.mma_choice import WGMMA_ROWS
-from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
+from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, WGMMA_ROWS, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, dense_operand
 from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 

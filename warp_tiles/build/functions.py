@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.build.log import Artifact
 from warp_tiles.codegen.module_code import DeviceFunction, LoopAccumulators
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedProblem, WarpTilesError, WorkerError
-from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
-from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.gemm.problem import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR, GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import ModulePlan, PlannedFunction

@@ -19,13 +19,15 @@ from collections.abc import Collection, Sequence
 
 from warp_tiles.codegen.module_code import Accumulation, ReverseRing, TileGradient
 from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Effect, Operation, Tile
-from warp_tiles.codegen.pipelines import Body, body_of, memory_of
-from warp_tiles.codegen.stages import (
+from warp_tiles.codegen.pipelines import (
+    Body,
     LoopTarget,
+    body_of,
     check_order,
     constant_arrays,
     idle_tiles,
     loaded_operands,
+    memory_of,
     stage_buffers,
 )
 from warp_tiles.codegen.trace import (

@@ -31,13 +31,11 @@ from warp_tiles.codegen.operations import (
     Scalar,
     Tile,
 )
-from warp_tiles.codegen.pipelines import runs_of
-from warp_tiles.codegen.stages import LoopTarget, stage_buffers
+from warp_tiles.codegen.pipelines import LoopTarget, runs_of, stage_buffers
 from warp_tiles.codegen.stores import has_whole_parts
 from warp_tiles.codegen.trace import Context, Loop, operations, own_operations
 from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, has_wgmma, multiprocessor, resident_blocks
-from warp_tiles.gemm.mma_choice import WARPGROUP
-from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, LoopInstruction
+from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, WARPGROUP, LoopInstruction
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.rejected import accepted, refuse, rejectable
 

@@ -45,8 +45,14 @@ from warp_tiles.codegen.operations import (
     Value,
     affine_result,
 )
-from warp_tiles.codegen.pipelines import body_of, check_unrolled, double_buffers
-from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
+from warp_tiles.codegen.pipelines import (
+    ASYNC_COPIES_OFF,
+    LoopTarget,
+    body_of,
+    check_unrolled,
+    double_buffers,
+    plan_ring,
+)
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, loops, operations, own_operations, path_to
 from warp_tiles.gemm.hardware import thread_registers

@@ -36,7 +36,6 @@ from warp_tiles.gemm.tile_config import (
     result_vectors,
     sides,
     steps_over_k,
-    transposed,
     warp_tile_count,
 )
 
@@ -59,7 +58,7 @@ def ranked(problem: GemmProblem) -> list[TileConfig]:
     """
     require_supported(problem)
     flip = problem.c.arrangement == "col_major"
-    view = transposed(problem) if flip else problem
+    view = problem.transposed() if flip else problem
     fitting = [config for config in candidates(view) if fits(view, config)]
     if not fitting:  # with this many threads, registers are too few for tensor cores
         fitting = [config for config in fma_candidates(view) if fits(view, config)]

@@ -20,7 +20,6 @@ from warp_tiles.gemm.hardware import (
     resident_blocks,
     shared_limit,
 )
-from warp_tiles.gemm.mma_choice import accumulators_of, staged_product, uses_fma
 from warp_tiles.gemm.pipeline import (
     AUTO,
     LEAST_STAGES,
@@ -31,7 +30,10 @@ from warp_tiles.gemm.pipeline import (
     MmaPlan,
     PipelineConfig,
     PipelineOverrides,
+    accumulators_of,
     products_registers,
+    staged_product,
+    uses_fma,
 )
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, dense_operand
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, counted, refuse, rejectable

@@ -1,13 +1,20 @@
-"""The configuration of a loop of products: how its block loads and multiplies the tiles of an iteration."""
+"""The configuration of a loop of products: how its block loads the tiles of an iteration, and multiplies them.
+
+The instruction and its warps are chosen here (:func:`staged_product`), the stages in :mod:`.main_loop`. All functions
+are pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from warp_tiles.gemm.hardware import loop_registers
-from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, accumulator_registers, has_wgmma, loop_registers
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulator_of
+from warp_tiles.gemm.rejected import Rejected, refuse, rejectable
+from warp_tiles.gemm.tile_config import instructions
 
 LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
 
@@ -170,3 +177,166 @@ class PipelineConfig:
     shared_limit: int
     registers: int
     rejection: Rejected | None = None
+
+
+WARPGROUP = 4 * LANES  # threads
+WGMMA_ROWS = 64  # of an instruction of wgmma: rows of C, or of its transpose
+_REGISTER_OPERAND_K = 16  # of K in an iteration, if an operand is in registers
+
+
+def _panel_elements(operand: Operand, columns: int) -> int:
+    """Elements in a row of a panel of a stage buffer, by the contiguous elements of its tile (``BufferLayout``)."""
+    size = DTYPE_BYTES[operand.dtype]
+    return next(width for width in (128, 64, 32) if columns * size % width == 0) // size
+
+
+@rejectable
+def staged_product(
+    problem: GemmProblem,
+    families: Collection[InstructionFamily],
+    choice: PipelineOverrides = AUTO,
+) -> MmaPlan:
+    """How a block multiplies tiles in stage buffers, or the reason why it cannot.
+
+    Args:
+        problem: The forward product, with its operands as they lie in stage buffers.
+        choice: What the settings fix.
+    """
+    refuse(problem.arch < ASYNC_COPIES_ARCH, "no_async_copies", problem.arch)
+    dtype, c = problem.a.dtype, problem.c
+    refuse(problem.b.dtype != dtype, "two_dtypes")
+    total = accumulator_of(dtype)
+    refuse(c.dtype != total or c.arrangement != "row_major" or not problem.is_dense, "unsuitable_c", total)
+    step = 16 if DTYPE_BYTES[dtype] == 2 else 8
+    refuse(bool(problem.m % 16 or problem.n % 16 or problem.k % step), "unsuitable_size", problem.size, step)
+    accumulators, available = accumulators_of(problem), accumulator_registers(problem.arch, problem.threads)
+    refuse(accumulators > available, "many_accumulators", problem.size, accumulators, available)
+    plans = _ways(problem, families)
+    refuse(not plans, "no_grid" if uses_fma(problem) else "no_tensor_core_grid", problem.threads, problem.size)
+    fitting = [product for product in plans if choice.warps_m in (None, product.warps_m)]
+    grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in plans))
+    refuse(not fitting, "warps_m", choice.warps_m, problem.size, grids)
+    return fitting[0]
+
+
+def uses_fma(problem: GemmProblem) -> bool:
+    """True for products whose stages are multiplied without tensor cores."""
+    return problem.a.dtype == "float32" and problem.precision != "tf32"
+
+
+def _ways(problem: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan]:
+    """The ways to multiply, the best one first."""
+    if problem.threads % LANES:
+        return []
+    if uses_fma(problem):
+        return list(_fma_products(problem))
+    plans = list(_warpgroup_products(problem)) if "wgmma" in families else []
+    if plans or "mma" not in families:
+        return plans
+    mma = instructions(problem)[0]
+    return [MmaPlan(mma, *grid, accumulators_of(problem)) for grid in _warp_grids(problem)]
+
+
+def accumulators_of(problem: GemmProblem) -> int:
+    return problem.m * problem.n // problem.threads * (DTYPE_BYTES[problem.c.dtype] // 4)
+
+
+def _warpgroup_products(problem: GemmProblem) -> Iterator[MmaPlan]:
+    """Products by wgmma, the one with the widest instructions first.
+
+    wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
+    no grid gives each group a multiple of 64 rows of C, wgmma computes C^T = B^T A^T, whose rows are C's columns.
+    """
+    if not has_wgmma(problem.arch) or problem.threads % WARPGROUP:
+        return
+    groups = problem.threads // WARPGROUP
+    grids = [(groups_x, groups // groups_x) for groups_x in range(groups, 0, -1) if groups % groups_x == 0]
+    a_k_major, b_k_major = problem.a.arrangement == "row_major", problem.b.arrangement == "col_major"
+    if problem.a.dtype == "float32" and not (a_k_major and b_k_major):
+        yield from _products_through_registers(problem, grids)
+    elif DTYPE_BYTES[problem.a.dtype] <= 4:
+        straight = list(_products_from_buffers(problem, grids, swapped=False))
+        yield from straight or _products_from_buffers(problem, grids, swapped=True)
+
+
+def _products_through_registers(problem: GemmProblem, grids: Sequence[tuple[int, int]]) -> Iterator[MmaPlan]:
+    """Products of two tf32 operands, one contiguous along K and the other along M or N.
+
+    The latter is the instruction's A in registers: A itself, or B in C^T = B^T A^T. If neither is contiguous along K,
+    there are none.
+    """
+    a_k_major, b_k_major = problem.a.arrangement == "row_major", problem.b.arrangement == "col_major"
+    if not (a_k_major or b_k_major) or problem.k % _REGISTER_OPERAND_K:
+        return
+    through: Literal["a", "b"] = "b" if a_k_major else "a"
+    for groups_m, groups_n in reversed(grids) if through == "b" else grids:
+        if problem.m % groups_m or problem.n % groups_n:
+            continue
+        m, n = problem.m // groups_m, problem.n // groups_n
+        lines, width = (n, m) if through == "b" else (m, n)
+        if lines % WGMMA_ROWS == 0 and width % 16 == 0:
+            yield MmaPlan("wgmma", groups_m, groups_n, accumulators_of(problem), through)
+
+
+def _products_from_buffers(
+    problem: GemmProblem, grids: Sequence[tuple[int, int]], *, swapped: bool
+) -> Iterator[MmaPlan]:
+    """Products whose operands both lie in shared memory.
+
+    Args:
+        grids: Numbers of groups along the instruction's rows and along its columns.
+        swapped: True if the instruction computes the transpose of C, whose rows are C's columns.
+    """
+    lines, width = (problem.n, problem.m) if swapped else (problem.m, problem.n)
+    y = problem.a if swapped else problem.b  # the instruction's B
+    is_k_major = y.arrangement == ("row_major" if swapped else "col_major")
+    for groups_x, groups_y in grids:
+        if lines % (WGMMA_ROWS * groups_x) or width % (16 * groups_y):
+            continue
+        if not is_k_major and width // groups_y % _panel_elements(y, width):
+            continue  # a group's columns begin in the middle of a panel
+        groups_m, groups_n = (groups_y, groups_x) if swapped else (groups_x, groups_y)
+        yield MmaPlan("wgmma", groups_m, groups_n, accumulators_of(problem), swapped=swapped)
+
+
+def _warp_grids(problem: GemmProblem) -> list[tuple[int, int]]:
+    """Grids of warps, the one that reads the least shared memory first."""
+    warps = problem.threads // LANES
+    # a vector of tf32 that is contiguous along M or N has lines of four fragments
+    tf32 = problem.a.dtype == "float32"
+    rows = 32 if tf32 and problem.a.arrangement == "col_major" else 16
+    columns = 32 if tf32 and problem.b.arrangement == "row_major" else 16
+    grids = [
+        (warps_m, warps // warps_m)
+        for warps_m in range(1, warps + 1)
+        if warps % warps_m == 0 and problem.m % (rows * warps_m) == 0
+        if problem.n % (columns * (warps // warps_m)) == 0
+    ]
+    return sorted(grids, key=lambda grid: problem.m // grid[0] + problem.n // grid[1])
+
+
+def _fma_products(problem: GemmProblem) -> Iterator[MmaPlan]:
+    """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
+    warps = problem.threads // LANES
+    grids = []
+    for warps_m, lanes_m in itertools.product([w for w in range(1, warps + 1) if warps % w == 0], (4, 8)):
+        warps_n, lanes_n = warps // warps_m, LANES // lanes_m
+        if problem.m % (warps_m * lanes_m) or problem.n % (warps_n * lanes_n):
+            continue
+        rows, columns = problem.m // (warps_m * lanes_m), problem.n // (warps_n * lanes_n)  # of a lane
+        # A vector of an operand that is contiguous along M or N has four lines, and a warp reads whole panels of it. A
+        # warp reads whole swizzling patterns of the other one, which repeat after eight lines.
+        a = (4, _panel_elements(problem.a, problem.m)) if problem.a.arrangement == "col_major" else (1, 8)
+        b = (4, _panel_elements(problem.b, problem.n)) if problem.b.arrangement == "row_major" else (1, 8)
+        if not (rows % a[0] or rows * lanes_m % a[1] or columns % b[0] or columns * lanes_n % b[1]):
+            of_warp = rows * lanes_m + columns * lanes_n
+            operands = _fma_operands(rows, a[0] == 1) + _fma_operands(columns, b[0] == 1)
+            grids.append((rows + columns, of_warp, -rows, warps_m, lanes_m, operands))
+    for *_, warps_m, lanes_m, operands in sorted(grids):
+        yield MmaPlan("fma", warps_m, warps // warps_m, accumulators_of(problem), lanes_m=lanes_m, operands=operands)
+
+
+def _fma_operands(lines: int, along_k: bool) -> int:
+    """Registers of a lane that hold an operand of fma, as ``FmaProduct`` has them: one or two sets of vectors."""
+    depth = 4 if along_k else 1
+    return (2 if lines <= 8 or not along_k else 1) * lines * depth

@@ -91,20 +91,9 @@ INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
 }
 
 
-def transposed(problem: GemmProblem) -> GemmProblem:
-    return replace(
-        problem,
-        m=problem.n,
-        n=problem.m,
-        a=problem.b.transposed(),
-        b=problem.a.transposed(),
-        c=problem.c.transposed(),
-    )
-
-
 def view_of(problem: GemmProblem, config: TileConfig) -> GemmProblem:
     """The problem that a configuration computes: the problem or its transpose, with a row-major C."""
-    return transposed(problem) if config.transposed else problem
+    return problem.transposed() if config.transposed else problem
 
 
 class Side(NamedTuple):

@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
-from warp_tiles.codegen.lanes import stuck_lines
-from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.module_code import (
     AccumulatorStore,
@@ -23,17 +21,16 @@ from warp_tiles.codegen.module_code import (
     aligned,
 )
 from warp_tiles.codegen.operations import UNREAD_ASSIGN
-from warp_tiles.codegen.session import FunctionUse, Session, Site
-from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.pipelines import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores, row_reductions
-from warp_tiles.codegen.trace import Context, ModuleTrace
-from warp_tiles.codegen.whole import whole_product
+from warp_tiles.codegen.trace import Context, FunctionUse, ModuleTrace, Session, Site
+from warp_tiles.codegen.waits import plan_loads, stuck_lines
+from warp_tiles.codegen.whole import WholeProduct, whole_product
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm import hardware
-from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, faster_scalar_path
 from warp_tiles.gemm.main_loop import PipelineMeasurements
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
-from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.gemm.problem import BFLOAT16_ADJOINT_ERROR, GemmProblem, Role, faster_scalar_path
 from warp_tiles.gemm.rejected import Rejected, accepted, code_of, refuse, rejectable
 from warp_tiles.gemm.tile_config import (
     AHEAD_REGISTERS,
@@ -42,7 +39,6 @@ from warp_tiles.gemm.tile_config import (
     registers,
     registers_with_accumulators,
 )
-from warp_tiles.gemm.whole_product import WholeProduct
 from warp_tiles.plan.planning import STAGES, KernelMemory, ModulePlan, PlannedFunction, PlannedLoop
 from warp_tiles.settings import Settings
 from warp_tiles.solver.problem import Problem, SolverProblem, register_limit, registers_of_indexed, registers_of_rows

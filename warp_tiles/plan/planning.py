@@ -17,10 +17,10 @@ from warp_tiles.codegen.module_code import (
     ModuleCode,
     extra_bytes,
 )
+from warp_tiles.codegen.whole import WholeProduct
 from warp_tiles.gemm.hardware import multiprocessor, static_shared_bytes
 from warp_tiles.gemm.problem import DTYPE_BYTES, Role
 from warp_tiles.gemm.rejected import Rejected, code_of
-from warp_tiles.gemm.whole_product import WholeProduct
 from warp_tiles.settings import Settings
 from warp_tiles.solver.problem import Config, Problem
 

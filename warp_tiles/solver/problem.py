@@ -11,9 +11,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
-from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
 from warp_tiles.gemm.hardware import LANES, MIN_ARCH, multiprocessor, resident_blocks
-from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, Arrangement, DType, GemmProblem, Operand, Precision, Role
+from warp_tiles.gemm.problem import (
+    DTYPE_BYTES,
+    DTYPES,
+    Arrangement,
+    DType,
+    GemmProblem,
+    Operand,
+    Precision,
+    Role,
+    Target,
+    Tile,
+    leading_dimension,
+    operand_of,
+)
 from warp_tiles.gemm.rejected import Rejected, refuse, rejectable
 from warp_tiles.gemm.tile_config import TileConfig
 

@@ -26,21 +26,26 @@ from warp_tiles.errors import LockedError, SettingError, TuningError
 from warp_tiles.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change
 from warp_tiles.tuning.factory import (
+    LARGEST_SPACE,
     KernelFactory,
+    Limits,
+    Random,
+    Space,
     TunedLaunch,
+    checked_configs,
     checked_key,
     hashable,
     in_order,
     key_values,
     namespace,
     refuse_unknown,
+    require,
 )
 from warp_tiles.tuning.launches import Dim, KernelLaunches, LaunchOptions, dimensions
 from warp_tiles.tuning.measure import Effort, SearchDevice
 from warp_tiles.tuning.record import Config, Record, Timing, TuningKey, environment_of
 from warp_tiles.tuning.search import Counters, Search, by_identity
 from warp_tiles.tuning.source import source_digest
-from warp_tiles.tuning.space import LARGEST_SPACE, Limits, Random, Space, checked_configs, require
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.util.warn import log
 
