@@ -18,7 +18,7 @@ def reduction(of: Tile = ROWS, builtin: str = "", axis: int = 1, **fields: Any) 
 
 
 def builtins(one: Operation, threads: int = 128) -> list[str]:
-    return [found.builtin for found in row_reductions(function(one), threads)]
+    return [found.reduction for found in row_reductions(function(one), threads)]
 
 
 @pytest.mark.parametrize("name", ["max", "min", "add"])

@@ -12,7 +12,7 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.module_code import Chain, ChainLoad
 from warp_tiles.codegen.operations import (
@@ -22,7 +22,6 @@ from warp_tiles.codegen.operations import (
     RESHAPES,
     TILE_ASSIGN,
     TRANSPOSE,
-    TUPLE,
     UNREAD_ASSIGN,
     ZEROS,
     Array,
@@ -33,11 +32,11 @@ from warp_tiles.codegen.operations import (
 )
 from warp_tiles.codegen.pipelines import LoopTarget, runs_of, stage_buffers
 from warp_tiles.codegen.stores import has_whole_parts
-from warp_tiles.codegen.trace import Context, Loop, operations, own_operations
+from warp_tiles.codegen.trace import Context, Loop, changed_names, numbers_of, operations, own_operations
 from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, has_wgmma, multiprocessor, resident_blocks
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, WARPGROUP, LoopInstruction
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.rejected import accepted, refuse, rejectable
+from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 
 _HALVES = ("float16", "bfloat16")
 _ROWS = 16  # of an instruction
@@ -78,20 +77,6 @@ def plan_chain(context: Context, loop: Loop, products: Sequence[Operation], targ
     return walk.chain(target)
 
 
-@dataclass(frozen=True)
-class _Load:
-    """A load without its place in a stage, see :class:`ChainLoad`."""
-
-    load: Operation
-    array: Array
-    offsets: tuple[tuple[str, int], ...]
-
-    @property
-    def tile(self) -> Tile:
-        (tile,) = self.load.tiles
-        return tile
-
-
 @dataclass
 class _Walk:
     """Follows the body of a loop.
@@ -106,7 +91,7 @@ class _Walk:
     context: Context
     loop: Loop
     products: Mapping[Operation, GemmProblem]
-    loads: dict[str, _Load] = field(default_factory=dict)
+    loads: dict[str, ChainLoad] = field(default_factory=dict)
     views: dict[str, Tile] = field(default_factory=dict)
     made: dict[str, Tile] = field(default_factory=dict)
     carried: dict[str, Tile] = field(default_factory=dict)
@@ -172,44 +157,20 @@ class _Walk:
         refuse(not is_stage, "chain_tile", tile.shape, tile.dtype)
         arrays = [value for value in operation.operands if isinstance(value, Array)]
         refuse(len(arrays) != 1 or not self._is_constant(arrays[0]), "arrays_change")
-        self.loads[tile.name] = _Load(operation, arrays[0], tuple(dict(self._offsets(operation)).items()))
+        self.loads[tile.name] = ChainLoad(operation, arrays[0], tuple(dict(self._offsets(operation)).items()))
 
     def _offsets(self, load: Operation) -> Iterator[tuple[str, int]]:
         """Yields the numbers in a load's place that the loop changes, with what an increment of its variable adds."""
-        tuples = {
-            operation.results[0].name: operation
-            for operation in self.context.function.operations()
-            if operation.name == TUPLE and operation.results
-        }
-        numbers = [
-            number
-            for value in load.operands
-            for number in (tuples[value.name].operands if value.name in tuples else (value,))
-            if isinstance(number, Scalar) and number.constant is None
-        ]
-        changed = self._changed()
-        for number in numbers:
-            refuse(
-                number.offset is None or bool((number.offset.variables - {self.loop.variable}) & changed),
-                "unknown_range",
-                number.name,
-            )
-            assert number.offset is not None
-            factor = dict(number.offset.terms).get(self.loop.variable, 0)
-            if factor:
+        changed = changed_names(self.loop)
+        for number in numbers_of(self.context.function, load):
+            if number.offset is None or (number.offset.variables - {self.loop.variable}) & changed:
+                raise Refused(Rejected("unknown_range", (number.name,)))
+            if factor := dict(number.offset.terms).get(self.loop.variable, 0):
                 yield number.name, factor
-
-    def _changed(self) -> set[str]:
-        """The names of the variables that change in the loop."""
-        return {
-            name
-            for operation in operations(self.loop.nodes)
-            for name in (*operation.assigned, *(value.name for value in operation.results))
-        }
 
     def _is_constant(self, array: Array) -> bool:
         """True if each iteration has the same array: one from outside, or a view that it makes of one."""
-        changed = self._changed()
+        changed = changed_names(self.loop)
         if array.name not in changed:
             return True
         makers = [maker for maker in operations(self.loop.nodes) if array in maker.results]
@@ -301,7 +262,8 @@ class _Walk:
         for operation in self.context.function.operations():
             used = {name for tile in operation.tiles for name in (tile.name, *tile.memory)} & own
             refuse(operation not in inside and bool(used), "used_outside", operation.line)
-        accumulators = sum(tile.shape[1] for tile in self._sums()) * self.rows // first.threads
+        sums = {product.matrices[2].name: product.matrices[2] for product in self.products}.values()
+        accumulators = sum(tile.shape[1] for tile in sums) * self.rows // first.threads
         fixed = sum(tile.shape[1] for tile in self.fixed.values()) * self.rows // first.threads // 2
         refuse(accumulators + fixed > _MOST_REGISTERS, "chain_registers", accumulators + fixed, _MOST_REGISTERS)
         idle = [tile for tile in (*self.made.values(), *self.carried.values()) if tile.owner]
@@ -310,10 +272,7 @@ class _Walk:
         run = max(runs, key=lambda run: runs[run])
         needed = 2 * stage_bytes + STAGE_ALIGNMENT  # they begin up to an alignment later
         refuse(runs[run] < needed, "chain_memory", needed, runs[run])
-        loads = tuple(
-            ChainLoad(loaded.load, loaded.array, loaded.offsets, buffers[name].offset_bytes)
-            for name, loaded in self.loads.items()
-        )
+        loads = tuple(replace(load, offset_bytes=buffers[name].offset_bytes) for name, load in self.loads.items())
         spared = self._spared_bytes(run, needed)
         registers = accumulators + fixed + _OTHER_REGISTERS[instruction]
         shared = sum(dict(self.context.function.frame).values()) + self.context.bytes_around() - spared
@@ -359,6 +318,3 @@ class _Walk:
             if stages.get(name):
                 break
         return spared
-
-    def _sums(self) -> list[Tile]:
-        return list({product.matrices[2].name: product.matrices[2] for product in self.products}.values())

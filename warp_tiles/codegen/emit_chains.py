@@ -16,13 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from warp_tiles.codegen.macros import STATEMENT, Hook, Macros, local_function
+from warp_tiles.codegen.macros import STATEMENT, SYNC, WAIT, Hook, Macros, local_function
 from warp_tiles.codegen.module_code import Chain, LoopDecision
 from warp_tiles.codegen.operations import COPY, TILE_ASSIGN, ZEROS, Operation, Tile
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.problem import DTYPES
-
-_SYNC, _WAIT = "WP_TILE_SYNC();", "wt_module::wait_for_loads();"
 
 
 def emit_chain(macros: Macros, decision: LoopDecision) -> None:
@@ -57,7 +55,7 @@ class _Emitter:
             address = f"wt_module::address({chain.first.name}.data.ptr), {load.offset_bytes}, {chain.stage_bytes}"
             begin(f"wt_module::ChainBuffer {name}; {name}.start({address});")
             begin(f"wt_module::BufferLoader<decltype({tile.name})> {name}_loader;")
-        begin(_SYNC)  # the stages lie in memory that other threads may still read
+        begin(SYNC)  # the stages lie in memory that other threads may still read
         texts = {load.load.own_hook: text for load, text in zip(chain.loads, self._loads())}
         computed: dict[str, Tile] = {}  # in registers of Warp's, since the last reduction
         for number, operation in enumerate(chain.operations):
@@ -83,12 +81,12 @@ class _Emitter:
         texts[last] += f" {swaps} }}"
         for number, text in texts.items():
             self._macros.replace(Hook.AT, number, text)
-        end(_WAIT)  # other warps may still read a stage that lies in the memory of a carried tile
+        end(WAIT)  # other warps may still read a stage that lies in the memory of a carried tile
         for tile in held:
             end(f"wt_module::write_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
         for tile in shared:
             end(f"wt_module::write_fragment<{rows}>({self._name(tile)}, {tile.name});")
-        end(_SYNC)
+        end(SYNC)
 
     def _may_be_added(self, tile: Tile, number: int) -> bool:
         """True if an elementwise operation may add a tile after the operation of a number. Reductions do not fuse."""
@@ -135,7 +133,7 @@ class _Emitter:
             ahead += f"{name}_load({', '.join([f'{name}.next()', *later])}); "
             if load is chain.loads[-1]:
                 text += f" if ({self._first}) {{ {now}{self._first} = false; }}"
-                text += f" {_WAIT} if ({chain.more}) {{ {ahead}}}"
+                text += f" {WAIT} if ({chain.more}) {{ {ahead}}}"
             yield text
 
     def _operation(self, operation: Operation) -> str:

@@ -30,7 +30,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from warp_tiles.codegen.emit_chains import emit_chain
-from warp_tiles.codegen.macros import STATEMENT, Hook, Macros
+from warp_tiles.codegen.macros import STATEMENT, SYNC, WAIT, Hook, Macros
 from warp_tiles.codegen.module_code import (
     Accumulation,
     AccumulatorStore,
@@ -45,8 +45,6 @@ from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.problem import DTYPES, GemmProblem
 
-SYNC = "WP_TILE_SYNC();"
-_WAIT = "wt_module::wait_for_loads();"
 _COMMIT = " wt::arch::commit_copies();"
 
 
@@ -56,7 +54,7 @@ def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
         for number, first in loads.asynchronous.items():
             macros.replace(at, number, f"wt_module::Load<{str(first).lower()}>() << {STATEMENT}")
         for number in loads.waits:
-            macros.add(wait, number, _WAIT)
+            macros.add(wait, number, WAIT)
 
 
 def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collection[int] = ()) -> None:
@@ -100,7 +98,7 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
         scale = f"{_each(plan.count, f'{unless_zero}{name}[wt_i] *= {plan.ctype}({factor});')} "
         operands = f"{name}, {_pointer(product.destination)}, {_recompute(product)}"
         finish = f"{scale if factor != 1 else ''}{plan.symbol}_finish({operands});"
-        macros.add(Hook.END, product.home, f"{_WAIT if product.home in ends else SYNC} {finish} {SYNC}")
+        macros.add(Hook.END, product.home, f"{WAIT if product.home in ends else SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
 
 
@@ -114,7 +112,7 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
     state, multiply, done, memory = (f"wt_{word}_{loop}" for word in ("state", "multiply", "done", "memory"))
     names = {buffer.tile.name: f"wt_buffer_{loop}_{buffer.tile.name}" for buffer in decision.buffers}
     macros.add(Hook.BEGIN, loop, f"wt_module::PipelineState {state}; {state}.start();")
-    begin = " ".join([_WAIT, *(f"{name}.load_next({tile});" for tile, name in names.items()), ""])
+    begin = " ".join([WAIT, *(f"{name}.load_next({tile});" for tile, name in names.items()), ""])
     ends = []
     if decision.extra_bytes:
         macros.add(Hook.BEGIN, loop, _reserved(memory, decision.extra_bytes))
@@ -141,11 +139,11 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
         stores = f" if ({state}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
         text = f"{multiply}:;{stores} {multiplied} {state}.pending = true; {swaps} {leave}"
     else:  # a jump to the next iteration leaves nothing to multiply
-        arrived = f"{multiply}:; {multiplied} {state}.pending = false; {leave} {_WAIT}"
+        arrived = f"{multiply}:; {multiplied} {state}.pending = false; {leave} {WAIT}"
         macros.add(Hook.WAIT, decision.arrival, arrived)
         text = f"{' '.join(offsets.values())} {state}.pending = true; {swaps}"
     _replace_product(macros, decision.accumulations[-1], text)
-    macros.add(Hook.END, loop, f"{state}.more = false; {_WAIT} goto {multiply}; {done}:;")
+    macros.add(Hook.END, loop, f"{state}.more = false; {WAIT} goto {multiply}; {done}:;")
     macros.add(Hook.END, loop, " ".join(ends))
     if decision.extra_bytes:
         # the last products may still read it; without an addition to C here, no barrier follows
@@ -163,10 +161,10 @@ def _emit_unrolled(macros: Macros, decision: LoopDecision) -> None:
     for load in decision.loads_ahead:
         number = load.own_hook
         own = sum(product.operation.own_hook < number for product in products)
-        begin = f"{_WAIT} " if own != group else ""
+        begin = f"{WAIT} " if own != group else ""
         group = own
         macros.replace(Hook.AT, number, f"{begin}wt_module::Load<false>() << {STATEMENT}")
-    macros.add(Hook.END, decision.hook, f"{_WAIT} {texts[-1]}")
+    macros.add(Hook.END, decision.hook, f"{WAIT} {texts[-1]}")
 
 
 def _replace_product(macros: Macros, product: Accumulation, text: str) -> None:

@@ -21,7 +21,6 @@ from warp_tiles.codegen.adjoints import plan_reverse
 from warp_tiles.codegen.chains import is_chain, plan_chain
 from warp_tiles.codegen.module_code import (
     Accumulation,
-    AccumulatorStore,
     Addition,
     Buffer,
     Chain,
@@ -96,39 +95,32 @@ class _Decider:
 
     def decision(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> LoopDecision:
         """The decision about one loop with its products."""
-        target, function, cost, ring = self.target, self.context.function, None, None
-        loads: tuple[Operation, ...] = ()
-        buffers: tuple[Buffer, ...] = ()
-        arrival: int | None = None
-        store: AccumulatorStore | Rejected | None = None
+        target, function = self.target, self.context.function
+        decision = LoopDecision(function.label, function.file, loop.line, loop.hook, len(products))
         chain = plan_chain(self.context, loop, products, target) if is_chain(loop, products) else None
         if isinstance(chain, Chain):
             loads = tuple(load.load for load in chain.loads)
             is_reversed = function.label in self.context.module.reversed
-            reverse = Rejected("several_products", (len(products),)) if is_reversed else None
-            return LoopDecision(
-                function.label,
-                function.file,
-                loop.line,
-                loop.hook,
-                len(products),
-                loads_ahead=loads,
-                reverse_pass=reverse,
-                chain=chain,
-            )
+            no_reverse = Rejected("several_products", (len(products),)) if is_reversed else None
+            return replace(decision, loads_ahead=loads, reverse_pass=no_reverse, chain=chain)
         staged = self._staged(loop, around, products)
         if isinstance(staged, Ring) and target.forbidden:
             instruction = staged.plan.loop.instruction
             share = _SPEED_WITHOUT_STAGES["fma" if instruction == "fma" else "tensor cores"]
             cost, staged = Rejected("stages_forbidden", (target.forbidden, instruction, share)), target.forbidden
+            decision = replace(decision, forbidden=cost)
         if isinstance(staged, Ring):
-            ring = staged
-            accumulations = tuple(product.accumulation for product in ring.products)
-            loads = tuple(buffer.load for buffer in ring.buffers.values())
+            decision = replace(
+                decision,
+                accumulations=tuple(product.accumulation for product in staged.products),
+                loads_ahead=tuple(buffer.load for buffer in staged.buffers.values()),
+                ring=staged,
+                accumulator_store=plan_accumulator_store(function, loop, staged),
+            )
             reasons = [target.rejection] if target.rejection else []
-            store = plan_accumulator_store(function, loop, ring)
         else:
             accumulations, reasons = self._accumulations(loop, around, products, self.accumulators, self.arrays)
+            decision = replace(decision, accumulations=accumulations)
             if accumulations and reasons:
                 reasons.append(Rejected("others_keep_accumulators"))
             elif accumulations:
@@ -137,33 +129,16 @@ class _Decider:
                     reasons.append(ahead)
                 else:
                     loads, buffers, arrival = ahead
+                    decision = replace(decision, loads_ahead=loads, buffers=buffers, arrival=arrival)
             # without a function, the reason against accumulators in registers already is the reason
-            has_functions = all(product.site in target.problems for product in products)
+            has_functions, loads = all(product.site in target.problems for product in products), decision.loads_ahead
             if loop.kind != "unrolled" and staged and (loads or (has_functions and staged not in reasons)):
                 reasons.append(staged.after(f"{'not more' if loads else 'no'} stages: "))
-        if isinstance(chain, Rejected) and not (accumulations or loads):
+        if isinstance(chain, Rejected) and not (decision.accumulations or decision.loads_ahead):
             reasons.append(chain.after("no chain: "))
-        decision = LoopDecision(
-            function.label,
-            function.file,
-            loop.line,
-            loop.hook,
-            len(products),
-            tuple(dict.fromkeys(reasons)),
-            accumulations,
-            loads,
-            buffers,
-            ring,
-            arrival=arrival,
-            accumulator_store=store,
-            forbidden=cost,
-        )
-        crowded = self._crowded(decision)
-        return replace(
-            decision,
-            reasons=(*decision.reasons, *([crowded] if crowded else [])),
-            reverse_pass=self._reverse(loop, decision),
-        )
+        decision = replace(decision, reasons=tuple(dict.fromkeys(reasons)))
+        crowded, reverse = self._crowded(decision), self._reverse(loop, decision)
+        return replace(decision, reasons=(*decision.reasons, *filter(None, [crowded])), reverse_pass=reverse)
 
     def _crowded(self, decision: LoopDecision) -> Rejected | None:
         """Says that a loop may spill if a setting decides about it and accumulators fill half of a thread's registers.

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 STATEMENT = "__VA_ARGS__"  # in the macro of a hook: the statement inside the hook
+SYNC, WAIT = "WP_TILE_SYNC();", "wt_module::wait_for_loads();"
 
 
 class Hook(Enum):

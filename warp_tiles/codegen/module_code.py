@@ -174,6 +174,7 @@ class Ring:
 
     @property
     def firsts(self) -> list[StagedProduct]:
+        """The first product of each array of accumulators."""
         sums = ((product, product.accumulation) for product in self.products)
         return [product for product, kept in sums if kept.array == kept.operation.own_hook]
 
@@ -249,7 +250,7 @@ class ChainLoad:
     load: Operation
     array: Array
     offsets: tuple[tuple[str, int], ...]
-    offset_bytes: int
+    offset_bytes: int = 0
 
     @property
     def tile(self) -> Tile:
@@ -464,17 +465,6 @@ class ReversedStore:
     overlap: bool
 
 
-# ---- reductions
-
-
-@dataclass(frozen=True)
-class RowReduction:
-    """A reduction of a tile's rows by a builtin function, whose rows threads reduce alone."""
-
-    operation: Operation
-    builtin: str
-
-
 # ---- the module
 
 
@@ -504,6 +494,7 @@ class ModuleCode:
         moves: True if loads and stores are written again, by the functions of ``kernels/module``.
         loads, replayed: The loads of the program, and those of its repetition in the reverse pass.
         skipped: Hooks of the products that the reverse pass does not repeat.
+        reductions: Reductions of a tile's rows, whose rows threads reduce alone.
         unread: Hooks of the assignments that nobody reads.
     """
 
@@ -517,7 +508,7 @@ class ModuleCode:
     replayed: Loads = field(default_factory=Loads)
     stores: tuple[ComputedStore, ...] = ()
     reversed_stores: tuple[ReversedStore, ...] = ()
-    reductions: tuple[RowReduction, ...] = ()
+    reductions: tuple[Operation, ...] = ()
     skipped: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()
 

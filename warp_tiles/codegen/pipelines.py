@@ -25,13 +25,11 @@ from warp_tiles.codegen.operations import (
     JUMPS,
     LOAD,
     TRANSPOSE,
-    TUPLE,
     UNKNOWN_MEMORY,
     ZEROS,
     Array,
     Effect,
     Operation,
-    Scalar,
     Tile,
 )
 from warp_tiles.codegen.trace import (
@@ -40,7 +38,9 @@ from warp_tiles.codegen.trace import (
     FunctionTrace,
     Loop,
     Node,
+    changed_names,
     loops,
+    numbers_of,
     operations,
     own_operations,
     path_to,
@@ -153,26 +153,10 @@ def _may_compute(operation: Operation, after_loads: tuple[Node, ...], products: 
 
 def _varies(function: FunctionTrace, loop: Loop, operation: Operation) -> bool:
     """True if a number that an operation gets may be another one in the next iteration of a loop."""
-    inside, inner = list(operations(loop.nodes)), [level for level, _ in loops(loop.nodes)]
     # a number that is not affine, such as k % 16, is a variable of its own
-    changed = {
-        name for statement in inside for name in (*statement.assigned, *(value.name for value in statement.results))
-    }
-    changed |= {level.variable for level in (loop, *inner)}
-    tuples = {
-        statement.results[0].name: statement.operands
-        for statement in function.operations()
-        if statement.name == TUPLE and statement.results
-    }
-    numbers = [
-        number
-        for value in operation.operands
-        for number in tuples.get(value.name, (value,))
-        if isinstance(number, Scalar)
-    ]
-    return any(
-        number.constant is None and (number.offset is None or number.offset.variables & changed) for number in numbers
-    )
+    changed = changed_names(loop) | {level.variable for level, _ in loops((loop,))}
+    numbers = numbers_of(function, operation)
+    return any(number.offset is None or number.offset.variables & changed for number in numbers)
 
 
 def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Node, ...] | None:

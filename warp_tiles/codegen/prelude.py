@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from warp_tiles.codegen.emit_loops import (
-    SYNC,
     emit_loads,
     emit_loops,
     emit_reverse,
@@ -20,16 +19,15 @@ from warp_tiles.codegen.emit_loops import (
     staged_name,
     staged_types,
 )
-from warp_tiles.codegen.macros import STATEMENT, Hook, Macros, local_function
+from warp_tiles.codegen.macros import STATEMENT, SYNC, Hook, Macros, local_function
 from warp_tiles.codegen.module_code import (
     AccumulatorStore,
     ComputedStore,
     LoopAccumulators,
     ModuleCode,
     ReversedStore,
-    RowReduction,
 )
-from warp_tiles.codegen.operations import Tile
+from warp_tiles.codegen.operations import Operation, Tile
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import flatten
 from warp_tiles.gemm.problem import DTYPES, GemmProblem
@@ -163,12 +161,11 @@ def _emit(macros: Macros, computed: ComputedStore, sources: Iterable[Tile], call
         macros.replace(Hook.AT, hook, text if position else "{ " + text)
 
 
-def emit_reductions(macros: Macros, reductions: Iterable[RowReduction]) -> None:
-    for reduction in reductions:
-        tile, result = reduction.operation.tiles
-        function = f"[](auto x, auto y) {{ return wp::{reduction.builtin}(x, y); }}"
-        text = f"{result.name} = wt_module::reduce_rows({function}, {tile.name});"
-        macros.replace(Hook.AT, reduction.operation.own_hook, text)
+def emit_reductions(macros: Macros, reductions: Iterable[Operation]) -> None:
+    for operation in reductions:
+        tile, result = operation.tiles
+        function = f"[](auto x, auto y) {{ return wp::{operation.reduction}(x, y); }}"
+        macros.replace(Hook.AT, operation.own_hook, f"{result.name} = wt_module::reduce_rows({function}, {tile.name});")
 
 
 # ---- adjoints

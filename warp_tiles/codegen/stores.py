@@ -20,7 +20,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore, Ring, RowReduction
+from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore, Ring
 from warp_tiles.codegen.operations import (
     JUMPS,
     LOAD,
@@ -332,17 +332,17 @@ def _scalar_results(operation: Operation) -> set[str]:
 # ---- reductions of rows
 
 
-def row_reductions(function: FunctionTrace, threads: int) -> Iterator[RowReduction]:
+def row_reductions(function: FunctionTrace, threads: int) -> Iterator[Operation]:
     """Yields the reductions of rows that threads can compute alone, in the order in which Warp adds."""
     if threads % LANES:  # then a part has other elements
         return
     for operation in function.operations():
-        builtin, tile = operation.reduction, next(iter(operation.tiles), None)
-        if operation.hook is None or not builtin or tile is None or not tile.owner or not tile.dense:
+        if operation.hook is None or not operation.reduction:
             continue
-        axis = operation.operands[-1]
-        if isinstance(axis, Scalar) and axis.constant == 1 and has_whole_parts(tile):
-            yield RowReduction(operation, builtin)
+        tile, axis = operation.tiles[0], operation.operands[-1]
+        is_along_rows = isinstance(axis, Scalar) and axis.constant == 1
+        if is_along_rows and tile.owner and tile.dense and has_whole_parts(tile):
+            yield operation
 
 
 def has_whole_parts(tile: Tile) -> bool:

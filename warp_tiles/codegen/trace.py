@@ -17,7 +17,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from warp_tiles.codegen.macros import Hook
-from warp_tiles.codegen.operations import ELEMENTWISE, UNKNOWN_MEMORY, UNREAD_ASSIGN, Effect, Operation, Tile, Value
+from warp_tiles.codegen.operations import (
+    ELEMENTWISE,
+    TUPLE,
+    UNKNOWN_MEMORY,
+    UNREAD_ASSIGN,
+    Effect,
+    Operation,
+    Scalar,
+    Tile,
+    Value,
+)
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import Settings, current
@@ -228,6 +238,24 @@ def own_operations(loop: Loop | Branch) -> Iterator[Operation]:
             yield node
         elif isinstance(node, Branch):
             yield from own_operations(node)
+
+
+def changed_names(loop: Loop) -> set[str]:
+    """The names of the variables that the statements of a loop change."""
+    return {
+        name
+        for operation in operations(loop.nodes)
+        for name in (*operation.assigned, *(value.name for value in operation.results))
+    }
+
+
+def numbers_of(function: FunctionTrace, operation: Operation) -> list[Scalar]:
+    """The numbers that an operation gets, also in tuples, without constants."""
+    tuples = {
+        made.results[0].name: made.operands for made in function.operations() if made.name == TUPLE and made.results
+    }
+    values = (value for operand in operation.operands for value in tuples.get(operand.name, (operand,)))
+    return [value for value in values if isinstance(value, Scalar) and value.constant is None]
 
 
 def path_to(nodes: tuple[Node, ...], wanted: Node) -> list[tuple[tuple[Node, ...], int]]:

@@ -337,7 +337,7 @@ class _Planner:
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse_ring}, replayed=True),
             stores=tuple(store for store in stores if store.store not in stored),
             reversed_stores=tuple(reverse),
-            reductions=tuple(reduction for reduction in reductions if reduction.operation not in chained),
+            reductions=tuple(reduction for reduction in reductions if reduction not in chained),
             skipped=self._skipped(calls) if self.settings.register_accumulators else (),
             unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )
