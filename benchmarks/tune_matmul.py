@@ -43,12 +43,21 @@ from benchmarks.runner import geometric_mean
 from warp_tiles.array_products import tensor_kernel
 from warp_tiles.array_products.matmul_choice import RATES, Rates, candidates, choose_matmul, loop_candidate, rates_name
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulProblem
-from warp_tiles.array_products.prepared import BUCKET, key_of
+from warp_tiles.array_products.prepared import BUCKET
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.gemm.problem import DType
 from warp_tiles.settings import current
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock, SearchDevice
-from warp_tiles.tuning.record import DEFAULTS, Config, Record, TuningKey, decode_records, encode_records, environment_of
+from warp_tiles.tuning.record import (
+    DEFAULTS,
+    Config,
+    Environment,
+    Record,
+    TuningKey,
+    decode_records,
+    encode_records,
+    environment_of,
+)
 from warp_tiles.tuning.search import Search, by_identity
 from warp_tiles.tuning.store import RecordStore
 
@@ -62,6 +71,11 @@ FACTORS = (1.0, 1.2, 1.4, 1.7, 2.0)  # by which the estimate of a loop has to be
 TYPES: tuple[tuple[DType, bool], ...] = (  # and whether they are rounded to tf32
     *(("float16", False), ("float32", True), ("float32", False), ("float64", False)),
 )
+
+
+def key_of(problem: MatmulProblem, source: str, environment: Environment) -> TuningKey:
+    """The key of the tuning record of a product's shape bucket."""
+    return TuningKey.of("matmul", dict(zip(BUCKET, problem.bucket)), source, environment)
 
 
 def problems() -> Iterator[MatmulProblem]:

@@ -15,7 +15,7 @@ from benchmarks import tune_matmul
 from tests.tuning.task_fakes import Machine
 from warp_tiles.array_products.matmul_choice import choose_matmul
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulProblem, MeasuredConfigs
-from warp_tiles.array_products.prepared import key_of, winners
+from warp_tiles.array_products.prepared import winners
 from warp_tiles.tuning.record import Environment, Record, decode_records, encode_records, identity
 from warp_tiles.tuning.store import RecordStore
 
@@ -52,7 +52,7 @@ class Bench:
 
 
 PROBLEM = MatmulProblem(256, 256, 256, a="float16", b="float16", out="float16")
-KEY = key_of(PROBLEM, "source", Environment("GPU", 90, 132, wp.__version__, "13.0", warp_tiles.__version__))
+KEY = tune_matmul.key_of(PROBLEM, "source", Environment("GPU", 90, 132, wp.__version__, "13.0", warp_tiles.__version__))
 
 
 def test_a_bucket_is_measured_once_and_ships_if_its_default_lost(tmp_path: Path) -> None:

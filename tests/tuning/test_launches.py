@@ -215,7 +215,7 @@ def test_a_kernel_that_needs_more_shared_memory_than_there_is_fails(monkeypatch:
     space = workspace((), ())
     launch = TunedLaunch({"step": 1}, add(1), 64)
     with pytest.raises(TuningError, match="99000 bytes of shared memory are needed, and the device has 48000"):
-        KernelCandidate(launch, (SIZE,), False, space).build()
+        KernelCandidate(launch, (SIZE,), space).build()
 
 
 def test_candidates_share_the_lock_of_their_module_and_device() -> None:

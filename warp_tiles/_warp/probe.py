@@ -17,7 +17,8 @@ from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import forget_modules
 from warp_tiles.codegen.operations import Array, Operation, Tile, Value
 from warp_tiles.codegen.trace import Loop, Node
-from warp_tiles.gemm import problem
+from warp_tiles.gemm.problem import GemmProblem, Target, products
+from warp_tiles.gemm.problem import Tile as Operand
 from warp_tiles.plan.planner import GeneratedModule
 
 ARCH, THREADS = 90, 64
@@ -34,13 +35,13 @@ def _multiply(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), 
     wp.tile_store(C, c, offset=(i * _T, j * _T))
 
 
-_HALF = problem.Tile("float16", (_T, _T), (_T, 1), "row_major", False)
+_HALF = Operand("float16", (_T, _T), (_T, 1), "row_major", False)
 _FLOAT = replace(_HALF, dtype="float32")
 _A, _C = ("float16", (_T, _T), "shared", True, True), ("float32", (_T, _T), "shared", True, True)
 _POSITION = ("array", (0, _T), (0, _T))
 _LOAD = ("tile_load", "TILES", True, True, _POSITION, (_A,))
 _MATMUL = ("tile_matmul", "TILES", True, True, (_A, _A, _C), ())
-_FOUND = problem.products(_HALF, _HALF, _FLOAT, precision="default", target=problem.Target(ARCH, THREADS))
+_FOUND = products(_HALF, _HALF, _FLOAT, precision="default", target=Target(ARCH, THREADS))
 #: What tested versions of Warp make of the kernel: its product, and what is traced.
 PRODUCT = (*_FOUND.problems.items(), _MATMUL, ("called", True), ("with an adjoint", True))
 TRACE = (
@@ -67,7 +68,7 @@ def generated(hooks: Any, name: str = "warp_tiles_probe") -> GeneratedModule:
 def product_of(made: GeneratedModule) -> tuple[Any, ...]:
     """The sites of a module. Alignments are left out, because a Warp that tells less of them is served."""
     pairs = (pair for site in made.session.sites for pair in site.problems.items())
-    problems = [(role, v.without_alignment() if isinstance(v, problem.GemmProblem) else v) for role, v in pairs]
+    problems = [(role, v.without_alignment() if isinstance(v, GemmProblem) else v) for role, v in pairs]
     calls = _facts(tuple(operation for _, operation in made.trace.operations() if operation.product is not None))
     return (*problems, *calls, ("called", "wt_site0_forward" in made.source), ("with an adjoint", made.called == {0}))
 

@@ -29,9 +29,15 @@ from warp_tiles.array_products.elementwise import (
     parts_kernel,
     scale_kernel,
 )
-from warp_tiles.array_products.kernels import types
-from warp_tiles.array_products.matmul_problem import Operand
-from warp_tiles.array_products.prepared import PreparedProduct, add_rows, apply, elementwise, is_prepared, prepared
+from warp_tiles.array_products.prepared import (
+    PreparedProduct,
+    add_rows,
+    apply,
+    elementwise,
+    is_prepared,
+    layout,
+    prepared,
+)
 from warp_tiles.array_products.prepared_solves import SolveCall, prepared_solve
 from warp_tiles.array_products.solve_kernels import triangle_kernel
 from warp_tiles.codegen.whole import LEAST_WORK, Argument, WholeOperand, WholeProduct
@@ -148,7 +154,6 @@ class Backward(TapeCall):
         is_split = view.dtype != dtype
         gradient = contiguous(dtype, view.shape) if is_split else view
         left, right = (gradient, other_operand) if is_a else (other_operand, gradient)
-        operand: Operand = "a" if is_a else "b"
         return MatmulCall(
             left,
             right,
@@ -158,7 +163,7 @@ class Backward(TapeCall):
             tf32=self.call.tf32,
             summed=target.shape[0] < left.shape[0],
             has_factor=is_split and dtype == "float16",
-            split_operand=operand if is_split else None,
+            split_operand=None if not is_split else "a" if is_a else "b",
         )
 
     def _add_to_operand(self, view: View, gradient: Any, factor: Any, *, is_a: bool) -> None:
@@ -191,8 +196,8 @@ class Backward(TapeCall):
 
 def _scratch(view: View, device: Any) -> Matrix:
     """A new contiguous array of the shape and type of a view."""
-    (dtype,) = types(view.dtype)
-    return contiguous(view.dtype, view.shape), wp.empty(view.shape, dtype=dtype, device=device)
+    dtype, shape, _ = layout(view)
+    return contiguous(view.dtype, view.shape), wp.empty(shape, dtype=dtype, device=device)
 
 
 def _copy(source: Matrix, target: Matrix, factor: float = 1.0) -> None:

@@ -155,7 +155,6 @@ class MatmulCall:
 
     @property
     def accumulator(self) -> DType:
-        """Element type of the sums."""
         return accumulator_of(self.a.dtype)
 
     @property

@@ -57,7 +57,6 @@ class TileKernel:
 
     @property
     def sums(self) -> DType:
-        """Element type of the sums."""
         return accumulator_of(self.a)
 
     @property

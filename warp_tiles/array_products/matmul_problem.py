@@ -74,7 +74,6 @@ class MatmulProblem:
 
     @property
     def accumulator(self) -> DType:
-        """Element type of the accumulators."""
         return accumulator_of(self.a)
 
     @property
@@ -242,7 +241,6 @@ class MatmulPlan:
 
     @property
     def reason(self) -> str:
-        """Why the product is computed so."""
         if not self.gpu:
             return "the CPU has one tile"
         is_estimated = self.decided_by == "heuristic"
@@ -334,7 +332,6 @@ def copies_us(
 
 
 def _copy_bytes(problem: MatmulProblem, operand: Operand, line_bytes: int, is_transposed: bool) -> int:
-    """The size of a copy of a matrix."""
     p, is_a = problem, operand == "a"
     lines, length = (p.m if is_a else p.n), p.k
     if not is_transposed and (p.a_transposed if is_a else not p.b_transposed):

@@ -52,7 +52,7 @@ from warp_tiles.settings import DEFAULT, current
 from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
-    from warp_tiles.tuning.record import Environment, Record, TuningKey
+    from warp_tiles.tuning.record import Record
 
 # of plans on a machine without a GPU, with another name if the setting target_gpu has one
 PLANNED_GPU = Gpu(90, 132, "NVIDIA H200")
@@ -92,13 +92,6 @@ def _pipeline() -> PipelineOverrides | Rejected | None:
         if not getattr(now, name):
             return now.against(name)
     return None if now.layer("main_loop") == DEFAULT else PipelineOverrides.parse(now.main_loop)
-
-
-def key_of(problem: MatmulProblem, source: str, environment: Environment) -> TuningKey:
-    """The key of the tuning record of a product's shape bucket."""
-    from warp_tiles.tuning.record import TuningKey
-
-    return TuningKey.of("matmul", dict(zip(BUCKET, problem.bucket)), source, environment)
 
 
 @functools.cache
@@ -392,15 +385,19 @@ def _vectors(epilogue: Epilogue, columns: int, bias_stride: int) -> list[Layout 
 
 
 def padded_copy(view: View, parts: int, device: Any, alignment: int = ALIGNED) -> PaddedCopy:
-    padded = view.padded(alignment)
-    source, result = view.stored, padded.stored
-    batch, lines, _ = source.shape
-    count = parts * batch if source.strides[0] else 1
-    arrays = [layout(replace(stored, shape=(count, *stored.shape[1:]))) for stored in (source, result)]
-    dim = (count, lines, -(-source.shape[2] * DTYPE_BYTES[view.dtype] // ALIGNED))
+    padded, (_, lines, length) = view.padded(alignment), view.stored.shape
     word = operand_alignment(view, parts > 1) or DTYPE_BYTES[view.dtype]
-    launch = packed(padding_kernel(view.dtype, min(word, _MOST_WORD)), [], arrays, dim, device)
-    return PaddedCopy(padded, count * lines * result.strides[1], launch)
+    kernel = padding_kernel(view.dtype, min(word, _MOST_WORD))
+    return _copy(view, padded, kernel, (lines, -(-length * DTYPE_BYTES[view.dtype] // ALIGNED)), parts, device)
+
+
+def _copy(view: View, result: View, kernel: Any, dim: tuple[int, int], parts: int, device: Any) -> PaddedCopy:
+    """A copy of an operand by a kernel that is launched for ``dim`` of each stored matrix."""
+    source, stored = view.stored, result.stored
+    count = parts * source.shape[0] if source.strides[0] else 1
+    arrays = [layout(replace(item, shape=(count, *item.shape[1:]))) for item in (source, stored)]
+    launch = packed(kernel, [], arrays, (count, *dim), device)
+    return PaddedCopy(result, count * stored.shape[1] * stored.strides[1], launch)
 
 
 def kernel_copies(call: MatmulCall, plan: MatmulPlan, device: Any) -> list[tuple[int, PaddedCopy]]:
@@ -425,11 +422,8 @@ def transposed_copy(view: View, device: Any) -> PaddedCopy:
     between = -(-lines * DTYPE_BYTES[view.dtype] // ROW_BYTES) * ROW_BYTES
     strides = length * between if source.strides[0] else 0, between, DTYPE_BYTES[view.dtype]
     result = View(view.dtype, (batch, length, lines), strides)
-    count = batch if source.strides[0] else 1
-    arrays = [layout(replace(stored, shape=(count, *stored.shape[1:]))) for stored in (source, result)]
-    dim = (count, -(-lines // TRANSPOSED_LINES), -(-length // TRANSPOSED_LENGTH) * LANES)
-    launch = packed(transposing_kernel(), [], arrays, dim, device)
-    return PaddedCopy(result, count * length * between, launch)
+    dim = -(-lines // TRANSPOSED_LINES), -(-length // TRANSPOSED_LENGTH) * LANES
+    return _copy(view, result, transposing_kernel(), dim, 1, device)
 
 
 def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, device: Any) -> Any:

@@ -137,6 +137,16 @@ def _tiled(kernel: Any, scalars: Sequence[int], arrays: Sequence[Layout | None],
     return packed(kernel, scalars, arrays, dim, device, block_dim=config.threads, tiled=True)
 
 
+def _slots(call: SolveCall) -> tuple[tuple[View | None, int], ...]:
+    """What a kernel of whole matrices reads and writes, with its positions in the memory of a call."""
+    source = (call.x, X) if call.b is None else (call.b, B)
+    return (call.a, A), (call.factor, FACTOR), source, (call.x, X)
+
+
+def _places(slots: Sequence[tuple[View | None, int]], call: SolveCall) -> tuple[tuple[int, int] | None, ...]:
+    return *(None if view is None else (at, 0) for view, at in slots), (INFO, 0) if call.has_info else None
+
+
 def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
     """One block for each matrix. It reads rows of memory, which hold A or its transpose."""
     batch, n, _ = call.a.shape
@@ -146,12 +156,9 @@ def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
     )
     solves = call.x is not None
     kernel = block_kernel(key, not call.is_factored, call.factor is not None, solves and call.forward, solves)
-    source = (call.x, X) if call.b is None else (call.b, B)
-    slots = ((call.a, A), (call.factor, FACTOR), source, (call.x, X))
-    stored = [((view and upper and at in (A, FACTOR) and view.transposed()) or view, at) for view, at in slots]
-    arrays = [None if view is None else layout(view) for view, _ in stored] + [_info(call)]
-    where = [None if view is None else (at, 0) for view, at in stored] + [(INFO, 0) if call.has_info else None]
-    return _Launch(_tiled(kernel, [n], arrays, [batch], (device, config)), tuple(where))
+    stored = [(view and upper and at in (A, FACTOR) and view.transposed()) or view for view, at in _slots(call)]
+    arrays = [None if view is None else layout(view) for view in stored] + [_info(call)]
+    return _Launch(_tiled(kernel, [n], arrays, [batch], (device, config)), _places(_slots(call), call))
 
 
 def _in_tiles(call: SolveCall, plan: SolvePlan, device: Any) -> PreparedSolve:
@@ -197,11 +204,10 @@ def _in_threads(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
         forward=call.forward,
         has_info=call.has_info,
     )
-    slots = ((call.a, A), (call.factor, FACTOR), (call.x, X) if call.b is None else (call.b, B), (call.x, X))
-    arrays = [None if view is None else layout(view) for view, _ in slots] + [_info(call)]
-    where = [None if view is None else (at, 0) for view, at in slots] + [(INFO, 0) if call.has_info else None]
+    arrays = [None if view is None else layout(view) for view, _ in _slots(call)] + [_info(call)]
     dim = -(-batch // threads) * threads if device.is_cuda else batch
-    return _Launch(packed(thread_kernel(key), [batch], arrays, [dim], device, block_dim=threads), tuple(where))
+    launch = packed(thread_kernel(key), [batch], arrays, [dim], device, block_dim=threads)
+    return _Launch(launch, _places(_slots(call), call))
 
 
 def _info(call: SolveCall) -> Layout | None:

@@ -42,7 +42,7 @@ from warp_tiles.codegen.trace import (
     path_to,
 )
 from warp_tiles.gemm.main_loop import reverse_loop
-from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
+from warp_tiles.gemm.rejected import Refused, Rejected, accepted, given, refuse, rejectable
 
 # for these the reverse pass reads only the gradient of the tile, and none of its elements
 _NO_READS = frozenset({"tile_zeros", "tile_load", "tile_store"})
@@ -192,9 +192,7 @@ def plan_reverse(
     a, b = loaded_operands(context.function, product, problem, body)
     refuse(a.name == b.name or len(body.loads) != 2, "other_loads")
     buffers, stage_bytes = stage_buffers(body.loads, constant=constant_arrays(context.function, loop))
-    array_a, array_b = buffers[a.name].array, buffers[b.name].array
-    if array_a is None or array_b is None:
-        raise Refused(Rejected("arrays_change"))
+    array_a, array_b = (given(buffers[tile.name].array, "arrays_change") for tile in (a, b))
     idle, _ = idle_tiles(context, loop, body, products, keeps_starts=True)
     memory, first = memory_of(context, idle, stage_bytes, copies=2)
     plan = accepted(reverse_loop(problem, target.families, memory))

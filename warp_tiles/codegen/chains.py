@@ -36,7 +36,7 @@ from warp_tiles.codegen.trace import Context, Loop, changed_names, numbers_of, o
 from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, has_wgmma, multiprocessor, resident_blocks
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, WARPGROUP, LoopInstruction
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
+from warp_tiles.gemm.rejected import accepted, given, refuse, rejectable
 
 _HALVES = ("float16", "bfloat16")
 _ROWS = 16  # of an instruction
@@ -163,9 +163,9 @@ class _Walk:
         """Yields the numbers in a load's place that the loop changes, with what an increment of its variable adds."""
         changed = changed_names(self.loop)
         for number in numbers_of(self.context.function, load):
-            if number.offset is None or (number.offset.variables - {self.loop.variable}) & changed:
-                raise Refused(Rejected("unknown_range", (number.name,)))
-            if factor := dict(number.offset.terms).get(self.loop.variable, 0):
+            offset = given(number.offset, "unknown_range", number.name)
+            refuse(bool((offset.variables - {self.loop.variable}) & changed), "unknown_range", number.name)
+            if factor := dict(offset.terms).get(self.loop.variable, 0):
                 yield number.name, factor
 
     def _is_constant(self, array: Array) -> bool:

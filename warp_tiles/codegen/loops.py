@@ -86,15 +86,12 @@ _Arrays = dict[tuple[LoopAccumulators, int, str, float | str], int]
 
 @dataclass(frozen=True)
 class _Decider:
-    """Decides about the loops of one function."""
-
     context: Context
     accumulators: AccumulatorsOf
     target: LoopTarget
     arrays: _Arrays = field(default_factory=dict)
 
     def decision(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> LoopDecision:
-        """The decision about one loop with its products."""
         target, function = self.target, self.context.function
         decision = LoopDecision(function.label, function.file, loop.line, loop.hook, len(products))
         chain = plan_chain(self.context, loop, products, target) if is_chain(loop, products) else None

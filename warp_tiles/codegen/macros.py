@@ -41,11 +41,9 @@ class Hook(Enum):
     REVERSE_END = "WT_REVERSE_END"
 
     def name_of(self, number: int) -> str:
-        """Returns the name of a macro."""
         return f"{self.value}_{number}"
 
     def around(self, number: int, statement: str) -> str:
-        """Returns a statement inside a macro."""
         return f"{self.name_of(number)}({statement})"
 
     @property

@@ -228,7 +228,6 @@ class Affine:
         return self + -other
 
     def times(self, factor: int) -> Affine:
-        """Returns the expression multiplied by a number."""
         return Affine.of(self.constant * factor, {name: value * factor for name, value in self.terms})
 
 

@@ -61,7 +61,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
+from warp_tiles.gemm.rejected import Rejected, accepted, given, refuse, rejectable
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,7 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     """Returns the statements of a loop that can load ahead, or the reason why it cannot."""
     multiplied = [product.operation for product in products]
     additions = [statement for product in products if product.addition for statement in product.addition.statements]
-    block = _block_of(loop.nodes, multiplied)
-    if block is None:
-        raise Refused(Rejected("products_in_branches"))
+    block = given(_block_of(loop.nodes, multiplied), "products_in_branches")
     inside = list(operations(loop.nodes))
     first, last = (choose(map(block.index, multiplied)) for choose in (min, max))
     jumps = [jump for jump in own_operations(Branch(block[first:last])) if jump.name in JUMPS]
@@ -445,9 +443,9 @@ def loaded_operands(
         (product.b, problem.b, (problem.k, problem.n)),
     ):
         stored = shape if operand.arrangement == "row_major" else shape[::-1]
-        root = _whole_root(function, tile, body.tiles)
-        if root is None or root.shape != stored:
-            raise Refused(Rejected("operand_not_loaded_whole", (product.operation.line,)))
+        reason = "operand_not_loaded_whole", product.operation.line
+        root = given(_whole_root(function, tile, body.tiles), *reason)
+        refuse(root.shape != stored, *reason)
         roots.append(root)
     a, b = roots
     return a, b

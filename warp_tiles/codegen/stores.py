@@ -40,7 +40,7 @@ from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, blocks,
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
-from warp_tiles.gemm.rejected import Refused, Rejected, refuse, rejectable
+from warp_tiles.gemm.rejected import given, refuse, rejectable
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _VECTOR_BYTES = 16
@@ -174,8 +174,8 @@ def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> A
     expected = {*(product.operation for product in products), *computed.statements, computed.store}
     expected |= _before(function, loop)  # the accumulators have the start value of C
     for operation in function.operations():
-        if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
-            raise Refused(Rejected("c_used", (operation.line,)))
+        touches_c = operation.name != ZEROS and any(c.name in tile.memory for tile in operation.tiles)
+        refuse(touches_c and operation not in expected, "c_used", operation.line)
     read = {tile for operation in computed.statements for tile in operation.tiles} | set(accumulator_store.others)
     refuse(any({c.name, UNKNOWN_MEMORY} & tile.memory for tile in read - {c}), "stores_view")
     are_shared = all(tile.storage == "shared" and not tile.parameter for tile in accumulator_store.others)
@@ -208,9 +208,7 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore:
     )
     following = set(operations(after))
     computed = (store for store in computed_stores(function) if c in store.sources and store.store in following)
-    store = next(itertools.chain(plain, computed), None)
-    if store is None:
-        raise Refused(Rejected("no_store"))
+    store = given(next(itertools.chain(plain, computed), None), "no_store")
     between = tuple(node for nodes, position in path_to(after, store.store) for node in nodes[: position + 1])
     refuse(any(loops(between)), "loop_before_store")
     return store

@@ -147,14 +147,18 @@ _ELEMENT_UPDATES = frozenset(f"tile_{name}_inplace" for name in ("add", "sub", "
 _SAME_IN_A_BLOCK = ("floordiv", "div")  # of a thread's number by the threads of a block
 
 
-def stuck_lines(function: FunctionTrace, block_dim: int) -> tuple[int, ...]:
-    """The lines at which the block waits, in a branch or a loop about whose iterations the lane decides, sorted.
+def stuck_statements(functions: Iterable[FunctionTrace], block_dim: int) -> tuple[str, ...]:
+    """Where the block waits, in a branch or a loop about whose iterations the lane decides, as ``file:line``.
 
     Only numbers count as those of a lane that the program itself combines with ``wp.block_dim()``, as in
     ``lane + q * wp.block_dim()``: in a kernel with tiles, ``wp.tid()`` alone may be the number of a block.
     """
-    known = _Lanes.of(function, block_dim)
-    return tuple(sorted(set(_waiting(function.nodes, known, decides=False)))) if known.lanes else ()
+    known = [(function, _Lanes.of(function, block_dim)) for function in functions]
+    return tuple(
+        f"{function.file}:{line}"
+        for function, lanes in known
+        for line in sorted(set(_waiting(function.nodes, lanes, decides=False)))
+    )
 
 
 def _waiting(nodes: tuple[Node, ...], known: _Lanes, *, decides: bool) -> Iterator[int]:

@@ -35,7 +35,7 @@ from warp_tiles.codegen.operations import (
     Value,
 )
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, loops
-from warp_tiles.gemm.rejected import Refused, Rejected, refuse, rejectable
+from warp_tiles.gemm.rejected import Refused, Rejected, given, refuse, rejectable
 
 LEAST_WORK = 1 << 30  # multiplications of a product whose gradients are worth two more kernels
 
@@ -194,8 +194,6 @@ def whole_product(function: FunctionTrace) -> WholeProduct:
 
 
 class _Reader:
-    """Reads the trace of one kernel."""
-
     def __init__(self, function: FunctionTrace) -> None:
         self._function = function
         self._operations = list(function.operations())
@@ -204,7 +202,6 @@ class _Reader:
         self._assigned = frozenset().union(*(operation.assigned for operation in self._operations))
 
     def product(self) -> WholeProduct:
-        """The product. Other kernels are refused."""
         loop = self._only_loop()
         loads, transposes, matmul, accumulators = self._in_loop(loop)
         a, b, _ = matmul.matrices
@@ -215,9 +212,7 @@ class _Reader:
         refuse(set(axes) != {0, 1}, "launch_dimensions")
         operands = []
         for operand, outer, is_a in ((a, row, True), (b, column, False)):
-            load = loads.get(transposes.get(operand.name, operand.name))
-            if load is None:
-                raise Refused(Rejected("operand_not_loaded"))
+            load = given(loads.get(transposes.get(operand.name, operand.name)), "operand_not_loaded")
             array, *offsets = self._location(load)
             transposed = operand.name in transposes
             along_m_or_n, along_k = offsets if is_a != transposed else offsets[::-1]

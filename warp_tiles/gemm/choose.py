@@ -45,6 +45,7 @@ _MIN_SLICE = 32  # elements of K per warp with split-K
 _MAX_SPLIT_THREADS = 256  # per block; with 512, split-K gains nothing in the mean (docs/templates.md)
 
 
+@lru_cache(maxsize=4096)
 def choose(problem: GemmProblem) -> TileConfig:
     """The tile configuration with the least estimated time: the first of :func:`ranked`."""
     return ranked(problem)[0]

@@ -7,6 +7,7 @@ A :class:`GemmProblem` holds everything that decides the machine code of one pro
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
@@ -108,6 +109,21 @@ def dense_operand(dtype: DType, rows: int, columns: int, *, transposed: bool = F
     return replace(packed, alignment=packed.line_alignment)
 
 
+def layouts_text(operands: Sequence[Operand]) -> str:
+    """The layouts of operands in the symbol of a device function, e.g. ``rrr_ld64_64_64_al16_16_16``."""
+    arrangements = "".join(operand.arrangement[0] for operand in operands)
+    lds = "_".join(str(operand.leading_dimension) for operand in operands)
+    return f"{arrangements}_ld{lds}_al{'_'.join(str(operand.alignment) for operand in operands)}"
+
+
+def layouts_json(operands: Sequence[Operand]) -> dict[str, Any]:
+    return {
+        "arrangement": [operand.arrangement for operand in operands],
+        "leading_dimensions": [operand.leading_dimension for operand in operands],
+        "alignments": [operand.alignment for operand in operands],
+    }
+
+
 @dataclass(frozen=True)
 class GemmProblem:
     """``C = alpha * A @ B + beta * C`` with A of M x K, B of K x N and C of M x N elements.
@@ -165,13 +181,9 @@ class GemmProblem:
     def symbol(self) -> str:
         """Name of the device function. Problems and symbols correspond one to one."""
         dtypes = "_".join(DTYPES[operand.dtype].code for operand in self.operands)
-        arrangements = "".join(operand.arrangement[0] for operand in self.operands)
-        lds, alignments = ("_".join(map(str, numbers)) for numbers in (self.leading_dimensions, self.alignments))
         tf32 = "_tf32" if self.precision == "tf32" else ""
-        return (
-            f"wt_gemm_{self.m}_{self.n}_{self.k}_{dtypes}{tf32}_{arrangements}"
-            f"_ld{lds}_al{alignments}_t{self.threads}_sm{self.arch}"
-        )
+        layouts = layouts_text(self.operands)
+        return f"wt_gemm_{self.m}_{self.n}_{self.k}_{dtypes}{tf32}_{layouts}_t{self.threads}_sm{self.arch}"
 
     @property
     def size(self) -> str:
@@ -202,9 +214,7 @@ class GemmProblem:
         return {
             **{name: getattr(self, name) for name in ("m", "n", "k", "precision", "threads", "arch")},
             **{f"{name}_dtype": operand.dtype for name, operand in zip("abc", self.operands)},
-            "arrangement": [operand.arrangement for operand in self.operands],
-            "leading_dimensions": list(self.leading_dimensions),
-            "alignments": list(self.alignments),
+            **layouts_json(self.operands),
         }
 
 

@@ -1,7 +1,8 @@
 """Why something is not done: a code, which programs and tests read, and a sentence, which people read.
 
-A chooser returns a result or a :class:`Rejected`. Inside it, :func:`refuse` ends the function with a rejection, and
-:func:`accepted` ends it with that of another one. Only functions with the decorator ``rejectable`` may be ended so.
+A chooser returns a result or a :class:`Rejected`. Inside it, :func:`refuse` and :func:`given` end the function with a
+rejection, and :func:`accepted` ends it with that of another one. Only functions with the decorator ``rejectable`` may
+be ended so.
 """
 
 from __future__ import annotations
@@ -317,6 +318,13 @@ def refuse(holds: bool, code: str, *values: object) -> None:
     """End the function with a rejection if something holds."""
     if holds:
         raise Refused(Rejected(code, values))
+
+
+def given(value: T | None, code: str, *values: object) -> T:
+    """A value. None ends the function with a rejection."""
+    if value is None:
+        raise Refused(Rejected(code, values))
+    return value
 
 
 def accepted(result: T | Rejected, at: int = 0) -> T:

@@ -24,10 +24,22 @@ from warp_tiles.codegen.operations import UNREAD_ASSIGN
 from warp_tiles.codegen.pipelines import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores, row_reductions
 from warp_tiles.codegen.trace import Context, FunctionUse, ModuleTrace, Session, Site
-from warp_tiles.codegen.waits import plan_loads, stuck_lines
+from warp_tiles.codegen.waits import plan_loads, stuck_statements
 from warp_tiles.codegen.whole import WholeProduct, whole_product
 from warp_tiles.errors import PlanError
-from warp_tiles.gemm import hardware
+from warp_tiles.gemm.hardware import (
+    MIN_ARCH,
+    WGMMA_ARCH,
+    allows_pair,
+    has_wgmma,
+    least_registers,
+    max_registers,
+    multiprocessor,
+    pair_limit,
+    resident_blocks,
+    resident_registers,
+    static_shared_bytes,
+)
 from warp_tiles.gemm.main_loop import PipelineMeasurements
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import BFLOAT16_ADJOINT_ERROR, GemmProblem, Role, faster_scalar_path
@@ -108,7 +120,7 @@ def plan_module(
         Exception: Any error of ``choose``.
     """
     arch = generated.session.arch
-    has_suffix = arch is not None and hardware.has_wgmma(arch) and not (generated.linker_reason or without_wgmma)
+    has_suffix = arch is not None and has_wgmma(arch) and not (generated.linker_reason or without_wgmma)
     while True:
         bare = resolve(generated.session, generated.called, generated.kernels, generated.uses)
         planner = _Planner(generated, bare, choose, has_suffix, before)
@@ -132,7 +144,7 @@ def plan_module(
         linker_reason=linker_reason or generated.linker_reason,
         indexed_elements=generated.indexed_elements,
         whole_products=planner.whole_products(),
-        stuck=() if arch is None else planner.stuck(),
+        stuck=() if arch is None else stuck_statements(planner.trace.functions.values(), planner.session.block_dim),
         code=planner.code(loops, calls),
         reserved=reserved,
     )
@@ -169,7 +181,6 @@ class _Planner:
     # ---- functions
 
     def chosen_function(self, planned: PlannedFunction) -> PlannedFunction:
-        """A needed function with its provider and its device function."""
         if planned not in self.chosen:
             self.chosen[planned] = self.choose(planned)
         return self.chosen[planned]
@@ -299,7 +310,6 @@ class _Planner:
     # ---- the source
 
     def code(self, loops: tuple[LoopDecision, ...], calls: _Calls) -> ModuleCode:
-        """What the source is written from."""
         traces, sites = tuple(self.trace.functions.values()), self.session.sites
         waiting = waiting_sites(self.trace)
         named = tuple(call for site in sites for call in self._calls_of(site, calls, waiting))
@@ -394,16 +404,15 @@ class _Planner:
             )
 
         target, arch = self._loop_target(), self.session.arch
-        if arch is None or arch < hardware.MIN_ARCH or self.generated.linker_reason:
+        if arch is None or arch < MIN_ARCH or self.generated.linker_reason:
             return decisions(target)
-        if (limit := hardware.pair_limit(arch, self.session.block_dim)) is not None:
+        if (limit := pair_limit(arch, self.session.block_dim)) is not None:
             paired = decisions(replace(target, registers=limit))
             if _allows_pair(arch, limit, paired):
                 return paired
         return decisions(target)
 
     def _loop_target(self) -> LoopTarget:
-        """What the loops of the module may use."""
         reserved = self.before.reserved if self.before else {}
         without_stages = LoopTarget(self._products(), ahead=self.settings.async_copies, reserved=reserved)
         if not self.settings.register_accumulators:
@@ -414,7 +423,7 @@ class _Planner:
         if choice.family == "double_buffered":
             return replace(without_stages, rejection=self.settings.against("main_loop", "auto"))
         asked = None if choice == AUTO else self.settings.against("main_loop")
-        could_have_wgmma = hardware.has_wgmma(self.session.arch or 0)
+        could_have_wgmma = has_wgmma(self.session.arch or 0)
         if choice.family == "wgmma" and not (self.suffix and could_have_wgmma):
             problem = _NO_CUBIN if could_have_wgmma else Rejected("arch_without_wgmma", (self.session.arch,))
             return replace(without_stages, rejection=problem.after(f"{asked}, and "))
@@ -431,11 +440,6 @@ class _Planner:
         )
 
     # ---- launches
-
-    def stuck(self) -> tuple[str, ...]:
-        """The statements at which lanes wait for each other forever, in the order of the functions."""
-        functions, threads = self.trace.functions.values(), self.session.block_dim
-        return tuple(f"{function.file}:{line}" for function in functions for line in stuck_lines(function, threads))
 
     def reserved_bytes(self, loops: Iterable[LoopDecision]) -> dict[str, tuple[int, int]]:
         """The bytes that :data:`Reserve` gets."""
@@ -527,10 +531,8 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     if (paired := _pair(plan)) is not None:
         limits[paired[0]] = paired[1]
     elif (blocks := plan.code.chain_blocks) > 1:
-        limits[hardware.resident_registers(plan.arch, plan.block_dim, blocks)] = (
-            f"{blocks} resident blocks hide latency"
-        )
-    elif (alone := hardware.max_registers(plan.arch, plan.block_dim)) is not None:
+        limits[resident_registers(plan.arch, plan.block_dim, blocks)] = f"{blocks} resident blocks hide latency"
+    elif (alone := max_registers(plan.arch, plan.block_dim)) is not None:
         limits[alone] = f"a block of {plan.block_dim} threads cannot launch with more"
     solvers = [(v.problem, v.kernels) for v in own if isinstance(v.problem, SolverProblem)]
     if solvers and set(plan.kernels) == {kernel for _, kernels in solvers for kernel in kernels}:
@@ -541,7 +543,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         least, needs = max(_needs(plan), default=(0, ""))
         if least > wanted:
             wanted, reason = least, needs
-        limits.setdefault(min(wanted, hardware.multiprocessor(plan.arch).thread_registers), reason)
+        limits.setdefault(min(wanted, multiprocessor(plan.arch).thread_registers), reason)
     least_limit = min(limits, default=None)
     return replace(
         plan, register_limit=least_limit, register_limit_reason="" if least_limit is None else limits[least_limit]
@@ -549,20 +551,20 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
 
 
 def _allows_pair(arch: int, limit: int, loops: Iterable[LoopDecision]) -> bool:
-    return all(hardware.allows_pair(arch, limit, loop.registers, alone=loop.blocks == 1) for loop in loops)
+    return all(allows_pair(arch, limit, loop.registers, alone=loop.blocks == 1) for loop in loops)
 
 
 def _pair(plan: ModulePlan) -> tuple[int, str] | None:
     """The register limit for two resident blocks, and the reason; None if they do not fit or would spill too much."""
     assert plan.arch is not None
-    limit = hardware.pair_limit(plan.arch, plan.block_dim)
+    limit = pair_limit(plan.arch, plan.block_dim)
     functions = [(v.problem, v.tile_config) for v in plan.needed if v.provider == "own"]
     staged = [loop for loop in plan.loops if loop.instruction or loop.reverse_instructions]
     if limit is None or not (functions or staged):
         return None
-    static = hardware.static_shared_bytes(plan.block_dim)
+    static = static_shared_bytes(plan.block_dim)
     dynamic = [memory.needed_bytes - static for memory in plan.memory]
-    if all(hardware.resident_blocks(plan.arch, plan.block_dim, shared_bytes=size) < 2 for size in dynamic):
+    if all(resident_blocks(plan.arch, plan.block_dim, shared_bytes=size) < 2 for size in dynamic):
         return None
     states = {loop.state for loop in plan.loops if not loop.instruction}
     in_loop, ahead = bool(states - {"as_warp"}), AHEAD_REGISTERS * ("pipelined" in states)
@@ -572,8 +574,8 @@ def _pair(plan: ModulePlan) -> tuple[int, str] | None:
         if isinstance(problem, GemmProblem) and isinstance(config, TileConfig)
     ]
     # on sm_90, addresses that load ahead may spill: the limit made such loops 1.1 to 1.35 times as fast on an H200
-    needed = max(taken, default=0) - ahead * (plan.arch == hardware.WGMMA_ARCH)
-    if not (_allows_pair(plan.arch, limit, staged) and hardware.allows_pair(plan.arch, limit, needed, alone=False)):
+    needed = max(taken, default=0) - ahead * (plan.arch == WGMMA_ARCH)
+    if not (_allows_pair(plan.arch, limit, staged) and allows_pair(plan.arch, limit, needed, alone=False)):
         return None
     reason = "2 resident blocks hide latency"
     if max([loop.registers for loop in staged] + taken, default=0) > limit:
@@ -587,7 +589,7 @@ def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
     for planned in plan.needed:
         if isinstance(planned.problem, GemmProblem) and isinstance(planned.tile_config, TileConfig):
             instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.problem)
-            yield hardware.least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
+            yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
         elif isinstance(planned.problem, SolverProblem) and planned.provider == "own" and plan.loops:
             row = f"{planned.problem.size} is slower with fewer beside a loop of products"
             yield registers_of_rows(planned.problem), row

@@ -7,7 +7,6 @@ need it.
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,7 +42,6 @@ def constants(kind: str, values: Mapping[str, object]) -> str:
 
 
 def struct(name: str, *members: str) -> str:
-    """C++ of a structure."""
     return "\n".join([f"struct {name} {{", *members, "};"])
 
 
@@ -75,7 +73,6 @@ def problem_struct(problem: GemmProblem) -> str:
 
 
 def config_struct(config: TileConfig) -> str:
-    """C++ structure of the tile configuration."""
     values = config.to_json()
     instruction = f"    static constexpr wt::Instruction instruction = wt::Instruction::{values.pop('instruction')};"
     flags = {name: value for name, value in values.items() if isinstance(value, bool)}
@@ -128,13 +125,6 @@ def register_accumulators(problem: GemmProblem, symbol: str, config: TileConfig)
     return LoopAccumulators(symbol, accumulators.warp_type, count)
 
 
-@functools.lru_cache(maxsize=4096)
-def _chosen(problem: GemmProblem) -> TileConfig:
-    from warp_tiles.gemm.choose import choose
-
-    return choose(problem)
-
-
 class OwnProvider(NvrtcProvider[GemmProblem]):
     """Builds products from the templates in ``kernels/gemm``, as measured or else as the heuristics choose."""
 
@@ -149,8 +139,10 @@ class OwnProvider(NvrtcProvider[GemmProblem]):
 
     def recipes(self, problem: GemmProblem) -> tuple[Recipe, ...]:
         """The first recipe is the fastest measured one, the second the chooser's."""
+        from warp_tiles.gemm.choose import choose as choose_tiles
+
         try:
-            config = _chosen(problem)
+            config = choose_tiles(problem)
         except UnsupportedProblem as error:
             raise UnsupportedProblem(f"{self.name} cannot serve {error.message}") from error
         chosen = Recipe("the provider own", problem, problem.symbol, config)

@@ -91,7 +91,6 @@ class Function:
 
     @property
     def reason(self) -> str:
-        """Why it was built as it was."""
         return "; ".join(filter(None, (self.planned["reason"], self.fallback)))
 
 

@@ -23,6 +23,8 @@ from warp_tiles.gemm.problem import (
     Role,
     Target,
     Tile,
+    layouts_json,
+    layouts_text,
     leading_dimension,
     operand_of,
 )
@@ -141,14 +143,9 @@ class SolverProblem:
     @property
     def symbol(self) -> str:
         """Name of the device function; it determines the problem and the other way round."""
-        arrangements = "".join(operand.arrangement[0] for operand in self.operands)
-        lds = "_".join(str(operand.leading_dimension) for operand in self.operands)
-        alignments = "_".join(str(operand.alignment) for operand in self.operands)
-        in_place = "_in_place" if self.in_place else ""
-        return (
-            f"wt_{self.function}{in_place}_{self.n}_{self.columns}_{DTYPES[self.dtype].code}_{arrangements}"
-            f"_ld{lds}_al{alignments}_t{self.threads}_sm{self.arch}"
-        )
+        name = f"{self.function}_in_place" if self.in_place else self.function
+        sizes = f"{self.n}_{self.columns}_{DTYPES[self.dtype].code}"
+        return f"wt_{name}_{sizes}_{layouts_text(self.operands)}_t{self.threads}_sm{self.arch}"
 
     @property
     def size(self) -> str:
@@ -175,9 +172,7 @@ class SolverProblem:
             "columns": self.columns,
             "dtype": self.dtype,
             "in_place": self.in_place,
-            "arrangement": [operand.arrangement for operand in self.operands],
-            "leading_dimensions": [operand.leading_dimension for operand in self.operands],
-            "alignments": [operand.alignment for operand in self.operands],
+            **layouts_json(self.operands),
             "threads": self.threads,
             "arch": self.arch,
         }

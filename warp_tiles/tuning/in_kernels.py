@@ -172,7 +172,7 @@ def search_devices(
 
     written = frozenset(names[len(names) - launch.outputs :])
     options = LaunchOptions(
-        lambda *_: launch.dim, reference="first", rtol=0.0, atol=_TOLERANCE, devices=tuple(others), is_scaled=True,
+        lambda *_: launch.dim, reference="first", rtol=0.0, atol=_TOLERANCE, devices=tuple(others),
         adjoint=task.adjoint, is_planned=True,
     )  # fmt: skip
     default = task.configs[:1]

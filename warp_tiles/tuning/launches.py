@@ -46,8 +46,8 @@ class LaunchOptions:
 
     Attributes:
         restore: Names of the only arrays that launches write; None if others may be written too.
-        is_scaled: True if ``atol`` is a share of the largest element of an array.
-        is_planned: True if the values of the arguments are not those of a run.
+        is_planned: True if the values of the arguments are not those of a run. ``atol`` is a share of the largest
+            element of an array then.
     """
 
     dim: Dim
@@ -60,7 +60,6 @@ class LaunchOptions:
     effort: Effort = field(default_factory=Effort)
     devices: tuple[Any, ...] = ()
     restore: tuple[str, ...] | None = None
-    is_scaled: bool = False
     adjoint: bool = False
     is_planned: bool = False
 
@@ -130,13 +129,13 @@ class Workspace:
     """
 
     def __init__(self, launches: KernelLaunches, device: Any) -> None:
-        self._launches, self._options, self.device = launches, launches.options, device
-        self._level = logging.INFO if self._options.is_planned else logging.WARNING
+        self._launches, self.options, self.device = launches, launches.options, device
+        self._level = logging.INFO if self.options.is_planned else logging.WARNING
         self._copies: dict[int, _Copy] = {}  # by the id of the user's array
         self._results: dict[str, Any] = {}
         self._is_probed = False
         given = list(zip(launches.names, launches.values))
-        written = launches.written if self._options.restore is None else self._options.restore
+        written = launches.written if self.options.restore is None else self.options.restore
         for name, value in given:
             self._mapped(name, value, partial(self._add, written is None or name in written))
         # in the order of the arguments
@@ -146,14 +145,14 @@ class Workspace:
         )
         self.arguments = namespace(launches.names, pristine)
         self.written = tuple(self._results)
-        adjoint = self._options.adjoint
+        adjoint = self.options.adjoint
         self.gradients = [own_gradient(value, of=_random_gradient) for value in self.values] if adjoint else None
 
     def search_device(self, reference: Reference | None) -> SearchDevice:
         """A device with its memory, so that no candidate is blamed for the lack of it."""
         device = self.device
         try:
-            clock = clock_for(device, flush_l2=self._options.flush_l2)
+            clock = clock_for(device, flush_l2=self.options.flush_l2)
         except unless_signalled(Exception) as error:  # of any class: no candidate caused it
             raise ToolchainError(
                 f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
@@ -162,20 +161,19 @@ class Workspace:
         return SearchDevice(partial(self.built, reference), clock, str(device.alias), partial(is_usable, device))
 
     def built(self, reference: Reference | None, config: Config) -> KernelCandidate:
-        """See :meth:`KernelCandidate.build`."""
-        launch, dim = self._launches.launch_of(config), self._options.dim(config, self.arguments)
-        return KernelCandidate(launch, dimensions(dim), self._options.tiled, self, reference).build()
+        launch, dim = self._launches.launch_of(config), self.options.dim(config, self.arguments)
+        return KernelCandidate(launch, dimensions(dim), self, reference).build()
 
     def reference(self) -> Reference | None:
         """The results that the options ask to compare with."""
-        options = self._options
+        options = self.options
         if options.reference is None:
             return None
         if options.reference == "first":
             sources = [partial(self._built_results, config) for config in self._launches.first]
         else:
             sources = [partial(dict, self.expected(options.reference(self.arguments)))]
-        return Reference(sources, options.rtol, options.atol, options.is_scaled)
+        return Reference(sources, options.rtol, options.atol, options.is_planned)
 
     def _built_results(self, config: Config) -> dict[str, Any]:
         return self.built(None, config).results()
@@ -204,7 +202,7 @@ class Workspace:
         if known is None or (is_written and known.copy is known.source):  # an input that is written under another name
             source = value if value.device == self.device or not value.size else self._copy_of(name, value)
             source = source if is_written else _nonzero_input(name, source, self._level)
-            copy = source if self._options.restore is not None and not is_written else self._copy_of(name, source)
+            copy = source if self.options.restore is not None and not is_written else self._copy_of(name, source)
             known = self._copies[id(value)] = _Copy(name, value, source, copy, False)
         if is_written:
             known.is_restored = True
@@ -218,7 +216,7 @@ class Workspace:
             named = "name the arrays that the kernel writes, restore=[...]; the others are not copied then"
             raise TuningError(
                 f"the argument {name} of shape {array.shape} cannot be copied on {self.device}: {error}",
-                remedy="tune with smaller arrays" if self._options.restore is not None else named,
+                remedy="tune with smaller arrays" if self.options.restore is not None else named,
             ) from error
 
     def restore(self) -> None:
@@ -243,7 +241,7 @@ class Workspace:
                         array.name,
                     )
                     array.is_restored = True
-                    if self._options.is_planned:  # the launch declares no outputs, and these are its results
+                    if self.options.is_planned:  # the launch declares no outputs, and these are its results
                         self._results[array.name] = array.copy
         for array in undeclared:
             wp.copy(array.copy, array.source)
@@ -359,7 +357,6 @@ class KernelCandidate(Candidate):
 
     launch: TunedLaunch
     dim: tuple[int, ...]
-    tiled: bool
     workspace: Workspace
     reference: Reference | None = None
     shared_bytes: int = 0
@@ -371,13 +368,14 @@ class KernelCandidate(Candidate):
         Raises TuningError if the kernel needs more shared memory than the device has, or the launch is empty.
         """
         dim, device, gradients = self.dim, self.workspace.device, self.workspace.gradients
-        kernel, block_dim, values = self.launch.kernel, self.launch.block_dim, self.workspace.values
+        kernel, block_dim, tiled = self.launch.kernel, self.launch.block_dim, self.workspace.options.tiled
         if 0 in dim:
             raise TuningError(f"{dict(self.launch.config)} launches nothing, dim is {dim}")
         with held(_lock_of(self.launch, device)):
             try:
+                values = self.workspace.values
                 self._packed = pack_launch(
-                    kernel, values, gradients, dim=dim, block_dim=block_dim, tiled=self.tiled, device=device
+                    kernel, values, gradients, dim=dim, block_dim=block_dim, tiled=tiled, device=device
                 )
             except Exception as error:
                 if is_transient(error):
