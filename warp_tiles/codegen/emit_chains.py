@@ -17,16 +17,15 @@ from collections.abc import Iterator
 from functools import partial
 
 from warp_tiles.codegen.macros import STATEMENT, SYNC, WAIT, Hook, Macros, local_function
-from warp_tiles.codegen.module_code import Chain, LoopDecision
+from warp_tiles.codegen.module_code import Chain
 from warp_tiles.codegen.operations import COPY, TILE_ASSIGN, ZEROS, Operation, Tile
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.problem import DTYPES
 
 
-def emit_chain(macros: Macros, decision: LoopDecision) -> None:
+def emit_chain(macros: Macros, hook: int, chain: Chain) -> None:
     """Writes a loop whose tiles stay in registers."""
-    if decision.chain is not None:
-        _Emitter(macros, decision.hook, decision.chain).emit()
+    _Emitter(macros, hook, chain).emit()
 
 
 class _Emitter:

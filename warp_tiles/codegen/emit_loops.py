@@ -62,7 +62,8 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
     for decision in decisions:
         if decision.ring is not None:
             _emit_ring(macros, decision, decision.ring)
-        emit_chain(macros, decision)
+        if decision.chain is not None:
+            emit_chain(macros, decision.hook, decision.chain)
     without_stages = [decision for decision in decisions if decision.ring is None and decision.chain is None]
     arrays = {product.array: product for decision in without_stages for product in decision.accumulations}
     for product in arrays.values():
@@ -78,16 +79,13 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
         else:
             _emit_double_buffers(macros, decision)
     # new tiles that are written, and memory that contained buffers, are zeroed before accumulators are added to them
-    zeroed: set[tuple[int, str]] = set()
-    for decision in without_stages:
-        held = {buffer.c.name for buffer in decision.buffers if buffer.c}
-        summed = decision.accumulations
-        written = [product for product in summed if product.destination is product.c]
-        zeroed |= {
-            (product.home, product.c.name)
-            for product in written
-            if product.addition is not None or product.c.name in held
-        }
+    zeroed = {
+        (product.home, product.c.name)
+        for decision in without_stages
+        for product in decision.accumulations
+        if product.destination is product.c
+        and (product.addition is not None or product.c in [buffer.c for buffer in decision.buffers])
+    }
     for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():

@@ -459,13 +459,10 @@ class _Scope:
         for variable, values in reversed(self._ranges.items()):
             factor = dict(value.terms).get(variable, 0)
             towards_start = (factor > 0) == (values.step > 0)
-            bound = values.start if towards_start else self._last(values)
-            value += (bound - Affine.variable(variable)).times(factor)
+            whole = self._is_multiple(values.stop - values.start, values.step)
+            last = values.stop - Affine(values.step if whole else values.step // abs(values.step))
+            value += ((values.start if towards_start else last) - Affine.variable(variable)).times(factor)
         return not value.terms and value.constant >= least
-
-    def _last(self, values: _Range) -> Affine:
-        whole = self._is_multiple(values.stop - values.start, values.step)
-        return values.stop - Affine(values.step if whole else values.step // abs(values.step))
 
     def _is_multiple(self, value: Affine, of: int) -> bool:
         return value.constant % of == 0 and all(

@@ -99,7 +99,8 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     loads = [operation for operation in inside if operation.name == LOAD]
     loaded = {tile.name for load in loads for tile in load.tiles}
     used = {name for product in products for tile in (product.a, product.b) for name in tile.memory}
-    after_loads = () if loop.kind == "unrolled" else _between(block, loads, multiplied)
+    last_load = max((block.index(load) for load in loads if load in block), default=len(block))
+    after_loads = () if loop.kind == "unrolled" else block[last_load + 1 : last]
     refuse(not (used & loaded or after_loads), "no_loaded_operand")
     computing: dict[Operation, Rejected] = {}
     for operation in inside:
@@ -128,11 +129,6 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     until = next(index for index, node in enumerate(after_loads) if start in operations((node,)))
     *_, arrival = (node.wait for node in after_loads[: until + 1] if node.wait is not None)
     return Body(block, shared, computes, arrival)
-
-
-def _between(block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Operation]) -> tuple[Node, ...]:
-    last_load = max((block.index(load) for load in loads if load in block), default=len(block))
-    return block[last_load + 1 : max(map(block.index, products))]
 
 
 def _may_compute(operation: Operation, after_loads: tuple[Node, ...], products: Sequence[Operation]) -> bool:

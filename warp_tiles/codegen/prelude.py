@@ -27,7 +27,7 @@ from warp_tiles.codegen.module_code import (
     ModuleCode,
     ReversedStore,
 )
-from warp_tiles.codegen.operations import Operation, Tile
+from warp_tiles.codegen.operations import Tile
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import flatten
 from warp_tiles.gemm.problem import DTYPES, GemmProblem
@@ -98,8 +98,13 @@ def _macros(code: ModuleCode) -> Macros:
         if isinstance(loop.accumulator_store, AccumulatorStore):
             emit_accumulator_store(macros, loop.accumulator_store)
     emit_loads(macros, code.loads, code.replayed)
-    emit_computed_stores(macros, code.stores)
-    emit_reductions(macros, code.reductions)
+    for computed in code.stores:
+        counts = f"{len(computed.sources)}, {len(computed.loads)}"
+        _emit(macros, computed, computed.sources, f"wt_module::store_computed<{counts}>(wt_compute, wt_store")
+    for operation in code.reductions:
+        tile, result = operation.tiles
+        function = f"[](auto x, auto y) {{ return wp::{operation.reduction}(x, y); }}"
+        macros.replace(Hook.AT, operation.own_hook, f"{result.name} = wt_module::reduce_rows({function}, {tile.name});")
     for store in code.reversed_stores:
         emit_store_adjoint(macros, store)
     for number in code.skipped:  # by a barrier, because the next statement may read their tiles
@@ -112,13 +117,6 @@ def _macros(code: ModuleCode) -> Macros:
 
 
 # ---- stores that compute their tile, their adjoints, and reductions of rows, as bodies of macros
-
-
-def emit_computed_stores(macros: Macros, stores: Iterable[ComputedStore]) -> None:
-    """Writes stores that compute the tile themselves."""
-    for computed in stores:
-        counts = f"{len(computed.sources)}, {len(computed.loads)}"
-        _emit(macros, computed, computed.sources, f"wt_module::store_computed<{counts}>(wt_compute, wt_store")
 
 
 def emit_accumulator_store(macros: Macros, accumulator_store: AccumulatorStore) -> None:
@@ -159,13 +157,6 @@ def _emit(macros: Macros, computed: ComputedStore, sources: Iterable[Tile], call
     texts[computed.store.own_hook] = end
     for position, (hook, text) in enumerate(sorted(texts.items())):
         macros.replace(Hook.AT, hook, text if position else "{ " + text)
-
-
-def emit_reductions(macros: Macros, reductions: Iterable[Operation]) -> None:
-    for operation in reductions:
-        tile, result = operation.tiles
-        function = f"[](auto x, auto y) {{ return wp::{operation.reduction}(x, y); }}"
-        macros.replace(Hook.AT, operation.own_hook, f"{result.name} = wt_module::reduce_rows({function}, {tile.name});")
 
 
 # ---- adjoints

@@ -39,9 +39,7 @@ def plan_loads(
         homes: Those of loops after which accumulators are added to C.
         replayed: True for the repetition in the reverse pass, where the adjoints of an iteration follow its statements.
     """
-    asynchronous: dict[int, bool] = {}
-    waits: set[int] = set()
-    ends: set[int] = set()
+    loads = Loads()
     for function in functions:
         planner = _Planner(pipelined, homes, replayed)
         try:
@@ -49,10 +47,9 @@ def plan_loads(
             planner.wait(function.end_wait)
         except _NoHookError:
             continue  # no load of the function is asynchronous
-        asynchronous |= planner.asynchronous
-        waits |= planner.waits
-        ends |= planner.ends
-    return Loads(asynchronous, frozenset(waits), frozenset(ends))
+        asynchronous = {**loads.asynchronous, **planner.asynchronous}
+        loads = Loads(asynchronous, loads.waits | planner.waits, loads.ends | planner.ends)
+    return loads
 
 
 class _NoHookError(Exception):

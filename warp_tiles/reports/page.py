@@ -15,7 +15,6 @@ import html
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +99,11 @@ def module_section(module: Json, is_one_of_many: bool, is_open: bool) -> Markup:
     return element("details", title, *parts, open="" if is_open else None)
 
 
-def _module_facts(module: Json) -> list[tuple[str, Content]]:
+def _module_facts(module: Json) -> list[tuple[str, str]]:
     if module.get("up_to_date"):
         file = _file(module, "up to date")
         return [("file", file), ("build", "none in this run: the folder holds the files of an earlier one")]
-    facts: list[tuple[str, Content]] = [("kernels", _codes(module["kernels"]))]
+    facts: list[tuple[str, str]] = [("kernels", _codes(module["kernels"]))]
     if is_built(module):
         made = f"{module['lto_builds']} built, {module['lto_hits']} from the cache or shared"
         facts.append(("functions", f"{made}, {decimal(module['lto_bytes'])} of LTO-IR"))
@@ -119,19 +118,19 @@ def _file(module: Json, state: str) -> Markup:
     return joined((element("code", module["output"]), f": {decimal(module['cubin_bytes'])}, {state}"))
 
 
-def _facts(facts: Iterable[tuple[str, Content]]) -> Markup:
+def _facts(facts: Iterable[tuple[str, str]]) -> Markup:
     pairs = [part for name, value in facts for part in (element("dt", name), element("dd", value))]
     return element("dl", *pairs, class_="facts")
 
 
 def _codes(names: Iterable[str]) -> Markup:
-    return Markup(", ".join(element("code", name).text for name in names))
+    return Markup(", ".join(element("code", name) for name in names))
 
 
-def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[Content]:
+def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[str]:
     build, state = function.build, function.state
     kind = "wait" if on_cpu else descriptions.STATES[state][0]
-    cells: list[Content] = [
+    cells: list[str] = [
         _with_more(function.title, function.planned["dtypes"]),
         _codes(function.planned["kernels"]),
         element("span", state, class_=f"state {kind}"),
@@ -143,7 +142,7 @@ def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[
     return cells
 
 
-def _with_more(text: str, more: str) -> Content:
+def _with_more(text: str, more: str) -> str:
     """A text, and more in a line below it. Both are one cell of the narrow page's grid."""
     if not text:
         return more
@@ -192,14 +191,14 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     return _document(title, body)
 
 
-def _start_facts(start: Json | None) -> Iterator[tuple[str, Content]]:
+def _start_facts(start: Json | None) -> Iterator[tuple[str, str]]:
     if start is not None:
         waste = f", {start['unused']} for no launch ({start['unused_seconds']:.1f} s)" if start["unused"] else ""
         text = f": {start['compiled']} modules compiled ahead, {start['used']} used{waste}"
         yield "start list", joined((element("code", start["file"]), text))
 
 
-def _package_facts(document: Json) -> Iterator[tuple[str, Content]]:
+def _package_facts(document: Json) -> Iterator[tuple[str, str]]:
     """What came from which installed kernel package, and what did not."""
     served = Counter(module.get("kernel_package", "") for module in document["modules"] if is_built(module))
     for package, count in served.items():
@@ -234,7 +233,7 @@ def _document(title: str, body: list[Markup]) -> str:
         element("style", Markup(STYLE)),
     ]
     whole = element("html", element("head", *head), element("body", element("main", *body)), lang="en")
-    return f"<!DOCTYPE html>\n{whole.text}\n"
+    return f"<!DOCTYPE html>\n{whole}\n"
 
 
 # ---- the timeline
@@ -270,7 +269,7 @@ def _session(group: Sequence[ModuleRows]) -> Markup:
     return element("div", *lanes, class_="lanes")
 
 
-def _lane(label: Content, kind: str | None, drawing: Markup) -> Markup:
+def _lane(label: str, kind: str | None, drawing: Markup) -> Markup:
     classes = "label" if kind is None else f"label {kind}"
     return element("div", element("span", label, class_=classes), drawing, class_="lane")
 
@@ -338,17 +337,11 @@ def ticks(low: float, high: float) -> list[float]:
 _VOID = frozenset(("meta", "br", "rect", "line"))
 
 
-@dataclass(frozen=True)
-class Markup:
-    """Text that is HTML already."""
-
-    text: str
+class Markup(str):
+    """Text that is HTML already. What is made of it by operators of texts is not."""
 
 
-Content = Markup | str
-
-
-def element(name: str, /, *content: Content, **attributes: str | None) -> Markup:
+def element(name: str, /, *content: str, **attributes: str | None) -> Markup:
     """An element with content. Strings are escaped, markup is not.
 
     In names of attributes ``_`` becomes ``-``, and one at the end is dropped (``class_``). None leaves one out.
@@ -360,11 +353,11 @@ def element(name: str, /, *content: Content, **attributes: str | None) -> Markup
     )
     if name in _VOID and not content:
         return Markup(f"<{name}{given}/>")
-    return Markup(f"<{name}{given}>{joined(content).text}</{name}>")
+    return Markup(f"<{name}{given}>{joined(content)}</{name}>")
 
 
-def joined(parts: Iterable[Content]) -> Markup:
-    return Markup("".join(part.text if isinstance(part, Markup) else escaped(part) for part in parts))
+def joined(parts: Iterable[str]) -> Markup:
+    return Markup("".join(part if isinstance(part, Markup) else escaped(part) for part in parts))
 
 
 def escaped(text: str) -> str:
@@ -373,7 +366,7 @@ def escaped(text: str) -> str:
 
 
 def table(
-    headings: Sequence[str], rows: Iterable[Sequence[Content]], caption: str, unbroken: Collection[str] = ()
+    headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str, unbroken: Collection[str] = ()
 ) -> Markup:
     """A table whose cells carry their headings, so that a narrow page can show each row as a list.
 
@@ -389,9 +382,8 @@ def table(
     return element("div", element("table", element("caption", caption), head, element("tbody", *body)), class_="wide")
 
 
-def _cell(heading: str, cell: Content, is_short: bool) -> Markup:
-    is_empty = not (cell.text if isinstance(cell, Markup) else cell)
-    classes = " ".join(name for name, applies in (("short", is_short), ("empty", is_empty)) if applies)
+def _cell(heading: str, cell: str, is_short: bool) -> Markup:
+    classes = " ".join(name for name, applies in (("short", is_short), ("empty", not cell)) if applies)
     return element("td", cell, data_label=heading, class_=classes or None)
 
 
