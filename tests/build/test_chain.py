@@ -24,8 +24,7 @@ from tests.bench import (
 )
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.engine import Engine
-from warp_tiles.build.functions import Chain
+from warp_tiles.build.engine import Chain, Engine
 from warp_tiles.codegen.trace import Session
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedProblem, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role

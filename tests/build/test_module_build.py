@@ -12,8 +12,7 @@ from tests.bench import FakeFacts
 from tests.codegen.modules import BIG, SMALL, forms, generated, names_of
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.build.engine import Engine
-from warp_tiles.build.functions import with_function
+from warp_tiles.build.engine import Engine, with_function
 from warp_tiles.build.log import Artifact, ModuleLog
 from warp_tiles.build.module_build import ModuleBuild, start_module
 from warp_tiles.build.warp_module import WarpOutput

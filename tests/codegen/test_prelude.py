@@ -42,7 +42,7 @@ GENERATED = {"source", "text", "texts", "code", "line", "lines", "statement", "r
 EXCEPTIONS = {
     ("codegen/prelude.py", "source.replace(PLACEHOLDER, '\\n'.join(lines), 1)"),
     # a line of a compiler's log
-    ("build/functions.py", "line.strip()"),
+    ("build/engine.py", "line.strip()"),
     # drops the space after a macro without a body; the text is the package's own
     ("codegen/macros.py", "f\"#define {name} {' '.join(self._texts.get(name, ()))}\".rstrip()"),
 }

@@ -2,8 +2,8 @@
 
 import pytest
 
+from warp_tiles.compile.compiler import open_nvrtc
 from warp_tiles.compile.find import find_toolchain
-from warp_tiles.compile.libraries import open_nvrtc
 from warp_tiles.compile.sources import kernels_folder
 
 # Each function is called twice, because labels of two copies of its instructions must differ.

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from warp_tiles.compile import find
+from warp_tiles.compile.compiler import Nvrtc
 from warp_tiles.compile.find import (
     MIN_NVRTC,
     Toolchain,
@@ -25,7 +26,6 @@ from warp_tiles.compile.find import (
     require_arch,
     unlinkable_reason,
 )
-from warp_tiles.compile.libraries import Nvrtc
 from warp_tiles.errors import ToolchainError
 
 # ---- values

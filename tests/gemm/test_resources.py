@@ -15,8 +15,8 @@ from benchmarks import compile_time
 from benchmarks.result_values import result
 from tests.gemm.loop_registers import TABLE, measured, most_below, rows
 from tests.nightly import some
+from warp_tiles.compile.compiler import open_nvrtc
 from warp_tiles.compile.find import find_toolchain
-from warp_tiles.compile.libraries import open_nvrtc
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.hardware import (

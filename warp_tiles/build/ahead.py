@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext, ahead_of_launches
-from warp_tiles.build.functions import payloads_of
 from warp_tiles.build.log import now_s
 from warp_tiles.build.module_build import (
     KnownModuleBuild,
     ModuleBuild,
     keys_of_functions,
     linked_key,
+    payloads_of,
     request_of,
 )
 from warp_tiles.build.start_list import StartList, StartLists, StartModule

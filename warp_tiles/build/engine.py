@@ -1,27 +1,49 @@
-"""The engine: builds the functions of a plan in parallel, tries the providers in order, and uses the cache."""
+"""The engine: builds the functions of a plan in parallel, tries the providers in order, and uses the cache.
+
+A module's hash contains the choices of its chain of providers.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.build.functions import Chain, problem_text
 from warp_tiles.build.log import Artifact, BuildLog, now_s
 from warp_tiles.build.progress import BuildProgress
+from warp_tiles.codegen.module_code import DeviceFunction, LoopAccumulators
 from warp_tiles.compile.find import Version, dotted
 from warp_tiles.compile.sources import DeviceSource, code_files
-from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.errors import (
+    BuildError,
+    LockedError,
+    RefusedWorkerError,
+    ToolchainError,
+    UnsupportedProblem,
+    WarpTilesError,
+    WorkerError,
+)
+from warp_tiles.gemm.problem import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR, GemmProblem, Role
+from warp_tiles.gemm.rejected import Rejected
+from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import ModulePlan, PlannedFunction
-from warp_tiles.providers.base import NvrtcProvider, Provider, Recipe, ScalarProvider, Tuned
+from warp_tiles.providers.base import (
+    NvrtcProvider,
+    Provider,
+    ProviderContext,
+    Recipe,
+    ScalarProvider,
+    Tuned,
+    TunedChoice,
+)
 from warp_tiles.providers.cublasdx import CublasdxProvider, Libmathdx, LibmathdxProvider
-from warp_tiles.providers.own import InSourceProvider, OwnProvider, SolverProvider
-from warp_tiles.settings import OWN, Settings, current
+from warp_tiles.providers.own import InSourceProvider, OwnProvider, SolverProvider, register_accumulators, unit_of
+from warp_tiles.settings import OWN, PROVIDER_ORDER, Settings, current
 from warp_tiles.solver.problem import Problem
 from warp_tiles.store import MODULE
 from warp_tiles.util.threads import wait_all
@@ -33,6 +55,7 @@ if TYPE_CHECKING:
     from warp_tiles.compile.pool import CompilerPool
     from warp_tiles.compile.toolchain import ToolchainFacts
     from warp_tiles.plan.planner import Choose
+    from warp_tiles.store.key import CacheKey
 
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
 _NOT_CACHED = (
@@ -40,6 +63,172 @@ _NOT_CACHED = (
     "and copy the cache here (`warp-tiles cache export FILE` there, `warp-tiles cache import FILE` here)"
 )
 _COMPILING = frozenset((OwnProvider.name, CublasdxProvider.name))  # the providers that need compiler processes
+
+
+# ---- the providers of a function
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The providers under some settings, in the order in which they are tried, and valid measurements, if any."""
+
+    settings: Settings
+    providers: tuple[Provider[Any], ...]
+    tuned: Tuned | None = None
+
+    @property
+    def forced(self) -> bool:
+        """True if only one provider is tried, and its failure is an error."""
+        return self.settings.provider != "auto"
+
+    def order(self, problem: Problem) -> tuple[Provider[Any], ...]:
+        """The providers in the order in which they are tried for a problem. The fastest by measurement comes first."""
+        best = self._best(problem, self.providers)
+        serving = [provider for provider in self.providers if isinstance(problem, provider.serves)]
+        if self.settings.own_products and isinstance(problem, GemmProblem):
+            serving = [provider for provider in serving if provider.name in ("own", "scalar")]
+        return tuple(sorted(serving, key=lambda provider: best is None or provider.name != best.provider))
+
+    def _best(self, problem: Problem, providers: Sequence[Provider[Any]]) -> TunedChoice | None:
+        if self.tuned is None or not isinstance(problem, GemmProblem):
+            return None
+        return self.tuned.best(problem, [provider.name for provider in providers])
+
+    def offers(
+        self, problem: Problem, context: ProviderContext
+    ) -> Iterator[tuple[Provider[Any], tuple[Recipe, ...] | UnsupportedProblem | ToolchainError]]:
+        """Each provider in order, with its recipes for a problem, best first.
+
+        If there is none, with the reason: UnsupportedProblem, which is normal, or ToolchainError, which the user can
+        remedy and the settings allow. A WorkerError is raised, since the provider may still support the problem.
+        """
+        for provider in self.order(problem):
+            try:
+                recipes = provider.recipes(problem)
+                provider.require(problem, context)
+            except WorkerError:
+                raise
+            except UnsupportedProblem as error:
+                yield provider, error
+            except ToolchainError as error:
+                self.require_fallback(error)
+                yield provider, error
+            else:
+                yield provider, recipes
+
+    def require_fallback(self, missing: ToolchainError) -> None:
+        """Check that the settings allow another provider in place of one without its toolchain.
+
+        Raises LockedError under the policy ``locked``, ToolchainError under ``fast`` and for the provider ``cublasdx``.
+        """
+        needed = self.settings.rules.needs_toolchain
+        if not needed and not (self.forced and self.settings.provider == "cublasdx"):
+            return
+        policy = f"{self.settings.named('policy')} is {self.settings.policy!r}"
+        remedies = [missing.remedy] if missing.remedy else []
+        if not self.settings.rules.builds:
+            raise LockedError(
+                f"{policy}, and no function can be found in the cache without the toolchain: {missing.message}",
+                remedy="; ".join((*remedies, "take the versions of the machine that filled the cache")),
+            ) from missing
+        if not needed:
+            raise missing
+        raise ToolchainError(
+            f"{missing.message}, and {policy}, which allows no other provider instead",
+            remedy="; or ".join((*remedies, self.settings.remedy("policy", "auto"))),
+            log=missing.log,
+        ) from missing
+
+    def _measurement(self, provider: Provider[Any], problem: Problem) -> TunedChoice | None:
+        best = self._best(problem, self.providers)
+        return best if best is None or best.provider == provider.name else self._best(problem, [provider])
+
+    def _reason(self, provider: Provider[Any], measured: TunedChoice | None, reasons: Sequence[WarpTilesError]) -> str:
+        """The reason for a provider and its tile configuration, for the plan; empty for the first provider."""
+        causes = [error.message for error in reasons]
+        if self.forced:
+            causes.append(f"{self.settings.named('provider')} asks for it")
+        if measured is not None:
+            causes.append(measured.reason)
+        where = "on Warp's scalar path" if provider.name == "scalar" else f"built by {provider.name}"
+        if provider.in_source:
+            where = "in the module's source"
+        if not causes:
+            return where if provider.in_source else ""
+        return f"{where} ({'; '.join(dict.fromkeys(causes))})"
+
+    def unsupported(self, problem: Problem, reasons: Sequence[WarpTilesError]) -> UnsupportedProblem:
+        causes = "; ".join(dict.fromkeys(error.message for error in reasons))
+        named = self.settings.named
+        remedy = f"{named('provider')} is {self.settings.provider!r}"
+        if self.forced:
+            remedy += f", which tries no other; {self.settings.remedy('provider', 'auto')}"
+        elif self.settings.rules.providers != PROVIDER_ORDER:
+            remedy = f"{named('policy')} is {self.settings.policy!r}, which tries {', '.join(self.settings.providers)}"
+        return UnsupportedProblem(f"no provider can build {problem.describe()}: {causes}", remedy)
+
+    def assign(self, planned: PlannedFunction, context: ProviderContext) -> tuple[PlannedFunction, CacheKey | None]:
+        """Assign a needed function the first provider that can build it. Returns the function and its cache key.
+
+        Raises:
+            LockedError, ToolchainError: See :meth:`require_fallback`.
+            UnsupportedProblem: No provider can serve the problem.
+            TypeError: No provider can accumulate in bfloat16 here. The message is Warp's own.
+        """
+        problem = planned.problem
+        assert problem is not None
+        reasons: list[WarpTilesError] = []
+        for provider, offer in self.offers(problem, context):
+            if isinstance(offer, tuple):
+                recipe, measured = offer[0], self._measurement(provider, problem)
+                reason = "; ".join(filter(None, (planned.reason, self._reason(provider, measured, reasons))))
+                assigned = replace(
+                    planned, reason=reason, choice="tuned" if measured else "default", provider=provider.name,
+                    symbol=recipe.symbol, tile_config=recipe.tile_config, in_source=provider.in_source,
+                )  # fmt: skip
+                return with_function(assigned), provider.key_of(recipe)
+            reasons.append(offer)
+        error = self.unsupported(problem, reasons)
+        if isinstance(problem, GemmProblem) and problem.c.dtype == "bfloat16":
+            text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
+            raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
+        raise error
+
+    def choices(self) -> str:
+        """The part of a fingerprint that changes while a program runs: settings, providers and tuning records."""
+        parts = [f"{name}={value}" for name, value in self.settings.affecting_code().items()]
+        parts.append("providers=" + " ".join(dict.fromkeys(provider.name for provider in self.providers)))
+        if self.tuned is not None:
+            parts.append(f"tuned={self.tuned.fingerprint}")
+        return "\n".join(parts)
+
+
+def with_function(planned: PlannedFunction) -> PlannedFunction:
+    """A needed function with the device function of its provider. Only functions of ``own`` have a configuration."""
+    problem, config, symbol = planned.problem, planned.tile_config, planned.symbol
+    if problem is None or planned.provider == "scalar":
+        return replace(planned, device_function=None)
+    unit = unit_of(problem, config) if planned.in_source else ""
+    accumulators: LoopAccumulators | Rejected = Rejected("foreign_function", (planned.provider,))
+    if isinstance(problem, GemmProblem) and isinstance(config, TileConfig):  # no loop asks about solvers
+        accumulators = register_accumulators(problem, symbol, config)
+    return replace(planned, device_function=DeviceFunction(symbol, accumulators, unit))
+
+
+def problem_text(problem: Problem, failure: WarpTilesError, instead: str) -> str:
+    """The text if a function could not be built: with the first error of the log, or the missing toolchain alone."""
+    if isinstance(failure, ToolchainError):
+        return f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
+    cause = failure.message
+    if failure.log:
+        cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
+    text = f"{problem.describe()}: {cause}; using {instead}."
+    if isinstance(failure, BuildError) and failure.remedy:
+        text += f" To see it alone: {failure.remedy.splitlines()[0]}"
+    return text
+
+
+# ---- the engine
 
 
 class Measurements(Protocol):

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.engine import Engine
-from warp_tiles.build.functions import Linked, choose_built, payloads_of
+from warp_tiles.build.engine import Engine, with_function
 from warp_tiles.build.log import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Artifact, ModuleLog, Phases, now_s
-from warp_tiles.build.start_list import StartModule
+from warp_tiles.build.start_list import Linked, StartModule
 from warp_tiles.build.warp_module import Start, WarpOutput, start_key_of
 from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
@@ -29,7 +28,7 @@ from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
-from warp_tiles.plan.planner import GeneratedModule, plan_module
+from warp_tiles.plan.planner import Choose, GeneratedModule, plan_module
 from warp_tiles.plan.planning import ModulePlan, PlannedFunction
 from warp_tiles.settings import current
 from warp_tiles.solver.problem import Problem
@@ -393,6 +392,37 @@ class ModuleBuild:
                     remedy="set the provider to mma to see the reason, or use float32 tiles",
                     log=log,
                 )
+
+
+# ---- what was built
+
+
+def choose_built(plan: ModulePlan, artifacts: Iterable[Artifact]) -> Choose:
+    """Chooses what was built for a plan: the planned function itself, or what took its place, or the scalar path."""
+    built = {artifact.problem: artifact for artifact in artifacts}
+    planned_as = {(planned.problem, planned.role, planned.no_gradient): planned for planned in plan.functions}
+
+    def choose(planned: PlannedFunction) -> PlannedFunction:
+        before = planned_as.get((planned.problem, planned.role, planned.no_gradient), planned)
+        artifact = built.get(planned.problem) if planned.problem is not None else None
+        # a fallback can have the same name, and so the same source
+        fields = "provider", "symbol", "key", "tile_config", "in_source"
+        built_as = {name: getattr(artifact, name) for name in fields} if artifact is not None else {}
+        if artifact is not None and all(getattr(before, name) == value for name, value in built_as.items()):
+            return before
+        if artifact is None or not artifact.symbol:
+            reason = f"{planned.reason}; on Warp's scalar path, because nothing was built"
+            return replace(planned, provider="scalar", reason=reason)
+        where = "in the module's source" if artifact.in_source else f"built by {artifact.provider}"
+        reason = f"{planned.reason}; {where} in place of the function that was planned"
+        return with_function(replace(planned, reason=reason, choice=before.choice, **built_as))
+
+    return choose
+
+
+def payloads_of(artifacts: Sequence[Artifact]) -> list[bytes]:
+    """The LTO-IR of each function once, sorted by the functions' names."""
+    return list({a.symbol: a.payload for a in sorted(artifacts, key=lambda a: a.symbol) if a.payload}.values())
 
 
 # ---- a module that its start key finds

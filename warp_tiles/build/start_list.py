@@ -14,7 +14,6 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-from warp_tiles.build.functions import Linked
 from warp_tiles.compile.module import (
     SWITCHES,
     ModuleSource,
@@ -22,6 +21,7 @@ from warp_tiles.compile.module import (
     warp_headers_folder,
 )
 from warp_tiles.errors import RecordError
+from warp_tiles.solver.problem import Problem, problem_from_fields
 from warp_tiles.store import STARTS
 from warp_tiles.store.documents import DamagedError, Documents, parse_object
 from warp_tiles.util.files import read_whole, write_output
@@ -35,6 +35,28 @@ _SUFFIXES = {"a": 90, "f": 100}  # the first architecture with each suffix
 _CLUSTERS = 90  # the first architecture with them
 _IN_CLUSTERS = tuple(f"WP_CLUSTER_DIMS({digit}" for digit in "123456789")  # in kernels, other than the macro itself
 _TILE_CALLS = ("tile_matmul", "tile_fft", "tile_ifft", "tile_cholesky", "tile_lower_solve", "tile_upper_solve")
+
+
+@dataclass(frozen=True)
+class Linked:
+    """What a module of warp_tiles is linked from, besides its source. Its suffix is ``a`` if loops need ``sm_90a``."""
+
+    functions: tuple[Problem, ...]
+    suffix: str
+    register_limit: int | None
+
+    @classmethod
+    def from_json(cls, data: Any) -> Linked:
+        """Read what ``asdict()`` has written, from untrusted JSON. Raises ValueError if a field is wrong."""
+        names = {field.name for field in fields(cls)}
+        if not isinstance(data, dict) or data.keys() != names or not isinstance(data["functions"], list):
+            raise ValueError("it has other fields")
+        limit = data["register_limit"]
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(f"register_limit is {limit!r}")
+        if data["suffix"] not in ("", "a"):
+            raise ValueError(f"suffix is {data['suffix']!r}")
+        return cls(tuple(map(problem_from_fields, data["functions"])), data["suffix"], limit)
 
 
 @dataclass(frozen=True)

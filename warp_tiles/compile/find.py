@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warp_tiles.compile.libraries import NvJitLink, Nvrtc, open_nvjitlink, open_nvrtc
+from warp_tiles.compile.compiler import NvJitLink, Nvrtc, open_nvjitlink, open_nvrtc
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.hardware import BLACKWELL_ARCH
 from warp_tiles.store import absolute

@@ -25,9 +25,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, link_module
+from warp_tiles.compile.compiler import (
+    Compiled,
+    CompileRequest,
+    LinkRequest,
+    compile_to_ltoir,
+    link_module,
+    open_nvjitlink,
+    open_nvrtc,
+)
 from warp_tiles.compile.find import find_toolchain
-from warp_tiles.compile.libraries import open_nvjitlink, open_nvrtc
 from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.util.threads import suppressed
 
