@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.waiting import until
-from warp_tiles.build import progress as module
-from warp_tiles.build.progress import BuildProgress
+from warp_tiles.build import log as module
+from warp_tiles.build.log import BuildProgress
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ import pytest
 import warp_tiles
 from tests.hardening.damage import damage
 from tests.hardening.subjects import SUBJECTS
-from warp_tiles.cli import doctor
+from warp_tiles import cli
 from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.store.cache import Cache
 
@@ -26,7 +26,7 @@ def damaged(tmp_path: Path) -> list[Path]:
 
 def test_verify_and_the_doctor_name_damage_beside_the_store(damaged: list[Path], tmp_path: Path) -> None:
     with warp_tiles.override(cache_dir=tmp_path / "cache"):
-        finding = doctor._cache()
+        finding = cli._cache()
     assert (finding.state, finding.remedy) == ("problem", "run `warp-tiles cache verify`")
     cache = Cache(tmp_path / "cache")
     report = cache.verify()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.interpreter import REPOSITORY, python
-from warp_tiles.build.progress import BuildProgress
+from warp_tiles.build.log import BuildProgress
 from warp_tiles.compile.compiler import Compiled, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import LinkError

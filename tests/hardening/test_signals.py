@@ -272,7 +272,7 @@ BROAD = {
         ("cli/__init__.py", "_open_standard_streams"),
         ("cli/plan_commands.py", "connected"),
         ("cli/plan_commands.py", "require_same_installation"),
-        ("cli/doctor.py", "diagnose"),
+        ("cli/__init__.py", "diagnose"),
         ("cli/common.py", "output_errors"),
         ("cli/common.py", "written"),
         ("cli/run.py", "enable_here"),

@@ -9,8 +9,7 @@ import warp
 
 from tests.integration.commands import command, json_of, usage_error
 from tests.integration.helpers import run_python
-from warp_tiles import __version__, override
-from warp_tiles.cli import doctor
+from warp_tiles import __version__, cli, override
 from warp_tiles.compile.find import find_toolchain
 from warp_tiles.gemm.hardware import MULTIPROCESSORS
 
@@ -45,7 +44,7 @@ def test_the_doctor_names_caches_of_former_versions(tmp_path: Path) -> None:
     (tmp_path / "v1").mkdir(0o700)
     (tmp_path / "v1/digests.json").write_bytes(bytes(4000))
     with override(cache_dir=tmp_path):
-        found = {finding.subject: finding for finding in doctor.diagnose()}["cache"]
+        found = {finding.subject: finding for finding in cli.diagnose()}["cache"]
     assert found.state == "note"
     assert "; 4.0 kB of former versions, which nothing reads" in found.detail
     assert "`warp-tiles cache gc`" in found.remedy
@@ -53,16 +52,16 @@ def test_the_doctor_names_caches_of_former_versions(tmp_path: Path) -> None:
 
 def test_the_doctor_names_architectures_that_nvrtc_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     toolchain = replace(find_toolchain(), nvrtc_version=(12, 9), archs=(75, 80, 86, 87, 89, 90, 100, 103, 120, 121))
-    monkeypatch.setattr(doctor, "find_toolchain", lambda warp_toolkit: toolchain)
+    monkeypatch.setattr(cli, "find_toolchain", lambda warp_toolkit: toolchain)
     monkeypatch.setattr(warp, "get_cuda_supported_archs", lambda: [70, *MULTIPROCESSORS])
-    found = {finding.subject: finding for finding in doctor.diagnose()}["archs"]
+    found = {finding.subject: finding for finding in cli.diagnose()}["archs"]
     assert (found.state, found.detail) == ("note", "NVRTC 12.9 cannot serve sm_88, sm_107, sm_110, which Warp knows")
     assert "install a newer NVRTC" in found.remedy
 
 
 def test_the_doctor_names_architectures_that_the_table_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warp, "get_cuda_supported_archs", lambda: [90, 130])
-    found = {finding.subject: finding for finding in doctor.diagnose()}["archs"]
+    found = {finding.subject: finding for finding in cli.diagnose()}["archs"]
     assert (found.state, found.detail) == ("problem", "this warp_tiles lacks sm_130")
 
 

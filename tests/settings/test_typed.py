@@ -1,15 +1,31 @@
 """The typed keywords of ``configure()`` and ``override()`` are those of the settings."""
 
 import typing
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
 
 import pytest
 
 from tools.project import pyproject
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import typed
+from warp_tiles.settings import layers
 
-HINTS = typing.get_type_hints(typed.Keywords)
+
+def as_checked() -> ModuleType:
+    """The module of layers as a type checker reads it. No program does."""
+    spec = spec_from_file_location("checked_layers", layers.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typing, "TYPE_CHECKING", True)
+        spec.loader.exec_module(module)
+    return module
+
+
+CHECKED = as_checked()
+HINTS = typing.get_type_hints(CHECKED.Keywords, vars(CHECKED))
 
 
 def words(name: str) -> tuple[str, ...]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.build.log import Artifact, BuildLog, now_s
-from warp_tiles.build.progress import BuildProgress
+from warp_tiles.build.log import Artifact, BuildLog, BuildProgress, now_s
 from warp_tiles.codegen.module_code import DeviceFunction, LoopAccumulators
 from warp_tiles.compile.find import Version, dotted
 from warp_tiles.compile.sources import DeviceSource, code_files

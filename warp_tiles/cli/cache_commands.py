@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from rich.filesize import decimal
 
-from warp_tiles.build.progress import is_enabled, new_bar
+from warp_tiles.build.log import is_enabled, new_bar
 from warp_tiles.cli.common import FILE, echo, json_option, print_json, print_result, print_rows, print_table
 from warp_tiles.errors import CacheError, RemoteError
 from warp_tiles.settings import current

@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
-from warp_tiles.build.progress import is_enabled
+from warp_tiles.build.log import is_enabled
 from warp_tiles.cli import common
 from warp_tiles.cli.script import Script, discover
 from warp_tiles.errors import RecordError, ScriptError, SettingError

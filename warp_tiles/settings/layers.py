@@ -40,9 +40,47 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from typing_extensions import Never, Unpack
+    from collections.abc import Sequence
+    from os import PathLike
+    from typing import Generic, Literal, TypeVar
 
-    from warp_tiles.settings.typed import Keywords
+    from typing_extensions import Never, TypedDict, Unpack
+
+    Removed = TypeVar("Removed")  # None where a setting can be removed, else Never
+    Folder = str | PathLike[str]
+
+    class Keywords(TypedDict, Generic[Removed], total=False):
+        """The keywords of ``configure()`` and ``override()``. A test compares them with the settings."""
+
+        provider: Literal["auto", "own", "cublasdx", "libmathdx", "scalar"] | Removed
+        mathdx_opt_out: Literal["auto", "own", "warp"] | Removed
+        linker: Literal["auto", "own", "warp"] | Removed
+        cache_dir: Folder | Removed
+        cache_max_bytes: int | str | Removed
+        cache_shared: bool | Removed
+        build_wait_s: float | Removed
+        trusted_project_dirs: Sequence[Folder] | Removed
+        modules: Literal["auto", "tiles", "all"] | Removed
+        remote: str | Removed
+        remote_push: bool | Removed
+        remote_wait_s: float | Removed
+        bundle: Folder | Removed
+        kernel_packages: str | Sequence[str] | Removed
+        signing_key: Folder | Removed
+        trusted_keys: Sequence[str] | Removed
+        jobs: int | Removed
+        progress: Literal["auto", "on", "off"] | Removed
+        register_accumulators: bool | Removed
+        gemm_gradients: Literal["auto", "always", "off"] | Removed
+        solver_gradients: Literal["warp", "own"] | Removed
+        main_loop: str | Removed
+        async_copies: bool | Removed
+        policy: Literal["off", "scalar", "fast", "auto", "max", "locked"] | Removed
+        record_paths: Sequence[Folder] | Removed
+        record_driver_mismatch: Literal["reuse", "retune"] | Removed
+        target_gpu: str | Removed
+        tune_budget_s: float | Removed
+
 
 FORCED = f"{OPTION_PREFIX}forced"  # the option of a search, which is no setting
 

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 
-from warp_tiles.build.progress import is_enabled, new_bar
+from warp_tiles.build.log import is_enabled, new_bar
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.tuning.measure import Effort, Runner, SearchDevice, is_transient, race
 from warp_tiles.tuning.record import Config, Record, Timing, TuningKey, identity, settled
