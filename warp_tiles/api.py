@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from warp_tiles.store import cache_root, start_file
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from types import ModuleType
 
     import warp as wp

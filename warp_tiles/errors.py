@@ -27,6 +27,15 @@ A mistake in a kernel itself (unknown dtype, mismatched shapes) raises the same 
 
 from __future__ import annotations
 
+import inspect
+import sys
+from contextlib import suppress
+from itertools import pairwise
+from traceback import walk_tb
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
 
 class WarpTilesError(Exception):
     """Base of all errors of this package.
@@ -129,3 +138,46 @@ class OutputError(WarpTilesError):
 
 class ScriptError(WarpTilesError, RuntimeError):
     """A script given to the command line could not be run."""
+
+
+# ---- errors of a signal's handler, such as a time limit, which appear wherever the main thread is
+
+
+def raise_if_signalled(error: BaseException) -> None:
+    """Raise an error, or its cause, again if a signal's handler has raised it: it is not about the interrupted work.
+
+    Python calls a handler with a signal and the interrupted frame, so its frame holds the one before it.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if _is_of_a_handler(cause):
+            raise cause
+        cause = cause.__cause__
+
+
+def unless_signalled(*kinds: type[E]) -> tuple[type[E], ...]:
+    """The classes of an except clause that passes on what a signal's handler has raised."""
+    error = sys.exc_info()[1]
+    if isinstance(error, kinds):
+        raise_if_signalled(error)
+    return kinds
+
+
+class suppressed(suppress):  # noqa: N801  as contextlib names it
+    """``contextlib.suppress``, which passes on what a signal's handler raises, such as TimeoutError."""
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
+        if error is not None:
+            raise_if_signalled(error)
+        return super().__exit__(kind, error, traceback)
+
+
+def _is_of_a_handler(error: BaseException) -> bool:
+    for (interrupted, _), (frame, _) in pairwise(walk_tb(error.__traceback__)):
+        code = frame.f_code
+        takes_any = bool(code.co_flags & inspect.CO_VARARGS)
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + takes_any]:
+            value = frame.f_locals.get(name)
+            if any(argument is interrupted for argument in (value if isinstance(value, tuple) else (value,))):
+                return True
+    return False

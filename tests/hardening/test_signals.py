@@ -25,7 +25,7 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.array_products import prepared
 from warp_tiles.build.executor import ExecutorPool
-from warp_tiles.compile import find
+from warp_tiles.compile import compiler
 from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.find import find_toolchain
 from warp_tiles.compile.pool import result_of
@@ -137,7 +137,7 @@ def with_an_epilogue(tmp_path: Path) -> None:
 
 def for_a_library(slow: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(find, slow, lambda path: sleep())
+        patch.setattr(compiler, slow, lambda path: sleep())
         find_toolchain()
 
 

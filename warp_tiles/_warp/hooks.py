@@ -61,11 +61,10 @@ from warp_tiles._warp.reload import (
 )
 from warp_tiles._warp.tapes import Gradients, Tapes
 from warp_tiles.build.engine import Engine
-from warp_tiles.errors import PlanError, UnsupportedWarpError
+from warp_tiles.errors import PlanError, UnsupportedWarpError, raise_if_signalled
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import OPTION_PREFIX, OWN, SETTINGS, Settings, current, from_options, keep_start_list
 from warp_tiles.solver.problem import SOLVERS
-from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import log, warn
 
 if TYPE_CHECKING:

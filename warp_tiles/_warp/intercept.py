@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from warp_tiles.util.threads import unless_signalled
+from warp_tiles.errors import unless_signalled
 
 _ABSENT = object()
 

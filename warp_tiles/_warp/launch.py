@@ -14,9 +14,8 @@ import warp
 
 from warp_tiles._warp.internals import find, missing, require
 from warp_tiles._warp.internals import runtime as runtime_with
-from warp_tiles.errors import LinkError, MatmulError, RecordingError
+from warp_tiles.errors import LinkError, MatmulError, RecordingError, unless_signalled
 from warp_tiles.util import driver
-from warp_tiles.util.threads import unless_signalled
 
 # required members of warp._src, each with its required parameters
 _REQUIRED = {

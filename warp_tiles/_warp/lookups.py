@@ -24,11 +24,10 @@ import warp
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import hash_again, names_of, user_modules
 from warp_tiles._warp.reload import Reloads, target_of, this_thread
-from warp_tiles.errors import ToolchainError
+from warp_tiles.errors import ToolchainError, suppressed, unless_signalled
 from warp_tiles.gemm.rejected import Refused, Rejected, refuse, rejectable
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store.key import CacheKey
-from warp_tiles.util.threads import suppressed, unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext

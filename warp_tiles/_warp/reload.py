@@ -44,11 +44,11 @@ from warp_tiles._warp.modules import (
     withdrawn,
 )
 from warp_tiles.build.context import ahead_of_launches
-from warp_tiles.errors import PlanError
+from warp_tiles.errors import PlanError, unless_signalled
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings, current
-from warp_tiles.util.threads import PREFETCH, unless_signalled, wait_all
+from warp_tiles.util.threads import PREFETCH, wait_all
 from warp_tiles.util.warn import log
 
 if TYPE_CHECKING:

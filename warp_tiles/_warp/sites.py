@@ -19,7 +19,7 @@ import warp
 from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, find, mathdx_enabled
 from warp_tiles._warp.reload import Reloads, this_thread
 from warp_tiles.codegen.trace import Session
-from warp_tiles.errors import BuildError, LockedError, UnsupportedProblem
+from warp_tiles.errors import BuildError, LockedError, UnsupportedProblem, unless_signalled
 from warp_tiles.gemm.problem import (
     DTYPE_BYTES,
     PRODUCT_ROLES,
@@ -36,7 +36,6 @@ from warp_tiles.gemm.problem import (
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.problem import SOLVERS, Problem, SolverProblem, reason_unsupported, solvers
-from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState

@@ -14,9 +14,8 @@ import warp as wp
 
 from warp_tiles.array_products.call import Bias, MatmulCall, aligned_view, are_distinct, contiguous, view_of
 from warp_tiles.array_products.prepared import PreparedProduct
-from warp_tiles.errors import MatmulError
+from warp_tiles.errors import MatmulError, unless_signalled
 from warp_tiles.gemm.problem import DTYPES, DType, accumulator_of
-from warp_tiles.util.threads import unless_signalled
 
 PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address

@@ -16,13 +16,12 @@ from warp_tiles.array_products.call import lower_view, right_sides
 from warp_tiles.array_products.matmul_problem import Gpu
 from warp_tiles.array_products.prepared_solves import PreparedSolve, SolveCall, prepare_solve
 from warp_tiles.array_products.solve_choice import SolveProblem, choose_solve, configs
-from warp_tiles.errors import ToolchainError, TuningError
+from warp_tiles.errors import ToolchainError, TuningError, unless_signalled
 from warp_tiles.gemm.problem import DType
 from warp_tiles.tuning.launches import is_usable
 from warp_tiles.tuning.measure import Candidate, SearchDevice, clock_for
 from warp_tiles.tuning.record import DEFAULTS, Config
 from warp_tiles.tuning.tasks import TuningTask
-from warp_tiles.util.threads import unless_signalled
 
 SOLVE = "solve"  # subject of records
 _TOLERANCES = {"float32": 1e-3, "float64": 1e-9}

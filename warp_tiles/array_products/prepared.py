@@ -43,13 +43,12 @@ from warp_tiles.array_products.matmul_problem import (
 from warp_tiles.array_products.tensor_kernel import ROW_BYTES
 from warp_tiles.array_products.tensor_matmul import TensorMatmul, warn_of_loop
 from warp_tiles.array_products.workspace import workspace
-from warp_tiles.errors import MatmulError, WarpTilesError
+from warp_tiles.errors import MatmulError, WarpTilesError, unless_signalled
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.settings import DEFAULT, current
-from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.tuning.record import Record

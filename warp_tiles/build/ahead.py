@@ -30,14 +30,14 @@ from warp_tiles.build.warp_module import Start, WarpModuleBuild, WarpOutput, con
 from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.compile.pool import result_of
-from warp_tiles.errors import CacheError, RecordError, WarpTilesError
+from warp_tiles.errors import CacheError, RecordError, WarpTilesError, suppressed, unless_signalled
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import PlannedFunction
 from warp_tiles.settings import current
 from warp_tiles.store import AHEAD, MODULE, absolute
 from warp_tiles.store.documents import DamagedError
 from warp_tiles.store.key import CacheKey
-from warp_tiles.util.threads import PREFETCH, START_LIST, DaemonThreads, suppressed, unless_signalled, wait_result
+from warp_tiles.util.threads import PREFETCH, START_LIST, DaemonThreads, wait_result
 from warp_tiles.util.warn import log, warn, warn_once
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warp_tiles.build.log import COMPILE, FETCH, LOOK_UP, Phase, Phases
 from warp_tiles.compile.find import Toolchain, Version, dotted, unlinkable_reason
 from warp_tiles.compile.toolchain import ToolchainFacts
-from warp_tiles.errors import BuildError, LockedError, RemoteError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, RemoteError, WorkerError, unless_signalled
 from warp_tiles.settings import OF_MODULE, Settings, current
 from warp_tiles.store import (
     AHEAD,
@@ -30,7 +30,7 @@ from warp_tiles.store import (
     cache_root,
 )
 from warp_tiles.store.documents import Documents
-from warp_tiles.util.threads import LAUNCH, DaemonThreads, unless_signalled
+from warp_tiles.util.threads import LAUNCH, DaemonThreads
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import log
 

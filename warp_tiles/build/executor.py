@@ -30,10 +30,10 @@ from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.compile.sources import code_modules, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainFacts, files_state
-from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError, unless_signalled
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
-from warp_tiles.util.threads import LAUNCH, unless_signalled
+from warp_tiles.util.threads import LAUNCH
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import log
 

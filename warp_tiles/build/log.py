@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from warp_tiles.errors import unless_signalled
 from warp_tiles.gemm.rejected import Rejected, code_of
 from warp_tiles.plan.planning import ModulePlan, config_json
 from warp_tiles.settings import current
 from warp_tiles.solver.problem import Config, Problem
-from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -25,7 +25,15 @@ from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, module_flags, reason_without_key
 from warp_tiles.compile.pool import result_of
-from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.errors import (
+    BuildError,
+    LinkError,
+    RefusedWorkerError,
+    ToolchainError,
+    WarpTilesError,
+    WorkerError,
+    unless_signalled,
+)
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planner import Choose, GeneratedModule, plan_module
@@ -35,7 +43,7 @@ from warp_tiles.solver.problem import Problem
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.packages import package_of
 from warp_tiles.util.files import write_output
-from warp_tiles.util.threads import unless_signalled, wait_result
+from warp_tiles.util.threads import wait_result
 from warp_tiles.util.warn import log, warn
 
 if TYPE_CHECKING:

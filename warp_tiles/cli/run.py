@@ -27,7 +27,7 @@ from warp_tiles.build.start_list import StartModule, read_start_list
 from warp_tiles.cli import common
 from warp_tiles.cli.cache_commands import counted, require_push, sign_and_write
 from warp_tiles.cli.script import Discovery, Script, discover
-from warp_tiles.errors import PlanError, RecordError, SettingError
+from warp_tiles.errors import PlanError, RecordError, SettingError, unless_signalled
 from warp_tiles.settings import (
     COMMAND_LINE,
     configure,
@@ -38,7 +38,7 @@ from warp_tiles.settings import (
     override,
 )
 from warp_tiles.store import cache_root, start_file
-from warp_tiles.util.threads import side_by_side, unless_signalled, wait_all
+from warp_tiles.util.threads import side_by_side, wait_all
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:

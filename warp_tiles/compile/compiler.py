@@ -23,8 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from warp_tiles.errors import BuildError, LinkError, ToolchainError
-from warp_tiles.util.threads import suppressed, unless_signalled
+from warp_tiles.errors import BuildError, LinkError, ToolchainError, suppressed, unless_signalled
 
 REPRODUCE = "// flags: "  # begins the first line of a source that is kept after an error
 LTO_FLAGS = ("--relocatable-device-code=true", "--dlink-time-opt")

@@ -16,16 +16,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from warp_tiles.compile.compiler import NvJitLink, Nvrtc, open_nvjitlink, open_nvrtc
-from warp_tiles.errors import ToolchainError
+from warp_tiles.errors import ToolchainError, suppressed
 from warp_tiles.gemm.hardware import BLACKWELL_ARCH
 from warp_tiles.store import absolute
-from warp_tiles.util.threads import suppressed
+
+if TYPE_CHECKING:
+    from warp_tiles.compile.compiler import NvJitLink, Nvrtc
 
 Version = tuple[int, int]
-L = TypeVar("L", Nvrtc, NvJitLink)
+L = TypeVar("L", "Nvrtc", "NvJitLink")
 
 MIN_NVRTC = (12, 8)  # the oldest that is tested; it is that of torch 2.9
 _CCCL_LIMIT = (3, 2)  # CCCL of CUDA 13.2: the CUTLASS of mathdx 25.6 does not compile with it
@@ -132,6 +133,8 @@ def unlinkable_reason(toolchain: Toolchain, warp_toolkit: Version | None, linker
 
 def find_toolchain(warp_toolkit: Version | None = None) -> Toolchain:
     """Search for NVRTC, nvJitLink and the headers. Raises ToolchainError if NVRTC is missing or unfit."""
+    from warp_tiles.compile.compiler import open_nvjitlink, open_nvrtc  # which a stored toolchain does not need
+
     compilers, broken = _opened(_NVRTC, open_nvrtc)
     if not compilers:
         raise broken[0] if broken else _missing("NVRTC (libnvrtc)", _NVRTC.package)

@@ -26,20 +26,10 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import import_path
-from warp_tiles.errors import WarpTilesError, WorkerError
+from warp_tiles.errors import WarpTilesError, WorkerError, raise_if_signalled, suppressed, unless_signalled
 from warp_tiles.store import LOCKS, SLOT_PREFIX
 from warp_tiles.util.files import host
-from warp_tiles.util.threads import (
-    LAUNCH,
-    START_LIST,
-    DaemonThreads,
-    available_cores,
-    held,
-    raise_if_signalled,
-    suppressed,
-    unless_signalled,
-    wait_all,
-)
+from warp_tiles.util.threads import LAUNCH, START_LIST, DaemonThreads, available_cores, held, wait_all
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 try:

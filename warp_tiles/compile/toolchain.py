@@ -21,11 +21,10 @@ from typing import Any, TypeVar
 
 from warp_tiles.compile.find import Toolchain, Version, find_toolchain, search_path
 from warp_tiles.compile.sources import DeviceSource, include_closure
-from warp_tiles.errors import ToolchainError
+from warp_tiles.errors import ToolchainError, suppressed, unless_signalled
 from warp_tiles.store import TOOLCHAIN_FACTS, absolute, is_digest
 from warp_tiles.store.documents import sealed_documents
 from warp_tiles.util.files import sha256_of as _hash_file
-from warp_tiles.util.threads import suppressed, unless_signalled
 
 T = TypeVar("T")
 #: A file that changed this recently may change again within one clock tick, so its digest is not stored.

@@ -35,8 +35,7 @@ from warp_tiles.compile.compiler import (
     open_nvrtc,
 )
 from warp_tiles.compile.find import find_toolchain
-from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
-from warp_tiles.util.threads import suppressed
+from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError, suppressed
 
 _LENGTH = struct.Struct("<Q")
 _WATCH_S = 0.5

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from warp_tiles.errors import SettingError
-from warp_tiles.util.threads import unless_signalled
+from warp_tiles.errors import SettingError, unless_signalled
 from warp_tiles.util.warn import shown
 
 #: The largest number of parallel compiler processes; a larger setting means this one.

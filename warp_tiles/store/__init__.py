@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.util.threads import unless_signalled
+from warp_tiles.errors import unless_signalled
 
 #: Kinds of objects: LTO-IR of a function, a linked module, tuning records, facts about the toolchain of a deployment.
 LTOIR, MODULE, RECORDS, TOOLCHAIN = "ltoir", "module", "records", "toolchain"

@@ -24,14 +24,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from warp_tiles.errors import BundleError
+from warp_tiles.errors import BundleError, unless_signalled
 from warp_tiles.store import FORM, KINDS, MAX_PAYLOAD_BYTES, TOOLCHAIN, object_name
 from warp_tiles.store.documents import reason_of
 from warp_tiles.store.envelope import RefusedError, UntrustedError, Wanted, unpack
 from warp_tiles.store.key import Entry
 from warp_tiles.store.keys import PublicKey
 from warp_tiles.util.files import open_input, open_output
-from warp_tiles.util.threads import unless_signalled
 from warp_tiles.util.warn import WarnedTexts, log
 
 #: The largest number of objects. Each has at most 138 bytes in the directory of the file.

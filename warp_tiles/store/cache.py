@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.errors import CacheError
+from warp_tiles.errors import CacheError, suppressed, unless_signalled
 from warp_tiles.store import AHEAD, FORMER, FUNCTIONS, KINDS, LAYOUT, MEASUREMENTS, MODULES, Kind, absolute
 from warp_tiles.store.documents import DamagedError, Fault, Faults, logger
 from warp_tiles.store.folder import CacheInfo, EntryInfo, Folder, GcReport, VerifyReport, refused
 from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.util.files import described, this_process
-from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
+from warp_tiles.errors import suppressed, unless_signalled
 from warp_tiles.store import Kind
 from warp_tiles.util.files import FileTooLargeError
-from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, printable
 

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from warp_tiles.errors import CacheError
+from warp_tiles.errors import CacheError, suppressed, unless_signalled
 from warp_tiles.store import (
     FORMER,
     FORMER_NAMES,
@@ -37,7 +37,6 @@ from warp_tiles.store import (
 from warp_tiles.store.documents import DamagedError, Documents, Faults, read_bounded, sealed_documents
 from warp_tiles.store.key import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.util.files import DAY_S, TEMP_PREFIX, is_leftover
-from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError
 
 

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.errors import RemoteError
+from warp_tiles.errors import RemoteError, suppressed, unless_signalled
 from warp_tiles.store import config_folder
 from warp_tiles.util.files import read_whole, write_new
-from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import warn_once
 

@@ -24,11 +24,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from warp_tiles.errors import suppressed, unless_signalled
 from warp_tiles.store import MAX_PAYLOAD_BYTES, MODULE, is_digest
 from warp_tiles.store.documents import DamagedError, read_bounded, reason_of, seal, unseal
 from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.util.files import open_output
-from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, shown, warn

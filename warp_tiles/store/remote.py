@@ -29,14 +29,14 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request, url2pathname, urlopen
 
-from warp_tiles.errors import RemoteError
+from warp_tiles.errors import RemoteError, unless_signalled
 from warp_tiles.settings.values import secrets_of, without_password
 from warp_tiles.store import FORM, is_digest, object_name
 from warp_tiles.store.cache import Upstream
 from warp_tiles.store.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
 from warp_tiles.store.key import Entry
 from warp_tiles.store.keys import INSTALL, PublicKey, SigningKey, require_cryptography, signer_of, trusted_by
-from warp_tiles.util.threads import DaemonThreads, unless_signalled, wait_all, wait_result
+from warp_tiles.util.threads import DaemonThreads, wait_all, wait_result
 from warp_tiles.util.warn import WarnedTexts, log
 
 if TYPE_CHECKING:

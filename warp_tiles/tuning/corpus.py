@@ -14,10 +14,9 @@ from typing import Any, Literal
 import warp as wp
 
 from warp_tiles._warp.intercept import NotedLaunch
-from warp_tiles.errors import ToolchainError
+from warp_tiles.errors import ToolchainError, unless_signalled
 from warp_tiles.gemm.hardware import TENSOR_CORES_ARCH, shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES, accumulator_of
-from warp_tiles.util.threads import unless_signalled
 
 _LEAST_BLOCKS, _MOST_BLOCKS = 4, 32  # for a multiprocessor
 _ELEMENTS = 2 * 128 * 128  # of C for a multiprocessor, unless it has the least blocks; the host compares them

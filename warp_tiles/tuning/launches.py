@@ -17,11 +17,11 @@ import warp as wp
 
 from warp_tiles._warp.internals import scalar_and_shape, without_tape
 from warp_tiles._warp.launch import check_arguments, own_gradient, pack_launch
-from warp_tiles.errors import RecordingError, ToolchainError, TuningError
+from warp_tiles.errors import RecordingError, ToolchainError, TuningError, suppressed, unless_signalled
 from warp_tiles.tuning.factory import TunedLaunch, is_array, is_struct, namespace
 from warp_tiles.tuning.measure import Candidate, Effort, SearchDevice, clock_for, describe_error, is_transient
 from warp_tiles.tuning.record import Config, alike
-from warp_tiles.util.threads import held, suppressed, unless_signalled
+from warp_tiles.util.threads import held
 from warp_tiles.util.warn import log
 
 Dim = Callable[[Config, SimpleNamespace], int | Sequence[int]]

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
-from warp_tiles.errors import TuningError, WorkerError
+from warp_tiles.errors import TuningError, WorkerError, unless_signalled
 from warp_tiles.tuning.record import Config
-from warp_tiles.util.threads import unless_signalled
 
 T = TypeVar("T")
 HOPELESS = 1.5  # times the leader's median; a candidate is dropped if even its best run takes longer

@@ -17,10 +17,9 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from warp_tiles.errors import ToolchainError
+from warp_tiles.errors import ToolchainError, suppressed
 from warp_tiles.store.documents import FutureSchemaError, dump_json, refuse_constant
 from warp_tiles.store.key import CacheKey
-from warp_tiles.util.threads import suppressed
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import shown, warn
 

@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warp_tiles.errors import unless_signalled
 from warp_tiles.providers.base import Tuned
 from warp_tiles.store import MEASUREMENTS, cache_root
-from warp_tiles.util.threads import unless_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine

@@ -24,9 +24,8 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from warp_tiles.errors import TuningError
+from warp_tiles.errors import TuningError, unless_signalled
 from warp_tiles.store.key import CacheKey
-from warp_tiles.util.threads import unless_signalled
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _ATTRIBUTES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*\w+)+)")

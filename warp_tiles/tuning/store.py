@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.errors import BundleError, RecordError, RemoteError
+from warp_tiles.errors import BundleError, RecordError, RemoteError, suppressed, unless_signalled
 from warp_tiles.settings import Settings, current
 from warp_tiles.store import ANY_TOOLCHAIN, MEASUREMENTS, RECORDS, SIGNED_BY, absolute, cache_root, is_digest
 from warp_tiles.store.documents import Documents, FutureSchemaError, reason_of
@@ -38,7 +38,6 @@ from warp_tiles.tuning.record import (
     slug,
 )
 from warp_tiles.util.files import read_whole
-from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
 from warp_tiles.util.warn import log, warn_once
 

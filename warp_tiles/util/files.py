@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from warp_tiles.util.threads import suppressed, unless_signalled
+from warp_tiles.errors import suppressed, unless_signalled
 from warp_tiles.util.warn import warn_once
 
 if TYPE_CHECKING:

@@ -2,77 +2,34 @@
 
 CPython runs a signal's handler in the main thread, between two instructions. A signal that arrives right before the
 main thread blocks on a lock, or that another thread receives, does not wake it. So the waits wake up regularly. What a
-handler raises, such as a time limit, appears wherever the main thread is (:func:`unless_signalled`).
+handler raises, such as a time limit, appears wherever the main thread is (:func:`warp_tiles.errors.unless_signalled`).
 """
 
 from __future__ import annotations
 
-import inspect
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from heapq import heappop, heappush
-from itertools import pairwise
 from pathlib import Path
-from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from warp_tiles.errors import raise_if_signalled, suppressed, unless_signalled
 
 if TYPE_CHECKING:
     AnyLock = threading.Lock | threading.RLock
 
 A = TypeVar("A")
-E = TypeVar("E", bound=BaseException)
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 _WAKE_UP_S = 0.2
 #: Who waits for a build: a launch, a prefetch or a start list. A lower number comes first.
 LAUNCH, PREFETCH, START_LIST = range(3)
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time, and of the period
-
-
-def raise_if_signalled(error: BaseException) -> None:
-    """Raise an error, or its cause, again if a signal's handler has raised it: it is not about the interrupted work.
-
-    Python calls a handler with a signal and the interrupted frame, so its frame holds the one before it.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if _is_of_a_handler(cause):
-            raise cause
-        cause = cause.__cause__
-
-
-def unless_signalled(*kinds: type[E]) -> tuple[type[E], ...]:
-    """The classes of an except clause that passes on what a signal's handler has raised."""
-    error = sys.exc_info()[1]
-    if isinstance(error, kinds):
-        raise_if_signalled(error)
-    return kinds
-
-
-class suppressed(suppress):  # noqa: N801  as contextlib names it
-    """``contextlib.suppress``, which passes on what a signal's handler raises, such as TimeoutError."""
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
-        if error is not None:
-            raise_if_signalled(error)
-        return super().__exit__(kind, error, traceback)
-
-
-def _is_of_a_handler(error: BaseException) -> bool:
-    for (interrupted, _), (frame, _) in pairwise(walk_tb(error.__traceback__)):
-        code = frame.f_code
-        takes_any = bool(code.co_flags & inspect.CO_VARARGS)
-        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + takes_any]:
-            value = frame.f_locals.get(name)
-            if any(argument is interrupted for argument in (value if isinstance(value, tuple) else (value,))):
-                return True
-    return False
 
 
 def acquire(lock: AnyLock) -> None:

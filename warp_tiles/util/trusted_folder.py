@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from warp_tiles.errors import suppressed, unless_signalled
 from warp_tiles.util.files import (
     described,
     make_private_folders,
@@ -23,7 +24,6 @@ from warp_tiles.util.files import (
     this_process,
     write_descriptor,
 )
-from warp_tiles.util.threads import suppressed, unless_signalled
 from warp_tiles.util.warn import log, printable
 
 _SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
