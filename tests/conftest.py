@@ -97,9 +97,9 @@ def _state() -> dict[str, object]:
     """What a test could leave behind for the next one of its process."""
     found: dict[str, object] = {"folder": Path.cwd(), "sys.argv": list(sys.argv)}
     found |= {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TEST_"))}
-    if "warp_tiles.settings.layers" in sys.modules:
+    if "warp_tiles.settings" in sys.modules:
         import warp_tiles
-        from warp_tiles.settings import layers
+        from warp_tiles import settings as layers
 
         found["warp_tiles is enabled"] = warp_tiles.is_enabled()
         found["settings"] = (dict(layers._configured), list(layers._overrides))
@@ -190,7 +190,7 @@ def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) 
 @pytest.fixture
 def clean_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No setting from the environment, from code or from another test."""
-    from warp_tiles.settings import layers
+    from warp_tiles import settings as layers
 
     for variable in layers.ENVIRONMENT.values():
         monkeypatch.delenv(variable, raising=False)

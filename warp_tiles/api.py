@@ -77,10 +77,10 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
         from warp_tiles.build.engine import Engine
         from warp_tiles.tuning.snapshots import TunedSnapshots
 
-        resolved = current()
         try:
             engine = Engine(warp_toolkit=warp.get_cuda_toolkit_version(), executor=executor, tuned=TunedSnapshots())
-            engine.connect(resolved)
+            context = engine.build_context(current())
+            _ = context.bundle or context.remote  # to ask for either is to open it, or to connect in the background
             hooks = Hooks(engine, _gemm_gradients)
             hooks.install()
         except UnsupportedWarpError as error:

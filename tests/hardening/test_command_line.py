@@ -16,9 +16,9 @@ from tests.integration.helpers import gemm, load
 from tests.interpreter import REPOSITORY, python
 from tests.nightly import some
 from warp_tiles import cli, settings
+from warp_tiles import settings as layers
 from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError, SettingError
-from warp_tiles.settings import layers
 from warp_tiles.util.warn import printable
 
 Run = Callable[..., tuple[int, str]]

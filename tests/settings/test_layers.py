@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import POLICIES, PROVIDER_ORDER, configure, current, from_environment, layers, override, table
+from warp_tiles.settings import POLICIES, PROVIDER_ORDER, configure, current, from_environment, override, table
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
 
@@ -268,8 +268,8 @@ def test_the_file_is_read_again_after_a_change(monkeypatch: pytest.MonkeyPatch, 
     file = project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
     assert current().jobs == 1
     reads: list[Path] = []
-    original = layers.read_whole
-    monkeypatch.setattr(layers, "read_whole", lambda path, most: reads.append(Path(path)) or original(path, most))
+    original = settings.read_whole
+    monkeypatch.setattr(settings, "read_whole", lambda path, most: reads.append(Path(path)) or original(path, most))
     assert current().jobs == 1
     assert reads == []
     project(tmp_path, "[tool.warp_tiles]\njobs = 22\n")

@@ -9,12 +9,11 @@ import pytest
 from tools.project import pyproject
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import layers
 
 
 def as_checked() -> ModuleType:
-    """The module of layers as a type checker reads it. No program does."""
-    spec = spec_from_file_location("checked_layers", layers.__file__)
+    """The settings as a type checker reads it. No program does."""
+    spec = spec_from_file_location("checked_settings", settings.__file__)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

@@ -137,10 +137,7 @@ def _structure(fields: tuple[tuple[str, type], ...]) -> type[ctypes.Structure]:
 
 
 def _filled(names: Sequence[str], values: Sequence[Any]) -> ctypes.Structure:
-    structure = _structure(tuple((name, type(value)) for name, value in zip(names, values)))()
-    for name, value in zip(names, values):
-        setattr(structure, name, value)
-    return structure
+    return _structure(tuple((name, type(value)) for name, value in zip(names, values)))(*values)
 
 
 class PackedLaunch:

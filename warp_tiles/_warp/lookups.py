@@ -134,7 +134,9 @@ class ModuleLookups:
         try:
             with find("codegen._codegen_lock"):
                 kernels = exact_hashes(hasher)
-            linked = _linked_facts(context) if hasher.warp_tiles_has_calls else {}
+            linked = {}
+            if hasher.warp_tiles_has_calls:
+                linked = {"compiler": context.facts.compiler_digest(), "linker": context.facts.linker_digest()}
             self._generator = self._generator or digests.digest_folder(Path(find("build.warp_home"), "_src"), "*.py")
             headers, library = digests.digest_folder(Path(native_dir), "*.h"), digests.digest(warp_library())
         except unless_signalled(ToolchainError) as error:
@@ -201,11 +203,6 @@ class ModuleLookups:
         from warp_tiles.build.warp_module import WarpModuleBuild
 
         return WarpModuleBuild(self._engine, plan, program_name(module, hasher), meta(), start)
-
-
-def _linked_facts(context: BuildContext) -> dict[str, str]:
-    """What decides about a linked binary besides the module's hash. Raises as its lookup does if there is no linker."""
-    return {"compiler": context.facts.compiler_digest(), "linker": context.facts.linker_digest()}
 
 
 def program_name(module: Any, hasher: Any) -> str:

@@ -329,12 +329,6 @@ class Engine:
         if self.tuned is not None and not resolved.deterministic:
             self.tuned.tune_launch(self, resolved)
 
-    def connect(self, resolved: Settings) -> None:
-        """Open the bundle, or connect to the remote store in the background. Raises what the bundle raises."""
-        context = self.build_context(resolved)
-        if context.bundle is None:  # to ask for either is to open it
-            _ = context.remote
-
     def note_missed(self, plan: ModulePlan) -> None:
         """Note why a module that was built did not come from a kernel package, if one names it."""
         context = self.build_context(plan.settings)

@@ -136,8 +136,14 @@ def find_toolchain(warp_toolkit: Version | None = None) -> Toolchain:
     from warp_tiles.compile.compiler import open_nvjitlink, open_nvrtc  # which a stored toolchain does not need
 
     compilers, broken = _opened(_NVRTC, open_nvrtc)
+    if broken and not compilers:
+        raise broken[0]
     if not compilers:
-        raise broken[0] if broken else _missing("NVRTC (libnvrtc)", _NVRTC.package)
+        raise ToolchainError(
+            "NVRTC (libnvrtc) was found neither where Python imports packages from (sys.path) nor below CUDA_HOME or "
+            "in conda",
+            remedy=f"{_install(_NVRTC.package)}, or set CUDA_HOME to a CUDA toolkit",
+        )
     linkers, broken_linkers = _opened(_NVJITLINK, open_nvjitlink)
     passed_over = [error.message for error in (*broken, *broken_linkers)]
     nvrtc, nvjitlink, unfit = choose_libraries(compilers, linkers, warp_toolkit)
@@ -259,13 +265,6 @@ def _opened(file: _LibraryFile, open_path: Callable[[str], L]) -> tuple[list[L],
         except ToolchainError as error:
             broken.append(error)
     return list(opened.values()), broken
-
-
-def _missing(what: str, wheel: str) -> ToolchainError:
-    return ToolchainError(
-        f"{what} was found neither where Python imports packages from (sys.path) nor below CUDA_HOME or in conda",
-        remedy=f"{_install(wheel)}, or set CUDA_HOME to a CUDA toolkit",
-    )
 
 
 def _install(wheels: str) -> str:

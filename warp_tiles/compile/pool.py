@@ -23,9 +23,9 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.find import import_path
+from warp_tiles.compile.worker import receive, send
 from warp_tiles.errors import WarpTilesError, WorkerError, raise_if_signalled, suppressed, unless_signalled
 from warp_tiles.store import LOCKS, SLOT_PREFIX
 from warp_tiles.util.files import host
@@ -131,8 +131,8 @@ class _Process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            worker.send(process.stdin, (request, most_bytes))  # type: ignore[arg-type]
-            succeeded, reply = worker.receive(process.stdout)  # type: ignore[arg-type]
+            send(process.stdin, (request, most_bytes))  # type: ignore[arg-type]
+            succeeded, reply = receive(process.stdout)  # type: ignore[arg-type]
         except (EOFError, OSError, MemoryError, pickle.UnpicklingError) as error:
             self._end_process()
             raise WorkerError(

@@ -1,6 +1,6 @@
 """The table of settings, and the policies. Names, parsers, layers, keys of modules and docs/settings.md follow from it.
 
-:mod:`warp_tiles.settings.layers` resolves the values.
+:mod:`warp_tiles.settings` resolves the values.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ from warp_tiles._warp.modules import copied_kernel, forget_modules, hashed_names
 from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.gemm.main_loop import LoopProblem
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.settings import Settings
-from warp_tiles.settings.layers import FORCED
+from warp_tiles.settings import FORCED, Settings
 from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.launches import KernelLaunches, LaunchOptions
 from warp_tiles.tuning.measure import SearchDevice
