@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.cli.contribution import SUBJECTS, Fact
-from warp_tiles.errors import RecordError
+from warp_tiles.errors import RecordError, shown
 from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.tuning.record import Environment, Record, decode_records
 from warp_tiles.tuning.store import read_export
-from warp_tiles.util.warn import shown
 
 _MOST_TEXT = 200  # characters of a text of a file
 _MOST_REASON = 600

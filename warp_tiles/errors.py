@@ -140,6 +140,14 @@ class ScriptError(WarpTilesError, RuntimeError):
     """A script given to the command line could not be run."""
 
 
+def shown(value: object, most: int = 80) -> str:
+    """The beginning of a value of somebody else, for a message. Not every value has a ``repr``."""
+    try:
+        return f"{value!r:.{most}}"
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or deeply nested lists
+        return f"a value of the type {type(value).__name__} that Python does not print"
+
+
 # ---- errors of a signal's handler, such as a time limit, which appear wherever the main thread is
 
 

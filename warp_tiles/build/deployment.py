@@ -11,7 +11,7 @@ from typing import Any
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainFacts
-from warp_tiles.errors import BundleError, LockedError, SettingError, ToolchainError
+from warp_tiles.errors import BundleError, LockedError, SettingError, ToolchainError, shown
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings
 from warp_tiles.store import TOOLCHAIN
@@ -20,7 +20,6 @@ from warp_tiles.store.documents import DamagedError, parse_object
 from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.store.keys import trusted_by
 from warp_tiles.util.version import __version__
-from warp_tiles.util.warn import shown
 
 _FACTS_KEY = CacheKey.of({"kind": "facts about a toolchain"})
 _SCHEMA = 1

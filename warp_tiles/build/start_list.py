@@ -20,12 +20,12 @@ from warp_tiles.compile.module import (
     WarpCompileRequest,
     warp_headers_folder,
 )
-from warp_tiles.errors import RecordError, unless_signalled
+from warp_tiles.errors import RecordError, shown, unless_signalled
 from warp_tiles.solver.problem import Problem, problem_from_fields
 from warp_tiles.store import STARTS
 from warp_tiles.store.documents import DamagedError, Documents, parse_object
 from warp_tiles.util.files import read_whole, write_output
-from warp_tiles.util.warn import shown, warn
+from warp_tiles.util.warn import warn
 
 _MOST_MODULES = 4096
 _MOST_VALUES = 500_000  # a thousand bytes of memory each, at most

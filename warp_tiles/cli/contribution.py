@@ -20,14 +20,13 @@ from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles.array_products.measured_solves import SOLVE, SOLVES, solve_task
 from warp_tiles.array_products.solve_choice import SolveProblem
 from warp_tiles.compile.find import dotted
-from warp_tiles.errors import RecordError, TuningError, unless_signalled
+from warp_tiles.errors import RecordError, TuningError, shown, unless_signalled
 from warp_tiles.settings import SETTINGS, Settings, override
 from warp_tiles.tuning.corpus import PRODUCTS, Product
 from warp_tiles.tuning.in_kernels import Progress, TunedTask, Tuner, tasks_of
 from warp_tiles.tuning.record import decode_records
 from warp_tiles.tuning.store import RecordStore, read_export
 from warp_tiles.tuning.tasks import FUNCTION, LOOP, TuningTask
-from warp_tiles.util.warn import shown
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine

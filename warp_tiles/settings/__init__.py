@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles.errors import SettingError, unless_signalled
+from warp_tiles.errors import SettingError, shown, unless_signalled
 from warp_tiles.settings.table import (
     COMMAND_LINE,
     DEFAULT,
@@ -35,7 +35,6 @@ from warp_tiles.settings.table import (
 )
 from warp_tiles.settings.values import require_absolute
 from warp_tiles.util.files import FileTooLargeError, read_whole
-from warp_tiles.util.warn import shown
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from warp_tiles.errors import SettingError, unless_signalled
-from warp_tiles.util.warn import shown
+from warp_tiles.errors import SettingError, shown, unless_signalled
 
 #: The largest number of parallel compiler processes; a larger setting means this one.
 MAX_JOBS = 1024

@@ -25,11 +25,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from warp_tiles.errors import shown
 from warp_tiles.store import MAX_PAYLOAD_BYTES, SIGNED_BY
 from warp_tiles.store.documents import DamagedError, dump_json, parse_object
 from warp_tiles.store.key import MAX_MANIFEST_BYTES, Entry, Manifest
 from warp_tiles.store.keys import PublicKey, SigningKey
-from warp_tiles.util.warn import shown
 
 PAYLOAD_TYPE = "application/vnd.warp-tiles.entry+json"
 SCHEMA = 1

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from warp_tiles.errors import suppressed
+from warp_tiles.errors import shown, suppressed
 from warp_tiles.store import MISSED_KEYS, is_digest
 from warp_tiles.store.documents import DamagedError, Documents, dump_json, parse_object, seal, unseal
-from warp_tiles.util.warn import shown
 
 SCHEMA_VERSION = 1
 

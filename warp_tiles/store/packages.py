@@ -24,14 +24,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.errors import suppressed, unless_signalled
+from warp_tiles.errors import shown, suppressed, unless_signalled
 from warp_tiles.store import MAX_PAYLOAD_BYTES, MODULE, is_digest
 from warp_tiles.store.documents import DamagedError, read_bounded, reason_of, seal, unseal
 from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.util.files import open_output
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.version import __version__
-from warp_tiles.util.warn import WarnedTexts, shown, warn
+from warp_tiles.util.warn import WarnedTexts, warn
 
 NAMESPACE, INDEX, SUFFIX = "warp_tiles_kernels", "index.json", ".xz"
 #: The fact of an entry that came from a package: its name and version.

@@ -18,11 +18,10 @@ from typing import Any
 import warp as wp
 
 from warp_tiles._warp.launch import argument_names
-from warp_tiles.errors import TuningError, unless_signalled
+from warp_tiles.errors import TuningError, shown, unless_signalled
 from warp_tiles.gemm.hardware import BLOCK_THREADS, multiprocessor
 from warp_tiles.settings import OPTION_PREFIX, from_options
 from warp_tiles.tuning.record import Config, Scalar, identity
-from warp_tiles.util.warn import shown
 
 LARGEST_SPACE = 1_000_000
 

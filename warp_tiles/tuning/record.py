@@ -17,11 +17,11 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from warp_tiles.errors import ToolchainError, suppressed
+from warp_tiles.errors import ToolchainError, shown, suppressed
 from warp_tiles.store.documents import FutureSchemaError, dump_json, refuse_constant
 from warp_tiles.store.key import CacheKey
 from warp_tiles.util.version import __version__
-from warp_tiles.util.warn import shown, warn
+from warp_tiles.util.warn import warn
 
 MEASUREMENT_VERSION = 1  # of the way of measuring; timings of different versions are not compared
 _CPUINFO = Path("/proc/cpuinfo")

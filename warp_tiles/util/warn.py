@@ -23,14 +23,6 @@ def printable(text: str, *, lines: bool = False) -> str:
     )
 
 
-def shown(value: object, most: int = 80) -> str:
-    """The beginning of a value of somebody else, for a message. Not every value has a ``repr``."""
-    try:
-        return f"{value!r:.{most}}"
-    except (ValueError, RecursionError):  # an integer of thousands of digits, or deeply nested lists
-        return f"a value of the type {type(value).__name__} that Python does not print"
-
-
 log = logging.getLogger("warp_tiles")
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
