@@ -1,11 +1,10 @@
-"""Errors: their parts, their tree, and pickling."""
+"""Errors: their parts and pickling."""
 
 import copy
 import importlib
 import inspect
 import pickle
 import pkgutil
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,26 +60,6 @@ def test_the_text_holds_all_parts_of_the_error() -> None:
     assert str(WarpTilesError("message", remedy="r")) == "message\nRemedy: r"
     assert str(WarpTilesError("message", log="one\ntwo\n\n")) == "message\nLog:\none\ntwo"
     assert str(WarpTilesError("message", remedy="r", log="one")) == "message\nRemedy: r\nLog:\none"
-
-
-def drawn_tree() -> list[tuple[str, str]]:
-    """The class and its base for each line of the tree in the module's docstring."""
-    found: list[tuple[str, str]] = []
-    path: list[str] = []
-    for line in (errors.__doc__ or "").splitlines():
-        match = re.match(r"^ {4}((?:\u2502   |    )*)(?:[\u251c\u2514]\u2500\u2500 )?(\w+(?:Error|Problem))\b", line)
-        if not match:
-            continue
-        branch = "\u2500\u2500" in line
-        depth = len(match.group(1)) // 4 + branch
-        found.append((match.group(2), path[depth - 1] if depth else "Exception"))
-        path[depth:] = [match.group(2)]
-    return found
-
-
-def test_the_tree_in_the_docstring_matches_the_classes() -> None:
-    real = [(cls.__name__, cls.__bases__[0].__name__) for cls in CLASSES]
-    assert drawn_tree() == real
 
 
 def test_errors_can_be_caught_as_builtin_exceptions() -> None:

@@ -71,9 +71,16 @@ def test_the_help_of_every_command_is_in_the_site() -> None:
     assert page.count("-h, --help") == len(EXAMPLES)
 
 
-def test_the_page_has_the_tree_of_errors() -> None:
-    tree = "\n".join(line[4:] for line in str(errors.__doc__).splitlines() if line.startswith("    "))
-    assert f"```text\n{tree}\n```" in (DOCS / "troubleshooting.md").read_text("utf-8")
+def test_the_page_draws_the_tree_of_errors() -> None:
+    """Each class below its base, with the first sentence of its docstring."""
+    drawn, path = [], ["Exception"]
+    line = re.compile(r"^((?:[\u2502\u251c\u2514\u2500 ]{4})*)(\w+(?:Error|Problem))\b *(.*)$", re.MULTILINE)
+    for inner, name, text in line.findall((DOCS / "troubleshooting.md").read_text("utf-8")):
+        path[len(inner) // 4 + 1 :] = [name]
+        drawn.append((name, path[-2], text[:1].upper() + text[1:]))
+    classes = [cls for cls in vars(errors).values() if issubclass_of_error(cls)]
+    assert [row[:2] for row in drawn] == [(cls.__name__, cls.__bases__[0].__name__) for cls in classes]
+    assert [cls for cls, row in zip(classes, drawn) if not str(cls.__doc__).startswith(row[2])] == []
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,4 @@
-"""Every exception that warp_tiles raises.
-
-    WarpTilesError
-    ├── SettingError        a setting or environment variable has an unknown name or value
-    ├── UnsupportedWarpError  the installed Warp lacks something that warp_tiles hooks into
-    ├── ToolchainError      NVRTC, headers or the linker are missing or do not fit together
-    │   └── WorkerError     a compiler process or a foreign executor failed; trying again may help
-    │       └── RefusedWorkerError  a worker has another compiler, other headers or other sources
-    ├── PlanError           a kernel cannot be planned
-    ├── BuildError          a function could not be compiled
-    │   └── UnsupportedProblem  a provider cannot serve a problem; the message names the field and its value
-    ├── MatmulError         an argument of matmul, cholesky or solve does not fit, or a captured graph has no memory
-    ├── RecordingError      a launch cannot be recorded, or an argument does not fit the recording
-    ├── LinkError           a module could not be compiled or linked
-    ├── CacheError          the cache refuses a request, or does not hold the requested entry
-    │   └── BundleError     a bundle is malformed or names a path outside the cache
-    ├── RemoteError         a remote store, a signing key or a trusted key cannot be used
-    ├── RecordError         the store of tuning records refuses a request, or does not hold the requested record
-    ├── TuningError         a search cannot begin, or all of its candidates failed; the message gives the reasons
-    ├── LockedError         the policy is locked, and a cached function, a tuning record or the toolchain is missing
-    ├── OutputError         a file or folder that a command writes cannot be written
-    └── ScriptError         a script given to the command line could not be run
+"""Every exception that warp_tiles raises. docs/troubleshooting.md draws their tree.
 
 A mistake in a kernel itself (unknown dtype, mismatched shapes) raises the same exception as in Warp:
 ``TypeError`` or ``ValueError``.
