@@ -1,6 +1,7 @@
 """Values of settings: refusals with the valid choices, sizes, flags and folders."""
 
 import threading
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,53 +20,37 @@ pytestmark = pytest.mark.usefixtures("clean_settings")
 # ---- refused names and values
 
 
-@pytest.mark.parametrize("call", [configure, lambda **values: override(**values).__enter__()])
-def test_an_unknown_name_lists_the_valid_ones(call: object) -> None:
-    with pytest.raises(SettingError, match="unknown setting providr") as caught:
-        call(providr="auto")  # type: ignore[operator]
-    assert all(name in caught.value.remedy for name in settings.SETTINGS)
-
-
-def test_an_unknown_environment_variable_lists_the_valid_ones() -> None:
-    with pytest.raises(SettingError, match="WARP_TILES_PROVIDR") as caught:
-        from_environment({"WARP_TILES_PROVIDR": "auto"})
-    assert all(variable in caught.value.remedy for variable in settings.ENVIRONMENT.values())
-
-
-def test_other_environment_variables_are_ignored() -> None:
-    assert from_environment({"WARP_CACHE_PATH": "x", "HOME": "y", "WARPTILES_JOBS": "z"}) == {}
+@pytest.mark.parametrize(
+    ("call", "text", "valid"),
+    [
+        (lambda: configure(providr="auto"), "unknown setting providr", "{}"),
+        (lambda: override(providr="auto").__enter__(), "unknown setting providr", "{}"),
+        (lambda: current({"warp_tiles_polcy": "fast", "max_unroll": 3}, "m"), "warp_tiles_polcy is", "warp_tiles_{}"),
+        (lambda: from_environment({"WARP_TILES_PROVIDR": "auto"}), "WARP_TILES_PROVIDR", "WARP_TILES_{}"),
+    ],
+)  # fmt: skip
+def test_an_unknown_name_lists_the_valid_ones(call: Callable[[], object], text: str, valid: str) -> None:
+    with pytest.raises(SettingError, match=text) as caught:
+        call()
+    names = map(str.upper, settings.SETTINGS) if valid.startswith("WARP") else settings.SETTINGS
+    assert all(valid.format(name) in caught.value.remedy for name in names)
+    assert from_environment({"WARP_CACHE_PATH": "x", "HOME": "y", "WARPTILES_JOBS": "z"}) == {}, "of others"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "valid"),
     [
-        ("provider", "cublas", ("auto", *PROVIDER_ORDER)),
-        ("provider", 3, ("auto", *PROVIDER_ORDER)),
-        ("linker", "gold", ("auto", "own", "warp")),
-        ("progress", "loud", ("auto", "on", "off")),
+        *(("provider", value, ("auto", *PROVIDER_ORDER)) for value in ("cublas", 3)),
+        ("linker", "gold", ("auto", "own", "warp")), ("progress", "loud", ("auto", "on", "off")),
         ("cache_shared", "maybe", ("1", "0", "true", "false", "on", "off")),
-        ("cache_max_bytes", "lots", ("kB", "GiB")),
-        ("cache_max_bytes", True, ("kB", "GiB")),
-        ("cache_max_bytes", "-1", ("kB", "GiB")),
-        ("cache_max_bytes", 1.5, ("whole bytes", "1.5GB")),
-        ("cache_max_bytes", "0.5 B", ("whole bytes", "1.5GB")),
-        ("jobs", "-1", ("whole number",)),
-        ("jobs", -1, ("whole number",)),
-        ("jobs", "two", ("whole number",)),
-        ("jobs", 1.5, ("whole number",)),
-        ("jobs", True, ("whole number",)),
-        ("cache_dir", 7, ("folder",)),
-        ("cache_dir", "~nouser/x", ("folder",)),
-        ("record_paths", ["/x", "~nouser/x"], ("folder",)),
-        ("tune_budget_s", "soon", ("finite", "0 or more")),
-        ("tune_budget_s", -1e-9, ("finite",)),
-        ("tune_budget_s", float("nan"), ("finite",)),
-        ("tune_budget_s", "inf", ("finite",)),
-        ("tune_budget_s", True, ("finite",)),
-        ("tune_budget_s", np.True_, ("finite",)),
-        ("tune_budget_s", 1j, ("finite",)),
+        *(("cache_max_bytes", value, ("kB", "GiB")) for value in ("lots", True, "-1")),
+        *(("cache_max_bytes", value, ("whole bytes", "1.5GB")) for value in (1.5, "0.5 B")),
+        *(("jobs", value, ("whole number",)) for value in ("-1", -1, "two", 1.5, True)),
+        ("cache_dir", 7, ("folder",)), ("cache_dir", "~nouser/x", ("folder",)),
+        ("record_paths", ["/x", "~nouser/x"], ("folder",)), ("tune_budget_s", "soon", ("finite", "0 or more")),
+        *(("tune_budget_s", value, ("finite",)) for value in (-1e-9, float("nan"), "inf", True, np.True_, 1j)),
     ],
-)
+)  # fmt: skip
 def test_the_error_of_an_unknown_value_lists_the_valid_ones(name: str, value: object, valid: tuple[str, ...]) -> None:
     with pytest.raises(SettingError) as caught:
         configure(**{name: value})

@@ -9,8 +9,6 @@ import pytest
 from tests.integration.commands import command, json_of, usage_error
 from tests.integration.conftest import filled_cache  # noqa: F401  a fixture
 from tests.store.server import dav, send, serving
-from warp_tiles.errors import SettingError
-from warp_tiles.settings import override
 
 NOTHING = {"moved": 0, "present": 0, "skipped": 0, "failed": 0, "moved_bytes": 0}
 
@@ -132,10 +130,3 @@ def test_no_command_prints_a_password(tmp_path: Path) -> None:
     broken = usage_error(command("settings", as_json=False, WARP_TILES_REMOTE="http://user:s3/cr3t@127.0.0.1/"))
     assert "is not the URL of a store" in broken
     assert "s3/cr3t" not in broken
-
-
-@pytest.mark.parametrize("url", ["ftp://host/x", "file://host/x", "folder", "https://", "s3://"])
-def test_a_url_of_no_store(url: str) -> None:
-    with pytest.raises(SettingError, match="is not the URL of a store") as caught, override(remote=url):
-        pass
-    assert "give a URL such as" in caught.value.remedy
