@@ -13,7 +13,7 @@ import multiprocessing, os, sys
 def show(queue, method, generations):
     import warp_tiles
     now = warp_tiles.settings.current()
-    queue.put((os.getpid(), warp_tiles.is_enabled(), now.policy, now.layer("policy")))
+    queue.put((os.getpid(), warp_tiles.is_enabled(), now.all_modules, now.policy, now.layer("policy")))
     if generations > 1:
         start(queue, method, generations - 1)
 
@@ -43,7 +43,8 @@ if __name__ == "__main__":
 def test_children_and_grandchildren_have_warp_tiles_and_the_settings(tmp_path: Path, method: str, state: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = command("run", "--policy", "fast", script, method, state, as_json=False)
+    done = command("run", "--policy", "fast", "--start", tmp_path / "start.json", script, method, state, as_json=False)
     assert done.returncode == 0, done.stderr
-    expected = "True fast command line" if state == "enabled" else "False auto default"  # settings go with warp_tiles
+    # settings go with warp_tiles; with a start list all modules pass through the cache
+    expected = "True True fast command line" if state == "enabled" else "False False auto default"
     assert done.stdout.count(f"found True {expected}") == 2, done.stdout

@@ -1,16 +1,13 @@
 """Keys: every input changes the digest, the encoding is injective, a transcript proves its key."""
 
 import json
-import os
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.store import MISSED_KEYS
 from warp_tiles.store.documents import seal
 from warp_tiles.store.key import SCHEMA_VERSION, CacheKey, KeyField, MissedKeys, explain
 
@@ -142,12 +139,3 @@ def test_a_file_of_another_key_is_no_key_and_an_unwritable_folder_raises_nothing
     (tmp_path / "file").write_text("")
     MissedKeys(tmp_path / "file").add(key())
     assert MissedKeys(tmp_path / "file").find(key().digest) is None
-
-
-def test_the_oldest_keys_are_removed_first(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("warp_tiles.store.key.MISSED_KEYS", replace(MISSED_KEYS, most_files=3))
-    keys = MissedKeys(tmp_path)
-    for number in range(5):
-        keys.add(key(str(number)))
-        os.utime(tmp_path / "asked" / f"{key(str(number)).digest}.json", (number, number))
-    assert [keys.find(key(str(number)).digest) is not None for number in range(5)] == [False, False, True, True, True]

@@ -229,7 +229,10 @@ def test_what_each_command_removes(kind: Kind, command: str, tmp_path: Path) -> 
     with suppress(FileNotFoundError):
         (tmp_path / kind.folder / ".locks/store.holder").unlink()
     cache, (file,) = Cache(tmp_path), files_of(tmp_path, kind)
-    assert {part for part, size in cache.info().parts.items() if size} == {kind.part}
-    cache.gc() if command == "gc" else cache.clear(everything=command == "clear --all")
+    before = cache.info()
+    assert {part for part, size in before.parts.items() if size} == {kind.part}
+    report = cache.gc() if command == "gc" else cache.clear(everything=command == "clear --all")
+    left = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert report.total_bytes == cache.info().total_bytes == left == before.total_bytes - report.freed_bytes
     removed = {"gc": kind in FORMER, "clear": kind.entries, "clear --all": kind is not MEASUREMENTS}
     assert file.exists() != removed[command]

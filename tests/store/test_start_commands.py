@@ -59,27 +59,6 @@ def test_a_script_may_name_its_list_under_run(option: tuple[str, ...], kept: str
     assert not list((tmp_path / "cache").glob("starts/*.json"))
 
 
-CHILDREN = """
-import multiprocessing
-from warp_tiles.settings import current
-
-def show(context):
-    print(context, current().all_modules, flush=True)
-
-if __name__ == "__main__":
-    for context in ("fork", "spawn"):
-        child = multiprocessing.get_context(context).Process(target=show, args=(context,))
-        child.start()
-        child.join()
-"""
-
-
-@pytest.mark.slow
-def test_children_know_of_the_start_list(tmp_path: Path) -> None:
-    shown = run(tmp_path, CHILDREN, "--start", "start.json")
-    assert [line for line in shown.splitlines() if line.endswith("True")] == ["fork True", "spawn True"]
-
-
 def test_a_record_that_no_gpu_fills_is_said(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('it ran')\n")
     script, start = tmp_path / "script.py", tmp_path / "given.json"

@@ -278,18 +278,6 @@ def test_fetches_that_miss_hold_up_no_functions(
     assert asked.count("module") == 3, "each is asked for once"
 
 
-def test_a_store_is_not_listed_if_no_key_is_trusted(
-    recorded: Any, remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = recorded("first", load(text()))
-    remote()
-    listed: list[str] = []
-    monkeypatch.setattr(Client, "names", lambda _, prefix: listed.append(prefix) or [])
-    with enabled(tmp_path / "b", start=file):
-        until(lambda: len(installed().program_start._compiled) == 1)
-    assert listed == []
-
-
 @pytest.mark.slow
 def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: Any, toolchain: None) -> None:
     module = load(text())
@@ -483,27 +471,6 @@ def test_a_cache_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("digesting")
-def test_a_damaged_list_of_a_script_is_said_once_and_written_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    root = tmp_path / "cache"
-    file = start_file(root, Path("/script.py"))
-    root.mkdir(mode=0o700)
-    file.parent.mkdir(mode=0o700)
-    file.write_text("{")
-    with enabled(root):
-        installed().begin_start(file)
-        compiled(load(text()), tmp_path / "out")
-    assert [record.message.count(str(file)) for record in caplog.records if "damaged" in record.message] == [1]
-    assert len(read_start_list(file).modules) == 1
-    with enabled(root):
-        installed().begin_start(file)
-        file.write_text("{")  # while the program runs
-        compiled(load(text()), tmp_path / "again")
-    assert len(read_start_list(file).modules) == 1
-
-
-@pytest.mark.usefixtures("digesting")
 def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "cache", tmp_path / "elsewhere.json"
     file = start_file(root, Path("/script.py"))
@@ -520,20 +487,6 @@ def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
     assert [word in str(one.message) for one, word in zip(said, ["cannot be used", "not written"])] == [True, True]
     assert file.is_symlink()
     assert elsewhere.read_bytes() == before
-
-
-@pytest.mark.usefixtures("digesting")
-def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_list, "STARTS", dataclasses.replace(STARTS, most_files=2))
-    root = tmp_path / "cache"
-    files = [start_file(root, Path(f"/{name}.py")) for name in "abc"]
-    with warp_tiles.override(cache_dir=root, modules="all", jobs=1):
-        for number, file in enumerate([*files[:2], files[0], files[2]]):
-            with warp_tiles.enabled():
-                installed().begin_start(file)
-                if number != 2:  # the third run only reads its list
-                    compiled(load(text(number)), tmp_path / str(number))
-    assert sorted(file.parent.glob("*.json")) == sorted([files[0], files[2]])
 
 
 @pytest.mark.parametrize(

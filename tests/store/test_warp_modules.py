@@ -60,44 +60,25 @@ def no_generation(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 # ---- the bytes of Warp
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TEXTS)
-def test_files_are_byte_for_byte_those_of_warp(name: str, tmp_path: Path) -> None:
-    module = load(TEXTS[name])
-    expected = compiled(module, tmp_path / "warp")
+MODULES_OF_WARP = [
+    ("functions and adjoints", {"fast_math": True, "optimization_level": 1, "enable_backward": False}, False),
+    ("functions and adjoints", {"fuse_fp": False}, True),
+    *((name, {}, False) for name in TEXTS),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "use_ptx"), some(MODULES_OF_WARP, 1, "slow"))
+def test_files_are_byte_for_byte_those_of_warp(
+    name: str, options: Mapping[str, Any], use_ptx: bool, tmp_path: Path
+) -> None:
+    module = load(TEXTS[name], **options)
+    expected = compiled(module, tmp_path / "warp", use_ptx=use_ptx)
     for again in range(2):
         with enabled(tmp_path / "cache"):
-            assert compiled(module, tmp_path / str(again)) == expected
+            assert compiled(module, tmp_path / str(again), use_ptx=use_ptx) == expected
             (record,) = records()
         assert (record["found"], record["linker"], record["lto_builds"]) == (bool(again), "warp", 0)
         assert ("compile" in {phase["name"] for phase in record["phases"]}) == (not again)
-
-
-@pytest.mark.parametrize(
-    "options",
-    some([{"fast_math": True, "optimization_level": 1, "enable_backward": False}, {"fuse_fp": False}], 1, "slow"),
-    ids=["cubin", "ptx"],
-)
-def test_options_and_ptx_give_the_bytes_of_warp(options: Mapping[str, Any], tmp_path: Path) -> None:
-    use_ptx = "fuse_fp" in options
-    module = load(TEXTS["functions and adjoints"], **options)
-    expected = compiled(module, tmp_path / "warp", use_ptx=use_ptx)
-    with enabled(tmp_path / "cache"):
-        assert compiled(module, tmp_path / "tiles", use_ptx=use_ptx) == expected
-        assert [record["found"] for record in records()] == [False]
-
-
-@pytest.mark.slow
-def test_modules_of_warp_are_left_to_warp_by_default_and_by_an_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with warp_tiles.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
-        compiled(load(text()), tmp_path / "out")
-        monkeypatch.setenv("WARP_TILES_MODULES", "all")
-        compiled(load(text(), warp_tiles_modules="tiles"), tmp_path / "another")
-        assert (records(), entries(tmp_path)) == ([], [])
-        compiled(load(text()), tmp_path / "other")
-        assert len(records()) == 1
 
 
 # ---- two keys, one entry
@@ -269,16 +250,6 @@ def test_generation_with_effects_is_not_left_out(
 
 
 # ---- failures and processes
-
-
-@pytest.mark.slow
-def test_several_architectures_in_one_process(everything: Path, tmp_path: Path) -> None:
-    module = load(text())
-    found = {arch: compiled(module, everything / str(arch), arch=arch) for arch in (80, 90)}
-    assert [record["found"] for record in records()] == [False, False]
-    warp_tiles.disable()
-    for arch, files in found.items():
-        assert compiled(module, tmp_path / "warp" / str(arch), arch=arch) == files
 
 
 def test_an_error_of_the_source_is_that_of_warp(everything: Path, capfd: pytest.CaptureFixture[str]) -> None:
