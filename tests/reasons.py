@@ -281,7 +281,7 @@ OTHERS = {
     **dict.fromkeys(
         ("changed_since_hash", "generation_has_effects", "kept_nowhere", "kernels_not_cached", "left_to_warp",
          "no_calls", "tuned_first"),
-        ("it is asked before the generation", "tests/store/test_start_reasons.py"),
+        ("it is asked before the generation", "tests/store/test_start_keys.py"),
     ),
     **dict.fromkeys(
         ("late_static", "static_of_instances", "toolchain_missing", "unknown_kind", "unknown_value", "unreadable_file"),

@@ -4,12 +4,13 @@ import errno
 import logging
 import os
 import stat
-import subprocess
 import sys
+from operator import methodcaller
 from pathlib import Path
 
 import pytest
 
+from tests.interpreter import python
 from tests.store.cache_workers import files, fill, get_or_build, key, key_file_of, payload
 from warp_tiles.errors import CacheError
 from warp_tiles.store import FUNCTIONS, MODULES, default_root
@@ -21,13 +22,8 @@ COMMANDS = {
     "put": lambda cache: cache.put(key("a"), b"x", {}),
     "get_or_build": lambda cache: get_or_build(cache, key("a"), lambda: (b"x", {})),
     "find": lambda cache: find([cache], "a"),
-    "info": lambda cache: cache.info(),
-    "entries": lambda cache: cache.entries(),
-    "verify": lambda cache: cache.verify(),
-    "gc": lambda cache: cache.gc(),
-    "clear": lambda cache: cache.clear(),
     "export": lambda cache: cache.read_verified("0" * 64),
-    "check_trust": lambda cache: cache.check_trust(),
+    **{name: methodcaller(name) for name in ("info", "entries", "verify", "gc", "clear", "check_trust")},
 }
 
 
@@ -164,29 +160,25 @@ class TestTrust:
         root.chmod(0o777)
         assert problems_of(root) == {"": [str(root)], "modules": [str(root)]}
 
-    def test_new_files_are_private_to_the_owner(self, tmp_path: Path) -> None:
-        cache = Cache(tmp_path / "new" / "cache")
-        mask = os.umask(0)
+    @pytest.mark.parametrize(
+        ("shared", "mask", "folders", "plain"), [(False, 0, 0o700, 0o600), (True, 0o077, 0o2775, 0o664)]
+    )
+    def test_new_files_are_private_or_as_shared_as_the_root_whatever_the_umask(
+        self, shared: bool, mask: int, folders: int, plain: int, tmp_path: Path
+    ) -> None:
+        root = tmp_path / "new" / "cache"
+        if shared:
+            root.mkdir(parents=True)
+            root.chmod(folders)
+        before = os.umask(mask)
         try:
-            get_or_build(cache, key("a"), lambda: (payload("a"), {}))
+            fill(Cache(root, allow_shared=shared), "a")
         finally:
-            os.umask(mask)
-        modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").rglob("*") if path.is_dir()}
-        assert modes | {stat.S_IMODE((tmp_path / "new").stat().st_mode)} == {0o700}
-        assert {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "new").rglob("*") if p.is_file()} == {0o600}
-
-    def test_an_allowed_shared_folder_is_used_and_stays_shared(self, root: Path) -> None:
-        root.mkdir()
-        root.chmod(0o2775)
-        cache = Cache(root, allow_shared=True)
-        mask = os.umask(0o077)
-        try:
-            fill(cache, "a")
-        finally:
-            os.umask(mask)
-        assert cache.get(key("a")) is not None
-        assert {stat.S_IMODE(p.stat().st_mode) for p in root.rglob("*") if p.is_dir()} == {0o2775}
-        assert {stat.S_IMODE(p.stat().st_mode) for p in root.rglob("*") if p.is_file()} == {0o664}
+            os.umask(before)
+        assert Cache(root, allow_shared=shared).get(key("a")) is not None
+        paths = [*root.rglob("*"), *([] if shared else [root, root.parent])]
+        modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in paths}
+        assert modes == {(True, folders), (False, plain)}
 
 
 def test_the_default_root_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -199,8 +191,7 @@ def test_the_default_root_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPa
 def test_on_a_full_disk_only_the_caching_is_lost(root: Path) -> None:
     fill(Cache(root), "a")
     code = f"""
-import resource, signal, sys
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import resource, signal
 from tests.store.cache_workers import *
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
@@ -211,7 +202,7 @@ assert not entry.is_stored
 assert "File too large" in cache.faults[0].reason, cache.faults
 assert cache.get(key("a")).payload == payload("a")
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code)
     cache = Cache(root)
     assert len(files(root)) == 2
     assert (cache.verify().sound, cache.get(key("big"))) == (1, None)

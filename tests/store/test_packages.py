@@ -226,15 +226,6 @@ def test_what_others_may_write_is_refused_unless_they_may_write_python_code(part
     assert "are wider than those of" in refusal(site)
 
 
-def test_a_payload_that_others_may_write_is_refused(tmp_path: Path) -> None:
-    folder = install(tmp_path)
-    tmp_path.chmod(0o755)
-    (payload,) = folder.glob("*.xz")
-    payload.chmod(0o666)
-    with pytest.warns(RuntimeWarning, match="are wider than those of"):
-        assert payload_of(found(tmp_path), 1) is None
-
-
 def test_files_of_root_count_and_those_of_another_user_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path)
     mine, real = os.geteuid(), os.fstat
@@ -287,26 +278,27 @@ def test_a_damaged_payload_is_said_once_and_nothing_is_lost(tmp_path: Path) -> N
         path.write_bytes(data)
 
 
-def test_a_payload_larger_than_its_index_says_is_not_unpacked(tmp_path: Path) -> None:
-    folder = install(tmp_path, entries=[entry(1, b"x")])
-    (path,) = folder.glob("*.xz")
-    path.write_bytes(lzma.compress(bytes(1 << 24)))
-    with pytest.warns(RuntimeWarning, match="has not the 1 bytes of its index"):
-        assert payload_of(found(tmp_path), 1) is None
+LARGE_WINDOW = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 28}]
 
 
-def test_a_python_without_lzma_builds_as_without_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path)
-    monkeypatch.setitem(sys.modules, "lzma", None)
-    with pytest.warns(RuntimeWarning, match="built without the module lzma"):
-        assert payload_of(found(tmp_path), 1) is None
-
-
-def test_unpacking_takes_bounded_memory(tmp_path: Path) -> None:
-    folder = install(tmp_path)
-    (path,) = folder.glob("*.xz")
-    path.write_bytes(lzma.compress(PAYLOAD, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 28}]))
-    with pytest.warns(RuntimeWarning, match="needs too much memory: Memory usage limit"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.chmod(0o666), "are wider than those of"),
+        (lambda path: path.write_bytes(lzma.compress(bytes(1 << 24))), "has not the 640 bytes of its index"),
+        (lambda path: path.write_bytes(lzma.compress(PAYLOAD, filters=LARGE_WINDOW)), "Memory usage limit"),
+        (lambda path: sys.modules.update(lzma=None), "built without the module lzma"),
+    ],
+    ids=["others may write it", "larger than its index says", "takes much memory", "a Python without lzma"],
+)
+def test_a_payload_is_not_served(
+    change: Callable[[Path], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lzma", lzma)
+    (payload,) = install(tmp_path).glob("*.xz")
+    tmp_path.chmod(0o755)
+    change(payload)
+    with pytest.warns(RuntimeWarning, match=message):
         assert payload_of(found(tmp_path), 1) is None
 
 

@@ -2,13 +2,13 @@
 
 import itertools
 import logging
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.interpreter import python
 from tests.store.server import drip, files, redirect, send, serving, silent
 from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, write_object
 from warp_tiles.errors import RemoteError
@@ -221,8 +221,4 @@ print("sound")
 
 
 def test_a_forked_process_leaves_the_store_alone(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path)],
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.stdout == "sound\n", (done.returncode, done.stderr[-2000:])
+    assert python("-W", "ignore", "-c", FORKED, tmp_path).stdout == "sound\n"

@@ -1,8 +1,9 @@
-"""Keys of Warp's modules: what they must not forget, and expressions that Warp evaluates while it generates code."""
+"""Keys of Warp's modules: what they must not forget, late expressions, and why a module has none."""
 
 import dataclasses
 import enum
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import load
+from tests.integration.helpers import FORWARD_ONLY, gemm, load
 from tests.store.warp_modules import compiled, entries, exact, records, text
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
@@ -34,13 +35,9 @@ def _disabled(disabled: None) -> None: ...
 # ---- what a key must not forget
 
 OTHER_CONSTANTS = {
-    "an int beyond 32 bits": (5, 5 + 2**32),
-    "a float beyond float32": (0.1, 0.1 + 1e-12),
-    "an int and a bool": (1, True),
-    "a zero with a sign": (0.0, -0.0),
-}
-
-
+    "an int beyond 32 bits": (5, 5 + 2**32), "a float beyond float32": (0.1, 0.1 + 1e-12),
+    "an int and a bool": (1, True), "a zero with a sign": (0.0, -0.0),
+}  # fmt: skip
 OTHER_TYPES = {
     "a type": ("wp.tile_sum(wp.tile_zeros(shape=8, dtype=K))[0]", "wp.float32", "wp.float64"),
     "an attribute": ("wp.tile_sum(wp.tile_zeros(shape=8, dtype=names.K))[0]", "wp.float32", "wp.float64"),
@@ -117,24 +114,17 @@ def test_constants_count_at_their_full_width(name: str, everything: Path) -> Non
     assert first != second
 
 
-MISSING = Rejected("toolchain_missing", ("no headers", "install them"))
-
-
 @pytest.mark.parametrize(
     ("method", "error", "expected"),
     [
-        ("digest", PermissionError("no"), Rejected("unreadable_file", ("no",))),
-        ("digest", TypeError("odd"), Rejected("unknown_kind", ("odd",))),
-        ("digest_folder", ToolchainError("no headers", "install them"), MISSING),
-        (
-            "digest_folder",
-            ToolchainError("no headers"),
-            dataclasses.replace(MISSING, values=("no headers", "see warp-tiles doctor")),
-        ),
+        ("digest", PermissionError("no"), ("unreadable_file", ("no",))),
+        ("digest", TypeError("odd"), ("unknown_kind", ("odd",))),
+        ("digest_folder", ToolchainError("no", "install it"), ("toolchain_missing", ("no", "install it"))),
+        ("digest_folder", ToolchainError("no"), ("toolchain_missing", ("no", "see warp-tiles doctor"))),
     ],
 )
 def test_each_cause_has_its_sentence_and_remedy(
-    method: str, error: Exception, expected: Rejected, everything: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, error: Exception, expected: tuple[Any, ...], everything: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> str:
         raise error
@@ -142,7 +132,7 @@ def test_each_cause_has_its_sentence_and_remedy(
     monkeypatch.setattr(FileFacts, method, fail)
     found = start_key(load(text()))
     assert isinstance(found, Rejected)
-    assert (found.code, str(found)) == (expected.code, str(expected))
+    assert (found.code, str(found)) == (expected[0], str(Rejected(*expected)))
 
 
 # ---- expressions that Warp evaluates while it generates the code
@@ -186,11 +176,15 @@ def exact_of(module: Any) -> list[str]:
     return exact_hashes(module.hashers[64])
 
 
+def generate_code(module: Any) -> None:
+    module_builder(module, {**module.resolved_options[64], "output_arch": 90}, module.hashers[64]).codegen("cuda")
+
+
 def generated(expression: str) -> tuple[Any, list[str]]:
     """A module whose code was generated, and its hashes before that."""
     module = late(expression)
     before = exact_of(module)
-    module_builder(module, {**module.resolved_options[64], "output_arch": 90}, module.hashers[64]).codegen("cuda")
+    generate_code(module)
     return module, before
 
 
@@ -210,53 +204,49 @@ def test_another_expression_counts_with_its_value(expression: str) -> None:
     assert exact_of(module) != before
 
 
+def assert_refused(module: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        exact_of(module)
+    assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
+
+
+# functions whose instances evaluate expressions, which no hash covers: a generic one, and one that takes a function
+instances = pytest.mark.parametrize(
+    ("arguments", "call"), [("x: Any", ""), *([("f: wp.Function, x: float", "wp.sin, ")] * hasattr(wp, "Function"))]
+)
+
+
+def instance(expression: str, arguments: str, call: str) -> Any:
+    source = LATE.replace("def late(x: {type}):", f"def late({arguments}):").replace("late(x[0])", f"late({call}x[0])")
+    return late(expression, source=source)
+
+
+@instances
 @pytest.mark.parametrize("expression", [*FOLLOW, *DO_NOT_FOLLOW])
 @pytest.mark.usefixtures("everything")
-def test_a_generic_function_has_a_start_key_if_its_expressions_follow(expression: str) -> None:
-    module = late(expression, "Any")  # each instance evaluates them, and no hash covers instances
+def test_an_instance_has_a_start_key_if_its_expressions_follow(expression: str, arguments: str, call: str) -> None:
+    module = instance(expression, arguments, call)
     if expression in FOLLOW:
         assert exact_of(module)
     else:
-        with pytest.raises(Refused) as refused:
-            exact_of(module)
-        assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
+        assert_refused(module)
 
 
-@pytest.mark.skipif(not hasattr(wp, "Function"), reason="this Warp has no functions as arguments")
-@pytest.mark.usefixtures("everything")
-def test_a_function_that_takes_a_function_counts_as_a_generic_one() -> None:
-    source = LATE.replace("def late(x: {type}):\n    s = x", "def late(f: wp.Function, x: float):\n    s = f(x)")
-    source = source.replace("late(x[0])", "late(wp.sin, x[0])")
-    for expression in (FOLLOW[0], DO_NOT_FOLLOW[1]):
-        module = late(expression, source=source)
-        if expression in FOLLOW:
-            assert exact_of(module)
-        else:
-            with pytest.raises(Refused) as refused:
-                exact_of(module)
-            assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
-
-
+@instances
 @pytest.mark.parametrize("changes", [False, True])
-@pytest.mark.parametrize(
-    ("arguments", "call"), [("x: Any", ""), *([("f: wp.Function, x: float", "wp.sin, ")] * hasattr(wp, "Function"))]
-)
 @pytest.mark.usefixtures("everything")
 def test_an_instance_with_another_value_than_the_definition_has_no_start_key(
     arguments: str, call: str, changes: bool
 ) -> None:
     """Warp evaluates ``wp.static`` at the definition, and again at the first use of each instance."""
-    source = LATE.replace("def late(x: {type}):", f"def late({arguments}):").replace("late(x[0])", f"late({call}x[0])")
-    module = late("K == 1", source=source)
+    module = instance("K == 1", arguments, call)
     before = exact_of(module)
     module.kernels["kernel"].func.__globals__["K"] += changes
-    module_builder(module, {**module.resolved_options[64], "output_arch": 90}, module.hashers[64]).codegen("cuda")
+    generate_code(module)
     if not changes:
         assert exact_of(module) == before
     else:
-        with pytest.raises(Refused) as refused:
-            exact_of(module)
-        assert refused.value.args == (Rejected("static_of_instances", ("late",)),)
+        assert_refused(module)
 
 
 @pytest.mark.parametrize("expression", [FOLLOW[0], DO_NOT_FOLLOW[0]])
@@ -293,14 +283,10 @@ def content_key(request: WarpCompileRequest, target: str = ".sm_90.cubin") -> Ca
 
 def test_each_input_of_the_compiler_is_in_the_content_key(everything: Path) -> None:
     changes: list[dict[str, Any]] = [
-        {},
-        {"source": b"other source"},
-        {"optimization_level": 2},
+        {}, {"source": b"other source"}, {"optimization_level": 2}, {"name": "b.cu"}, {"ltoirs": (b"a",)},
         *({"switches": tuple(on != (n == at) for n, on in enumerate(REQUEST.switches))} for at in range(4)),
-        {"ltoirs": (b"a",)},
         {"fatbins": (b"a",)},
-        {"name": "b.cu"},
-    ]
+    ]  # fmt: skip
     keys = [content_key(dataclasses.replace(REQUEST, **change)) for change in changes]
     keys += [content_key(REQUEST, target) for target in (".sm_90a.cubin", ".compute_90.ptx", ".sm_80.cubin")]
     assert len({key.digest for key in keys}) == len(keys)
@@ -352,3 +338,54 @@ def test_hashes_of_modules_cover_who_may_choose_their_code(tmp_path: Path) -> No
         with warp_tiles.override(cache_dir=tmp_path / "cache", **given), warp_tiles.enabled():
             hashes.append(wp.get_module(module.__name__).get_module_hash(64))
     assert hashes[0] == hashes[1] == hashes[3] != hashes[2]
+
+
+# ---- why a module has no start key, or is not asked for: each reason has its code
+
+PRODUCT = gemm(decorator=FORWARD_ONLY)
+
+
+def looked_up(source: str, **options: Any) -> object:
+    """What is found for a kernel on sm_90, before its code is generated."""
+    module = wp.get_module(load(source, block_dim=64).__name__)
+    module.get_module_hash(64)
+    return installed()._lookups.look_up(module, {**module.resolved_options[64], "output_arch": 90, **options})
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "options", "expected"),
+    [
+        (PRODUCT, {"modules": "auto"}, {}, Rejected("kept_nowhere")),
+        (PRODUCT, {"policy": "max"}, {}, Rejected("tuned_first")),
+        (PRODUCT, {}, {"deterministic": True}, Rejected("generation_has_effects", ("deterministic",))),
+        (PRODUCT, {}, {"output_arch": None}, Rejected("no_calls")),
+        (text(), {"modules": "tiles"}, {}, Rejected("no_calls")),
+    ],
+)
+@pytest.mark.usefixtures("everything")
+def test_settings_and_options(
+    source: str, settings: Mapping[str, Any], options: Mapping[str, Any], expected: Rejected
+) -> None:
+    with warp_tiles.override(**settings):
+        assert looked_up(source, **options) == expected
+
+
+@pytest.mark.usefixtures("everything")
+def test_a_module_that_is_left_to_warp_says_why() -> None:
+    found = looked_up(PRODUCT, mode="debug")
+    assert isinstance(found, Rejected)
+    assert (found.code, "debug" in str(found)) == ("left_to_warp", True)
+
+
+def test_kernels_that_warp_does_not_keep(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wp.config, "cache_kernels", False)
+    assert looked_up(PRODUCT) == Rejected("kernels_not_cached")
+
+
+def test_what_has_changed_since_the_hash_was_taken(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed().engine, "choices", lambda resolved: "other records")
+    module = wp.get_module(load(PRODUCT, block_dim=64).__name__)
+    module.get_module_hash(64)
+    monkeypatch.setattr(installed().engine, "choices", lambda resolved: "newer records")
+    options = {**module.resolved_options[64], "output_arch": 90}
+    assert installed()._lookups.look_up(module, options) == Rejected("changed_since_hash")
