@@ -188,13 +188,6 @@ def test_the_salt_depends_on_the_providers(bench: Bench) -> None:
     assert bench.engine.fingerprint(AUTO) != every
 
 
-def test_builds_of_two_providers_are_not_shared(bench: Bench, tmp_path: Path) -> None:
-    choices = [Settings(provider=name, cache_dir=tmp_path) for name in ("own", "cublasdx", "scalar")]
-    built = [bench.engine.start([ALIGNED], choice)[ALIGNED].result(20) for choice in choices]
-    assert [artifact.provider for artifact in built] == ["own", "cublasdx", "scalar"]
-    assert len({artifact.key for artifact in built}) == 3
-
-
 # ---- bfloat16
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.bench import problem_of
+from tests.compile.test_pool import BAD, GOOD, LTO_IR
 from warp_tiles import errors, settings
 from warp_tiles.api import enable, is_enabled
 from warp_tiles.build import executor as module
@@ -39,11 +40,6 @@ from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.base import NvrtcProvider
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.own import OwnProvider
-
-FLAGS = ("-arch=sm_90", "--std=c++17")
-GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", FLAGS, (), "the function good")
-BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", FLAGS, (), "the function bad")
-LTO_IR = b"\xedCN\x7f"
 
 
 class Fake(Executor):

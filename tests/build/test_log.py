@@ -12,18 +12,7 @@ from tests.codegen.modules import BIG, session
 from tests.integration.commands import PLAN_FIELDS
 from warp_tiles import settings
 from warp_tiles.build import log as build_log
-from warp_tiles.build.log import (
-    COMPILE,
-    LINK,
-    WAIT,
-    WARP_LINK,
-    Artifact,
-    BuildLog,
-    ModuleLog,
-    Phase,
-    Phases,
-    now_s,
-)
+from warp_tiles.build.log import COMPILE, LINK, WAIT, WARP_LINK, Artifact, BuildLog, ModuleLog, Phase, Phases, now_s
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.tile_config import TileConfig
@@ -61,21 +50,10 @@ def test_a_record_has_the_plan_the_builds_and_their_totals() -> None:
 
 def test_a_build_is_printed_without_its_bytes() -> None:
     assert BUILT.to_json() == {
-        "symbol": "f",
-        "problem": BIG[Role.FORWARD].to_json(),
-        "provider": "cublasdx",
-        "tile_config": None,
-        "tile": "",
-        "key": "ab" * 32,
-        "hit": False,
-        "lto_bytes": 100,
-        "started_at_s": 0.0,
-        "seconds": 1.2346,
-        "compiled": None,
-        "shared": False,
-        "in_source": False,
-        "warnings": [],
-    }
+        "symbol": "f", "problem": BIG[Role.FORWARD].to_json(), "provider": "cublasdx", "tile_config": None, "tile": "",
+        "key": "ab" * 32, "hit": False, "lto_bytes": 100, "started_at_s": 0.0, "seconds": 1.2346, "compiled": None,
+        "shared": False, "in_source": False, "warnings": [],
+    }  # fmt: skip
     config = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
     own = replace(BUILT, provider="own", tile_config=config)
     assert own.to_json()["tile_config"] == config.to_json()

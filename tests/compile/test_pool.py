@@ -300,28 +300,6 @@ def test_an_unexpected_error_is_a_worker_error_and_chooses_no_other_linker(share
         shared.submit(replace(GOOD, source="\ud800")).result(60)
 
 
-def test_a_forked_child_starts_its_own_processes() -> None:
-    code = """
-import os, sys
-from warp_tiles._warp import installed
-from warp_tiles.api import enable
-from warp_tiles.compile.compiler import CompileRequest
-good = CompileRequest("f.cu", "__device__ int f() { return 1; }", ("-arch=sm_90",), (), "f")
-enable()
-engine = installed().engine
-from warp_tiles.settings import current
-engine_settings = current()
-assert engine.build_context(engine_settings).pool.submit(good).result(60).payload
-child = os.fork()
-if not child:
-    assert engine.build_context(engine_settings).pool.submit(good).result(60).payload
-    os._exit(7)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip().endswith("7"), done.stderr
-
-
 def test_an_interrupted_program_ends_at_once() -> None:
     code = """
 import time

@@ -18,9 +18,11 @@ from tests.hardening.damage import MUTATIONS, REPLACEMENTS, damage
 from tests.hardening.memory import less_than
 from tests.hardening.subjects import ABSENT, SUBJECTS, Subject
 from tests.nightly import some
+from warp_tiles import cli
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.store import documents
+from warp_tiles.store.cache import Cache
 from warp_tiles.util import warn
 from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.util.warn import WarnedTexts
@@ -169,3 +171,30 @@ def test_a_launch_and_a_build_are_right_with_a_mutated_cache(used: Path, tmp_pat
         for path in draw.sample(files, len(files) // 2):
             damage(path, mutation, draw, keep_times=bool(seed % 2))
         assert launched(folder), mutation
+
+
+# ---- what is kept beside the store
+
+BESIDE = ("toolchain", "digest", "asked key", "linked module")
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> list[Path]:
+    """One damaged file of each kind below one root."""
+    files = [SUBJECTS[kind].write(tmp_path) for kind in BESIDE]
+    for file in files:
+        assert damage(file, "a flipped bit", random.Random(3), keep_times=True)
+    return files
+
+
+def test_verify_and_the_doctor_name_damage_beside_the_store(damaged: list[Path], tmp_path: Path) -> None:
+    with warp_tiles.override(cache_dir=tmp_path / "cache"):
+        finding = cli._cache()
+    assert (finding.state, finding.remedy) == ("problem", "run `warp-tiles cache verify`")
+    cache = Cache(tmp_path / "cache")
+    report = cache.verify()
+    assert sorted(finding.path for finding in report.damaged) == sorted(damaged)
+    assert all(file.exists() for file in damaged)
+    cache.verify(remove=True)
+    assert not any(file.exists() for file in damaged)
+    assert cache.verify().ok

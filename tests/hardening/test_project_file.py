@@ -16,23 +16,11 @@ from warp_tiles.store.keys import TrustedKeys
 
 SECURITY = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 VALUES = {
-    "provider": '"libmathdx"',
-    "linker": '"warp"',
-    "cache_dir": '".wt"',
-    "cache_shared": "true",
-    "cache_max_bytes": '"0B"',
-    "record_paths": '["records"]',
-    "trusted_project_dirs": '["."]',
-    "remote": '"file:///tmp"',
-    "remote_push": "true",
-    "bundle": '"bundle.zip"',
-    "kernel_packages": '"none"',
-    "signing_key": '"key.pem"',
-    "build_wait_s": "0",
-    "remote_wait_s": "60",
-    "trusted_keys": f'"ed25519:{"A" * 43}="',
-}
-
+    "provider": '"libmathdx"', "linker": '"warp"', "cache_dir": '".wt"', "cache_shared": "true",
+    "cache_max_bytes": '"0B"', "record_paths": '["records"]', "trusted_project_dirs": '["."]',
+    "remote": '"file:///tmp"', "remote_push": "true", "bundle": '"bundle.zip"', "kernel_packages": '"none"',
+    "signing_key": '"key.pem"', "build_wait_s": "0", "remote_wait_s": "60", "trusted_keys": f'"ed25519:{"A" * 43}="',
+}  # fmt: skip
 USERS_OWN = {name for name, item in settings.SETTINGS.items() if item.users_own}
 
 

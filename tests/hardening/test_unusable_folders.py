@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.hardening.states import STATES
+from tests.hardening.launches import STATES
 from tests.interpreter import python
 
 # an absolute path needs none

@@ -10,6 +10,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.compile.test_pool import GOOD
 from tests.integration.helpers import gemm, load
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.compile import pool as pool_module
@@ -17,8 +18,6 @@ from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.worker import send
 from warp_tiles.errors import WorkerError
-
-REQUEST = CompileRequest("a.cu", 'extern "C" __device__ int f() { return 1; }', ("-arch=sm_90",), (), "f")
 
 
 def kill(monkeypatch: pytest.MonkeyPatch, kind: str, most: int) -> list[str]:
@@ -77,7 +76,7 @@ def test_a_process_is_replaced_after_many_requests(monkeypatch: pytest.MonkeyPat
             (process,) = pool._processes
             process.start()
             pids.append(process._process.pid)
-            assert pool.submit(REQUEST).result().payload
+            assert pool.submit(GOOD).result().payload
     assert [len(set(pids[at : at + 3])) for at in (0, 3)] == [1, 1]
     assert len(set(pids)) == 3
 
@@ -89,7 +88,7 @@ def test_a_process_whose_reply_is_not_read_ends_silently() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        send(process.stdin, (REQUEST, 0))
+        send(process.stdin, (GOOD, 0))
         assert process.stderr.read() == b""
         assert process.wait(30) == 0
 
