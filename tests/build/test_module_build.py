@@ -292,6 +292,8 @@ def test_a_start_list_lacks_a_module_whose_entry_has_odd_parts(case: Case, depth
         ({"config": "debug"}, "auto", "debug"),
         ({"fatbins": [b"x"]}, "auto", "solver or FFT"),
         ({"sparkle": 1}, "auto", "sparkle"),
+        ({"compile_time_trace": True}, "auto", "trace"),
+        ({"llvm_cuda": True}, "auto", "LLVM"),
         ({"warp_inputs": (b"cholesky",)}, "auto", "solver"),
         ({}, "warp", "the setting linker (override()) is 'warp'"),
     ],

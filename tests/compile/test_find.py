@@ -33,30 +33,28 @@ from warp_tiles.errors import ToolchainError
 PLAIN = Toolchain(Path("/x/libnvrtc.so.12"), (12, 9), Path("/x/libnvJitLink.so.12"), (12, 9), (Path("/i"),), "25.6.0")
 
 
-WITHOUT_HEADERS = replace(PLAIN, include_dirs=(), missing_headers=("there are no headers", "pip install some"))
-
-
-@pytest.mark.parametrize("made", [PLAIN, replace(PLAIN, nvjitlink=None, nvjitlink_version=None), WITHOUT_HEADERS])
-def test_a_toolchain_survives_json(made: Toolchain) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"nvjitlink": None, "nvjitlink_version": None},
+        {"include_dirs": (), "missing_headers": ("there are no headers", "pip install some")},
+    ],
+)
+def test_a_toolchain_survives_json(changes: dict[str, Any]) -> None:
+    made = replace(PLAIN, **changes)
     assert Toolchain.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
-@pytest.mark.parametrize(
-    ("linker", "can"), [((12, 9), True), ((13, 0), True), ((12, 8), False), ((11, 9), False), (None, False)]
-)
-def test_a_linker_reads_lto_ir_up_to_its_own_version(linker: tuple[int, int] | None, can: bool) -> None:
-    assert replace(PLAIN, nvjitlink_version=linker).can_link is can
-
-
-@pytest.mark.parametrize(
-    ("toolkit", "can"), [((12, 9), True), ((13, 0), True), (None, True), ((12, 8), False), ((11, 9), False)]
-)
-def test_warp_links_functions_of_an_nvrtc_up_to_its_version(toolkit: tuple[int, int] | None, can: bool) -> None:
-    text = unlinkable_reason(PLAIN, toolkit, "it is a debug build")
-    assert (text == "") is can
-    for part in () if can else ("NVRTC 12.9", f"CUDA {dotted(toolkit)}", "it is a debug build"):
+@pytest.mark.parametrize("version", [(12, 9), (13, 0), (12, 8), (11, 9), None])
+def test_a_linker_reads_lto_ir_up_to_its_own_version(version: tuple[int, int] | None) -> None:
+    """nvJitLink, and that of Warp, which is tried if its version is not known."""
+    assert replace(PLAIN, nvjitlink_version=version).can_link is (version in ((12, 9), (13, 0)))
+    text = unlinkable_reason(PLAIN, version, "it is a debug build")
+    assert (text == "") is (version not in ((12, 8), (11, 9)))
+    for part in ("NVRTC 12.9", f"CUDA {dotted(version)}", "it is a debug build") if text else ():
         assert part in text
-    assert unlinkable_reason(PLAIN, toolkit, "") == "", "nvJitLink links them"
+    assert unlinkable_reason(PLAIN, version, "") == "", "nvJitLink links them"
 
 
 def test_the_compilers_libraries_are_nvrtc_and_its_builtins(tmp_path: Path) -> None:

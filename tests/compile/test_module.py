@@ -81,14 +81,9 @@ def test_targets(output: str, suffix: str, target: str) -> None:
 # ---- compared with Warp itself
 
 OTHER: dict[str, Any] = {
-    "fast_math": True,
-    "fuse_fp": False,
-    "lineinfo": True,
-    "verify_fp": True,
-    "arch_suffix": "a",
-    "extra_include_dirs": ["/usr", "/tmp"],
-    "optimization_level": 1,
-}
+    "fast_math": True, "fuse_fp": False, "lineinfo": True, "verify_fp": True, "arch_suffix": "a",
+    "extra_include_dirs": ["/usr", "/tmp"], "optimization_level": 1,
+}  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "all others": OTHER,
@@ -182,15 +177,10 @@ def own_flags(case: dict[str, Any], toolkit: tuple[int, int], native: str) -> li
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_options_are_warps(name: str, warps_options: dict[str, Any]) -> None:
-    # With the NVRTC version inside Warp, all options are equal. Only --Ofast-compile and
-    # WP_WORKAROUND_CUDA_TEXTURE_CUBIN depend on the version; tests above cover them.
+def test_the_options_are_warps_and_another_nvrtc_changes_only_two(name: str, warps_options: dict[str, Any]) -> None:
+    # with the NVRTC version inside Warp, all options are equal; tests above cover the two
     own = own_flags(CASES[name], warps_options["toolkit"], warps_options["native"])
     assert normalized(own) == normalized(warps_options[name])
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_another_nvrtc_changes_only_two_options(name: str, warps_options: dict[str, Any]) -> None:
     exempt = ("--Ofast-compile", "--define-macro=WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
     old, new = (own_flags(CASES[name], version, "/native") for version in ((12, 9), (13, 4)))
     assert [f for f in old if not f.startswith(exempt)] == [f for f in new if not f.startswith(exempt)]
@@ -225,19 +215,6 @@ def test_a_linker_that_is_missing_or_older_than_the_compiler_and_foreign_inputs_
     assert "NVRTC 12.9" in text
     assert reason(module(), replace(TOOLCHAIN, nvjitlink_version=(13, 4))) == "", "a newer one is accepted"
     assert "libmathdx, a solver" in reason(module(), foreign=("libmathdx", "a solver"))
-
-
-@pytest.mark.parametrize(
-    ("keywords", "word"),
-    [
-        ({"config": "debug"}, "debug"),
-        ({"compile_time_trace": True}, "trace"),
-        ({"llvm_cuda": True}, "LLVM"),
-        ({"sparkle": 1}, "sparkle"),
-    ],
-)
-def test_modules_that_only_warp_can_build(keywords: dict[str, Any], word: str) -> None:
-    assert word in reason(module(**keywords))
 
 
 # ---- the link itself

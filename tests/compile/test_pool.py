@@ -379,55 +379,29 @@ def test_a_process_whose_temporary_folder_was_removed_is_replaced(
 
 # ---- the memory of the machine, which decides how many processes run
 
-MEMINFO = "MemTotal:       2000 kB\nMemAvailable:   1000 kB\n"
-
-
-class Files:
-    """Stands for Path, with the texts of some files."""
-
-    texts: dict[str, str]
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def read_text(self) -> str:
-        if self._path not in self.texts:
-            raise FileNotFoundError(self._path)
-        return self.texts[self._path]
-
 
 @pytest.mark.parametrize(
-    ("most", "used", "cached", "expected"),
+    ("free", "most", "used", "cached", "expected"),
     [
-        (None, 0, 0, 1_024_000),
-        ("max", 0, 0, 1_024_000),
-        ("500000", 400_000, 300_000, 400_000),
-        ("5000000", 1_000_000, 0, 1_024_000),
+        ("1000 kB", None, 0, 0, 1_024_000),
+        ("1000 kB", "max", 0, 0, 1_024_000),
+        ("1000 kB", "500000", 400_000, 300_000, 400_000),
+        ("1000 kB", "5000000", 1_000_000, 0, 1_024_000),
+        (None, None, 0, 0, None),
     ],
-    ids=["no container", "no limit", "a limit, and files in memory", "a limit above the free memory"],
+    ids=["no container", "no limit", "a limit, and files in memory", "a limit above the free memory", "not known"],
 )
 def test_free_memory_is_that_of_machine_and_container(
-    most: str | None, used: int, cached: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = {"/proc/meminfo": MEMINFO}
-    if most is not None:
-        folder = "/sys/fs/cgroup/memory."
-        texts |= {
-            f"{folder}max": most,
-            f"{folder}current": str(used),
-            f"{folder}stat": f"anon 1\ninactive_file {cached}\n",
-        }
-    monkeypatch.setattr(Files, "texts", texts, raising=False)
-    monkeypatch.setattr(pool_module, "Path", Files)
+    free: str | None, most: str | None, used: int, cached: int, expected: int | None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert not Path("/proc/meminfo").exists() or (free_memory_bytes() or 0) > 1 << 20, "of this machine"
+    folder = "/sys/fs/cgroup/memory."
+    texts = {"/proc/meminfo": f"MemTotal:       2000 kB\nMemAvailable:   {free}\n"} if free else {}
+    texts |= {f"{folder}max": most, f"{folder}current": str(used)} if most else {}
+    texts |= {f"{folder}stat": f"anon 1\ninactive_file {cached}\n"} if most else {}
+    for name, text in texts.items():
+        (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name[1:]).write_text(text)
+    monkeypatch.setattr(pool_module, "Path", lambda name: tmp_path / name[1:])
     assert free_memory_bytes() == expected
-
-
-def test_free_memory_is_not_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Files, "texts", {}, raising=False)
-    monkeypatch.setattr(pool_module, "Path", Files)
-    assert free_memory_bytes() is None
-
-
-@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="needs Linux")
-def test_this_machine_has_free_memory() -> None:
-    assert (free_memory_bytes() or 0) > 1 << 20

@@ -96,34 +96,31 @@ def test_every_spelling_of_an_include_counts_and_nothing_else(tmp_path: Path, li
 # ---- flattened headers
 
 
-def write(folder: Path, **texts: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / f"{name}.cuh").write_text(text)
+OUTSIDE = '#include <cuda.h>\n#include "builtin.h"\n#include "../outside.h"\n'
+# the headers in a folder, the one that is flattened, and its text
+FLATTENED: dict[str, tuple[dict[str, str], str, str]] = {
+    "each header once at its first include": (
+        {
+            "low__types": "#pragma once\nstruct T {};\n",
+            "low__copy": '#pragma once\n#include "low/types.h"\nT x;\n',
+            "top": '// top\n#pragma once\n#include "low/copy.h"\n#include "low/types.h"\nT y;\n',
+        },
+        "top.h",
+        "// top\nstruct T {};\nT x;\nT y;\n",
+    ),
+    "the header beside comes first": (
+        {"other": "far\n", "low__other": "near\n", "low__top": '#include "other.h"\n'}, "low/top.h", "near\n",
+    ),
+    "includes outside the root stay": ({"top": OUTSIDE}, "top.h", OUTSIDE),
+    "a cycle ends": ({"a": '#include "b.h"\na\n', "b": '  # include "a.h"\nb\n'}, "a.h", "b\na\n"),
+}  # fmt: skip
 
 
-def test_each_header_is_inlined_once_at_its_first_include(tmp_path: Path) -> None:
-    write(tmp_path / "low", types="#pragma once\nstruct T {};\n", copy='#pragma once\n#include "low/types.cuh"\nT x;\n')
-    write(tmp_path, top='// top\n#pragma once\n#include "low/copy.cuh"\n#include "low/types.cuh"\nT y;\n')
-    assert flatten('#include "top.cuh"', tmp_path) == "// top\nstruct T {};\nT x;\nT y;\n"
-
-
-def test_a_header_beside_the_one_that_includes_it_comes_first(tmp_path: Path) -> None:
-    write(tmp_path, other="far\n")
-    write(tmp_path / "low", other="near\n", top='#include "other.cuh"\n')
-    assert flatten('#include "low/top.cuh"', tmp_path) == "near\n"
-
-
-def test_includes_outside_the_root_stay(tmp_path: Path) -> None:
-    text = '#include <cuda.h>\n#include "builtin.h"\n#include "../outside.cuh"\n'
-    write(tmp_path, outside="outside\n")
-    write(tmp_path / "root", top=text)
-    assert flatten('#include "top.cuh"', tmp_path / "root") == text
-
-
-def test_a_cycle_of_includes_ends(tmp_path: Path) -> None:
-    write(tmp_path, a='#include "b.cuh"\na\n', b='  # include "a.cuh"\nb\n')
-    assert flatten('#include "a.cuh"', tmp_path) == "b\na\n"
+@pytest.mark.parametrize("name", FLATTENED)
+def test_headers_are_flattened(name: str, tmp_path: Path) -> None:
+    headers, top, expected = FLATTENED[name]
+    tree(tmp_path, outside="outside\n")
+    assert flatten(f'#include "{top}"', tree(tmp_path / "root", **headers)) == expected
 
 
 def test_the_flattened_module_header_has_no_includes() -> None:

@@ -71,14 +71,22 @@ def test_a_fact_of_another_form_repeats_the_search(value: object, found: list[To
         assert len(found) == 2, "it is repaired"
 
 
-@pytest.mark.parametrize("change", ["environment", "files"])
-def test_a_change_repeats_the_search(
+@pytest.mark.parametrize("change", ["environment", "files", "no headers", "no linker"])
+def test_a_change_or_what_is_missing_repeats_the_search(
     change: str, found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ToolchainFacts(tmp_path / "memo").toolchain()
+    # a toolkit below CUDA_HOME can get headers without changing the state of the search, and a lack of memory hides the
+    # linker
+    missing: dict[str, dict[str, Any]] = {"no headers": {"missing_headers": ("none", "install")}}
+    missing["no linker"] = {"nvjitlink": None, "nvjitlink_version": None}
+    search = module.find_toolchain
+    monkeypatch.setattr(module, "find_toolchain", lambda kit: replace(search(kit), **missing.get(change, {})))
+    store = ToolchainFacts(tmp_path / "memo")
+    assert store.toolchain() == store.toolchain()
+    assert len(found) == 1
     if change == "environment":
         monkeypatch.setattr(module, "search_state", lambda: ["another state"])
-    else:  # removing or replacing a toolkit below CUDA_HOME changes no folder of packages
+    elif change == "files":  # removing or replacing a toolkit below CUDA_HOME changes no folder of packages
         shutil.rmtree(tmp_path / "lib")
     ToolchainFacts(tmp_path / "memo").toolchain()
     assert len(found) == 2
@@ -94,23 +102,6 @@ def test_a_failed_search_is_not_stored(tmp_path: Path, monkeypatch: pytest.Monke
         store.toolchain()
     monkeypatch.setattr(module, "find_toolchain", lambda warp_toolkit: PLAIN)
     assert store.toolchain() == PLAIN
-
-
-@pytest.mark.parametrize(
-    "missing", [{"missing_headers": ("none", "install")}, {"nvjitlink": None, "nvjitlink_version": None}]
-)
-def test_what_is_missing_repeats_the_search(
-    found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: dict[str, Any]
-) -> None:
-    # a toolkit below CUDA_HOME can get headers without changing the state of the search, and a lack of memory hides the
-    # linker
-    search = module.find_toolchain
-    monkeypatch.setattr(module, "find_toolchain", lambda toolkit: replace(search(toolkit), **missing))
-    store = ToolchainFacts(tmp_path / "memo")
-    assert store.toolchain() == store.toolchain()
-    assert len(found) == 1
-    ToolchainFacts(tmp_path / "memo").toolchain()
-    assert len(found) == 2
 
 
 def test_the_compilers_digest_depends_on_its_bytes(found: list[Toolchain], tmp_path: Path) -> None:
