@@ -67,24 +67,18 @@ def planned(source: str) -> tuple[str, ...]:
 # ---- the trace
 
 
-def offsets_of_results(name: str, change: str) -> list[object]:
-    """The offsets of the operand ``row`` of a call, and of ``row + 1`` before and after it."""
+@pytest.mark.parametrize(
+    ("name", "change"), [("add_rows()", BY_REFERENCE), ("hash_grid_query_next", HASH_GRID.format(""))]
+)
+def test_a_number_that_a_call_changes_has_no_offset(name: str, change: str) -> None:
+    """Neither the operand ``row`` of the call, nor ``row + 1`` before and after it."""
     lines = f"before = row + 1\n    {change}\n    after = row + 1\n    use = before * after"
     function = trace_of(load(text(lines)))
     (call,) = operations_named(function, name)
     row = call.operands[1]
-    assert isinstance(row, Scalar)
     assert row.name in call.changed
     numbers = next(one for one in operations_named(function, "mul") if len(one.operands) == 2).operands
-    return [row.offset, *(number.offset for number in numbers if isinstance(number, Scalar))]
-
-
-def test_a_number_that_a_function_changes_by_reference_has_no_offset() -> None:
-    assert offsets_of_results("add_rows()", BY_REFERENCE) == [None] * 3
-
-
-def test_a_number_that_a_query_changes_has_no_offset() -> None:
-    assert offsets_of_results("hash_grid_query_next", HASH_GRID.format("")) == [None] * 3
+    assert [number.offset for number in (row, *numbers) if isinstance(number, Scalar)] == [None] * 3
 
 
 def test_other_arguments_of_the_function_do_not_change() -> None:
@@ -121,14 +115,11 @@ def test_each_builtin_that_writes_to_a_number_is_known_to() -> None:
 # ---- the plan
 
 
-def test_views_at_constant_places_do_not_overlap() -> None:
-    assert planned(text())[0] == "register_accumulators"
-
-
 @pytest.mark.parametrize("row", ["row", "row + 0"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_views_at_a_changed_place_may_overlap(change: str, row: str) -> None:
     assert planned(text(change, row)) == ("as_warp", "c_overlaps")
+    assert planned(text())[0] == "register_accumulators", "at constant places"
 
 
 DISJOINT = [

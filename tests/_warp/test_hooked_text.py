@@ -28,6 +28,7 @@ from warp_tiles.codegen.trace import Branch, Loop
 from warp_tiles.plan.planner import GeneratedModule
 
 RANGE_FORM = FORMS["bounds from a shape"]
+HOOKED = {"tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros", "tile_transpose", TILE_ASSIGN}
 on = pytest.mark.usefixtures("enabled")
 
 
@@ -44,15 +45,12 @@ def check_hooks(generated: GeneratedModule) -> None:
         numbers += [number for number in (*waits, function.end_wait) if number is not None]
         for node in nodes:
             if isinstance(node, Operation):
-                hooked = (
-                    "tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros", "tile_transpose", TILE_ASSIGN,
-                )  # fmt: skip
                 is_operator = node.name in OPERATORS | {"add_inplace", "sub_inplace", COPY} and any(
                     isinstance(value, Tile) for value in node.operands
                 )
                 is_operator |= node.name in (REDUCE, SUM) and not isinstance(node.operands[-1], Tile)
                 is_copy = node.name == UNREAD_ASSIGN or (node.name == ASSIGN and len(node.tiles) == 2)
-                is_hooked = node.name in hooked or is_operator or is_copy or node.product is not None
+                is_hooked = node.name in HOOKED or is_operator or is_copy or node.product is not None
                 assert (node.hook is not None) == is_hooked
                 if node.hook is not None:
                     assert f"WT_AT_{node.hook}(" in generated.source
@@ -76,16 +74,12 @@ def is_bare(source: str) -> bool:
 
 
 @on
-def test_nothing_is_recorded_for_a_cpu() -> None:
+@pytest.mark.parametrize("text", [kernel("C[i, j] = 1.0"), kernel(START, STORE)])
+def test_nothing_is_recorded_for_modules_without_products_or_for_a_cpu(text: str) -> None:
+    assert is_bare(source_of(load(text)))
     generated = generate(load(RANGE_FORM.text), arch=None)
     assert generated.trace.functions == {}
     assert "WT_" not in generated.source
-
-
-@on
-@pytest.mark.parametrize("text", [kernel("C[i, j] = 1.0"), kernel(START, STORE)])
-def test_nothing_is_recorded_for_modules_without_products(text: str) -> None:
-    assert is_bare(source_of(load(text)))
 
 
 @on
@@ -137,8 +131,5 @@ def test_module_options_do_not_change_the_text(options: dict[str, Any]) -> None:
     with warp_tiles.enabled():
         after = comparable(expanded(generate(module).source))
     # with lineinfo, each hook has its own #line
-    assert without_lines(after) == without_lines(before)
-
-
-def without_lines(source: str) -> list[str]:
-    return [line for line in source.splitlines() if not line.startswith("#line")]
+    texts = [[line for line in source.splitlines() if not line.startswith("#line")] for source in (before, after)]
+    assert texts[0] == texts[1]

@@ -7,7 +7,7 @@ import copy
 import inspect
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.speed.cubin import sections
-from tests.integration.helpers import WARP_VERSION, compile_module, gemm, load
+from tests.integration.helpers import FORWARD_ONLY, WARP_VERSION, compile_module, gemm, load
 from tests.loop_forms import FORMS
 from warp_tiles._warp import probe, require_hooks
 from warp_tiles._warp.hooks import Hooks
@@ -75,27 +75,19 @@ def test_a_newer_warp_is_served_if_the_probe_is_as_expected(newer: list[str]) ->
     assert len(newer) == 1, newer
 
 
-@needs_mathdx
-def test_storage_of_tiles_that_is_frozen(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def freeze_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = property(lambda tile: tile._storage, lambda tile, new: vars(tile).setdefault("_storage", new))
     monkeypatch.setattr(find("types.tile"), "storage", frozen, raising=False)
-    assert enable_and_plan().functions == ()
-    assert "products and solvers are left to Warp 1.20.0" in left_to_warp(newer)
-    assert "('float32', (16, 16), 'register'" in left_to_warp(newer)
 
 
-@needs_mathdx
-def test_storage_of_tiles_that_refuses_changes(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(var: Any) -> None:
         raise AttributeError("storage is frozen")
 
     monkeypatch.setattr("warp_tiles._warp.sites.put_in_shared_memory", refuse)
-    assert enable_and_plan().functions == ()
-    assert "storage is frozen" in left_to_warp(newer)
 
 
-@needs_mathdx
-def test_tiles_with_padded_rows(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def pad_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     original = find("types.tile").__init__
 
     def padded(self: Any, *args: Any, **named: Any) -> None:
@@ -104,15 +96,30 @@ def test_tiles_with_padded_rows(newer: list[str], monkeypatch: pytest.MonkeyPatc
             self.strides = [self.strides[0] + 8, 1]
 
     monkeypatch.setattr(find("types.tile"), "__init__", padded)
-    assert enable_and_plan().functions == ()
-    assert "leading_dimension=24" in left_to_warp(newer)
+
+
+def write_adjoints_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hooks, "_codegen_func_reverse", lambda self, original, *args, **named: original(*args, **named))
 
 
 @needs_mathdx
-def test_adjoints_that_are_written_elsewhere(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hooks, "_codegen_func_reverse", lambda self, original, *args, **named: original(*args, **named))
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (freeze_storage, "('float32', (16, 16), 'register'"),
+        (refuse_storage, "storage is frozen"),
+        (pad_rows, "leading_dimension=24"),
+        (write_adjoints_elsewhere, "('with an adjoint', False)"),
+    ],
+)
+def test_another_product_is_left_to_warp(
+    change: Callable[[pytest.MonkeyPatch], None], difference: str, newer: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(monkeypatch)
     assert enable_and_plan().functions == ()
-    assert "('with an adjoint', False)" in left_to_warp(newer)
+    said = left_to_warp(newer)
+    assert "products and solvers are left to Warp 1.20.0" in said
+    assert difference in said
 
 
 @needs_mathdx
@@ -208,14 +215,10 @@ def test_prefetch_on_the_cpu_takes_the_block_of_the_launch(
 
 LEFT = "not known yet, left to Warp"
 UPDATE = "wp.tile_matmul_transpose_update(c, wp.tile_load(C, shape=(16, 16), storage='shared'))"
+ZEROS = "wp.tile_zeros(shape=(16, 16), dtype=float, storage='shared')"
 UPDATES = {
-    "beside a product": gemm(decorator="@wp.kernel(enable_backward=False)").replace(
-        "    wp.tile_store", f"    {UPDATE}\n    wp.tile_store"
-    ),
-    "alone": gemm(
-        decorator="@wp.kernel(enable_backward=False)",
-        call="wp.tile_zeros(shape=(16, 16), dtype=float, storage='shared')",
-    ).replace("    wp.tile_store", f"    {UPDATE}\n    wp.tile_store"),
+    name: gemm(decorator=FORWARD_ONLY, **call).replace("    wp.tile_store", f"    {UPDATE}\n    wp.tile_store")
+    for name, call in {"beside a product": {}, "alone": {"call": ZEROS}}.items()
 }
 
 
@@ -261,7 +264,7 @@ def test_an_unknown_builtin_beside_a_product_is_built(transpose_update: None, tm
 
 
 def test_a_function_of_the_user_is_no_builtin() -> None:
-    named = gemm(call="tile_matmul_transpose_update(a, b)", decorator="@wp.kernel(enable_backward=False)")
+    named = gemm(call="tile_matmul_transpose_update(a, b)", decorator=FORWARD_ONLY)
     tile = "wp.tile(dtype=wp.float32, shape=(16, 16))"
     helper = f"@wp.func\ndef tile_matmul_transpose_update(a: {tile}, b: {tile}):\n    return wp.tile_matmul(a, b)\n\n"
     plan = enable_and_plan(helper + named)
