@@ -84,14 +84,19 @@ def test_files_are_byte_for_byte_those_of_warp(
 # ---- two keys, one entry
 
 
-@pytest.mark.usefixtures("digesting")
-def test_a_known_module_is_not_generated(everything: Path, no_generation: Callable[[], None]) -> None:
+def compile_twice(everything: Path, no_generation: Callable[[], None]) -> None:
+    """The second time, in a new process, it is found."""
     module = load(text())
     expected = compiled(module, everything / "first")
     warp_tiles.disable()
     warp_tiles.enable()
     no_generation()
     assert compiled(module, everything / "second") == expected
+
+
+@pytest.mark.usefixtures("digesting")
+def test_a_known_module_is_not_generated(everything: Path, no_generation: Callable[[], None]) -> None:
+    compile_twice(everything, no_generation)
     (record,) = records()
     assert (record["found"], record["start_key"]) == (True, "found")
     assert [phase["name"] for phase in record["phases"]] == ["look_up_module", "write_module"]
@@ -177,43 +182,35 @@ def test_an_output_survives_packing_and_no_other_payload_is_one() -> None:
 # ---- left to Warp
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    some(
-        [({"lineinfo": True}, "lineinfo"), ({"mode": "debug"}, "debug builds"), ({"strip_hash": True}, "strip_hash")],
-        1,
-        "slow",
-    ),
-    ids=["lineinfo", "debug", "strip_hash"],
-)
-def test_what_names_files_or_hides_its_hash_is_left_to_warp(
-    options: dict[str, Any], reason: str, everything: Path
+def snippet(body: str) -> str:
+    kernel = "@wp.kernel\ndef plain(x: wp.array(dtype=float)):\n    x[0] = same(x[0])\n"
+    return f"@wp.func_native({body!r})\ndef same(x: float) -> float: ...\n\n{kernel}"
+
+
+# tests/compile/test_module.py has the spellings
+INCLUDES = snippet("#if 0\n#in\\\nclude X\n#endif\nreturn x;")
+LEFT = [
+    (text(), {"lineinfo": True}, "lineinfo"),
+    (INCLUDES, {}, "may include files"),
+    (text(), {"mode": "debug"}, "debug builds"),
+    (text(), {"strip_hash": True}, "strip_hash"),
+]
+
+
+@pytest.mark.parametrize(("source", "options", "reason"), some(LEFT, 2, "slow"), ids=[reason for *_, reason in LEFT])
+def test_what_names_or_includes_files_or_hides_its_hash_is_left_to_warp(
+    source: str, options: dict[str, Any], reason: str, everything: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(CompilerPool, "submit", lambda *_, **__: pytest.fail("nothing may be compiled in a worker"))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for number in range(2):
             given = {"strip_hash": True} if "strip_hash" in options else {}
-            compiled(load(text(number), **options), everything / str(number), **given)
+            files = compiled(load(source, **options), everything / str(number), **given)
+            assert any(name.endswith("cubin") for name in files)
+        monkeypatch.setattr(wp.config, "cache_kernels", False)
+        compiled(load(text()), everything / "not kept")
     assert [reason in str(each.message) for each in said if "Warp itself" in str(each.message)] == [True]
-    assert (records(), entries(everything)) == ([], [])
-
-
-def test_code_that_includes_files_is_left_to_warp(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/compile/test_module.py has the spellings."""
-    monkeypatch.setattr(CompilerPool, "submit", lambda *_, **__: pytest.fail("nothing may be compiled in a worker"))
-    body = "#if 0\n#in\\\nclude X\n#endif\nreturn x;"
-    module = load(f"@wp.func_native({body!r})\ndef same(x: float) -> float: ...\n\n{USES_SNIPPET}")
-    with pytest.warns(RuntimeWarning, match="may include files"):
-        assert any(name.endswith("cubin") for name in compiled(module, everything / "out"))
-    assert (records(), entries(everything)) == ([], [])
-
-
-USES_SNIPPET = "@wp.kernel\ndef plain(x: wp.array(dtype=float)):\n    x[0] = same(x[0])\n"
-
-
-def test_a_cache_of_kernels_that_is_off_is_honoured(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wp.config, "cache_kernels", False)
-    compiled(load(text()), everything / "out")
     assert (records(), entries(everything)) == ([], [])
 
 
@@ -224,12 +221,7 @@ def test_a_log_of_the_compiler_is_written_in_this_process_and_found_modules_need
 ) -> None:
     monkeypatch.setattr(CompilerPool, "submit", lambda *_, **__: pytest.fail("a worker's output is not in the log"))
     monkeypatch.setattr(wp.config, name, value, raising=False)
-    module = load(text())
-    expected = compiled(module, everything / "first")
-    warp_tiles.disable()
-    warp_tiles.enable()
-    no_generation()
-    assert compiled(module, everything / "second") == expected
+    compile_twice(everything, no_generation)
     assert [record["found"] for record in records()] == [True]
 
 
@@ -253,7 +245,7 @@ def test_generation_with_effects_is_not_left_out(
 
 
 def test_an_error_of_the_source_is_that_of_warp(everything: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    module = load(f'@wp.func_native("return unknown(x);")\ndef same(x: float) -> float: ...\n\n{USES_SNIPPET}')
+    module = load(snippet("return unknown(x);"))
     with pytest.raises(Exception, match="CUDA kernel build failed with error code"):
         compiled(module, everything / "out")
     assert capfd.readouterr().err.count('identifier "unknown" is undefined') == 1, "said once, by Warp"
