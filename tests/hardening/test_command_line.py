@@ -44,8 +44,13 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    path = tmp_path / "script.py"
-    path.write_text(MAIN)
+    return written(tmp_path, MAIN)
+
+
+def written(folder: Path, text: str) -> Path:
+    """A script with a text."""
+    path = folder / "script.py"
+    path.write_text(text)
     return path
 
 
@@ -54,8 +59,7 @@ def script(tmp_path: Path) -> Path:
 def test_an_unknown_architecture_is_refused_before_the_script_runs(
     run: Run, tmp_path: Path, command: str, arch: int
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("raise SystemExit('it ran')")
+    script = written(tmp_path, "raise SystemExit('it ran')")
     output = ["-o", tmp_path / "out"] if command == "compile" else []
     status, messages = run(command, "--arch", arch, *output, script)
     assert status == 2
@@ -66,8 +70,7 @@ def test_an_unknown_architecture_is_refused_before_the_script_runs(
 
 @pytest.mark.parametrize("block_dim", [-1, 1025])
 def test_a_block_size_that_no_block_has_is_refused(run: Run, tmp_path: Path, block_dim: int) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(MAIN.replace("block_dim=64", f"block_dim={block_dim}"))
+    script = written(tmp_path, MAIN.replace("block_dim=64", f"block_dim={block_dim}"))
     status, messages = run("plan", script, tmp_path)
     assert status == 2
     assert f"block_dim is {block_dim}" in messages
@@ -101,8 +104,8 @@ def test_a_missing_script_is_reported_before_anything_is_said_or_started(
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_script_without_its_arguments_is_not_told_to_ask_for_planning(run: Run, tmp_path: Path, place: str) -> None:
     parse = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('size')\nparser.parse_args()\n"
-    script = tmp_path / "script.py"
-    script.write_text(parse + MAIN if place == "before" else MAIN + parse.replace("('size')", "('size', type=int)"))
+    late = MAIN + parse.replace("('size')", "('size', type=int)")
+    script = written(tmp_path, parse + MAIN if place == "before" else late)
     status, messages = run("plan", script, *(() if place == "before" else (tmp_path,)))
     assert status == 2
     assert "SystemExit: 2" in messages
@@ -113,8 +116,7 @@ def test_a_script_without_its_arguments_is_not_told_to_ask_for_planning(run: Run
 def test_an_error_of_warp_in_a_script_that_runs_has_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("import warp as wp\nwp.get_device('no such device')\n")
+    script = written(tmp_path, "import warp as wp\nwp.get_device('no such device')\n")
     monkeypatch.setattr(sys, "argv", ["warp-tiles", "run", str(script)])
     request.addfinalizer(warp_tiles.disable)
     with pytest.raises(ValueError, match="no such device"):
@@ -130,12 +132,17 @@ def test_arguments_of_plan_are_checked() -> None:
     assert warp_tiles.plan(module, arch=90, block_dim=64).needed
 
 
-def test_an_output_folder_that_is_a_file_or_not_writable(run: Run, script: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for place in (tmp_path / "file" / "out", Path("/proc/warp_tiles"), Path("/dev/null/out")):
-        status, messages = run("compile", "-o", place, script, tmp_path)
-        assert status == 2
-        assert "cannot be written" in messages
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        *(("compile -o", place) for place in ("{}/script.py/out", "/proc/warp_tiles", "/dev/null/out")),
+        *(("run --report", place) for place in ("/proc/report", "/proc/self/status", "{}/absent/report")),
+    ],
+)
+def test_an_output_that_cannot_be_written(run: Run, script: Path, tmp_path: Path, words: str, place: str) -> None:
+    status, messages = run(*words.split(), place.format(tmp_path), script, tmp_path)
+    assert status == 2
+    assert "cannot be written" in messages
 
 
 STRIPPED = """
@@ -153,9 +160,7 @@ for threads in map(int, sys.argv[2:]):
 
 
 def test_files_whose_names_have_no_hash_are_never_up_to_date(run: Run, tmp_path: Path) -> None:
-    script = tmp_path / "stripped.py"
-    script.write_text(STRIPPED)
-    built = []
+    script, built = written(tmp_path, STRIPPED), []
     for number in (1, 2):
         assert run("compile", "-o", tmp_path / "out", script, number, 64)[0] == 0
         (cubin,) = (tmp_path / "out" / "sm_90").glob("*.cubin")
@@ -183,19 +188,9 @@ cli.main()
     assert not list((tmp_path / "out").rglob("*.cubin"))
 
 
-@pytest.mark.parametrize("place", ["/proc/report", "/proc/self/status", "{}/absent/report"])
-def test_a_report_that_cannot_be_written(run: Run, tmp_path: Path, place: str) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("print('it ran')")
-    status, messages = run("run", "--report", place.format(tmp_path), script)
-    assert status == 2
-    assert "cannot be written" in messages
-
-
 def warp_tiles_command(*words: str, **streams: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "warp_tiles", *words], cwd=REPOSITORY, stderr=subprocess.PIPE, check=False, **streams
-    )
+    command = [sys.executable, "-m", "warp_tiles", *words]
+    return subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.PIPE, check=False, **streams)
 
 
 @pytest.mark.parametrize("words", some(["settings", "plan --json {script} {folder}"], 1, "slow"))
