@@ -67,7 +67,6 @@ class FakePool:
 
 def planned(problem: PlannedFunction) -> PlannedFunction:
     """What is planned by default: cuBLASDx, whose functions have the names of :func:`artifact`."""
-    assert problem.problem is not None
     return with_function(replace(problem, provider="cublasdx", symbol=problem.problem.symbol))
 
 

@@ -250,9 +250,6 @@ def test_compiler_output_does_not_break_the_protocol() -> None:
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     with process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         for _ in range(2):
             worker.send(process.stdin, (GOOD, 0))  # type: ignore[arg-type]
             succeeded, reply = worker.receive(process.stdout)  # type: ignore[arg-type]

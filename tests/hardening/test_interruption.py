@@ -179,14 +179,12 @@ print("forked", flush=True)
 time.sleep(60)
 """
     process = started(["-c", code])
-    assert process.stdout is not None
     assert process.stdout.readline() == "forked\n"
     workers = workers_of(process.pid)
     assert workers
     process.kill()
     process.wait()
     until(lambda: ended(workers), 5.0)
-    assert process.stderr is not None
     process.stdout.close()
     process.stderr.close()
 
@@ -195,7 +193,6 @@ time.sleep(60)
 def suspended_holder(root: Path, lock: str) -> Iterator[subprocess.Popen[str]]:
     """A suspended process that holds a lock."""
     process = started(["-c", HOLDER, root, lock])
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     process.send_signal(signal.SIGSTOP)
     try:

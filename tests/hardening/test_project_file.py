@@ -132,8 +132,9 @@ def test_a_relative_path_is_no_anchor_of_trust(
         with monkeypatch.context() as patched:
             if layer == "environment":
                 patched.setenv(settings.ENVIRONMENT[name], ".wt")
-            with pytest.raises(SettingError, match=r"relative path '\.wt'"):
+            with pytest.raises(SettingError, match=r"relative path '\.wt'") as caught:
                 setters[layer]()
+            assert caught.value.remedy == "give absolute paths"
 
 
 def test_relative_folders_of_the_platform_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

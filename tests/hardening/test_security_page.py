@@ -7,7 +7,7 @@ FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parents[1] / "docs" / "formats.md"
 OTHERS = {
     "test_security_page.py", "test_installations.py", "test_children.py", "test_command_line.py",
-    "test_shared_cache.py", "test_commands.py", "test_envelope.py", "test_s3.py", "test_remote_records.py",
+    "test_shared_cache.py", "test_commands.py", "test_envelope.py",
     "test_transfer.py",
 }  # no threats  # fmt: skip
 

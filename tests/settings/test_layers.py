@@ -319,7 +319,8 @@ def test_a_policy_allows_the_default_and_some_named_providers_which_are_then_the
     ("name", "value", "reason"),
     [
         ("remote", "ftp://host/path", "its scheme is 'ftp'"),
-        *(("remote", url, "is not the URL of a store") for url in ("file://host/x", "folder", "https://", "s3://")),
+        *(("remote", url, "is not the URL of a store") for url in ("file://host/x", "https://", "s3://")),
+        ("remote", "folder", "give a URL such as"),
         ("remote", "https://user:secret@/x", "names no host"),
         ("remote", "http://user:secret@[::1/", "Invalid IPv6 URL"),
         ("remote_wait_s", "0", "more than 0"),

@@ -156,7 +156,6 @@ def test_a_signed_export_needs_a_trusted_signer(source: Machine, machine: Machin
     assert source.export(path, SIGNER).signed
     assert machine.import_(path).added == 3
     found = machine.functions.get(key("a"))
-    assert found is not None
     assert found.manifest.info["signed_by"] == SIGNER.public.key_id, "a push leaves it to its signer"
     source.export(path, STRANGER)
     refused(path, "no trusted key signed it")

@@ -100,7 +100,6 @@ def test_an_entry_is_found_by_its_key_and_names_its_package(tmp_path: Path) -> N
     packages = found(tmp_path / "empty", tmp_path)
     assert payload_of(packages, 1) == PAYLOAD
     item = packages.find("module", key(2))
-    assert item is not None
     assert item.manifest.key == key(2)
     assert package_of(item.entry()) == "client-kernels 1.0"
     assert packages.find("module", key(3)) is None

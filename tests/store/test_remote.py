@@ -2,8 +2,12 @@
 
 import itertools
 import logging
+import os
+import re
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from tests.store.server import drip, files, redirect, send, serving, silent
 from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, write_object
 from warp_tiles.errors import RemoteError
 from warp_tiles.store import LTOIR, MODULE, remote
-from warp_tiles.store.remote import MOST_FAILURES, PATIENCE_S, RemoteStore
+from warp_tiles.store.remote import MOST_FAILURES, PATIENCE_S, Client, RemoteStore
 
 ENTRY = entry()
 
@@ -30,7 +34,6 @@ def test_an_entry_goes_through_a_folder(tmp_path: Path) -> None:
     assert writer.has(LTOIR, ENTRY.key)
     assert not writer.has(MODULE, ENTRY.key)
     entry = ready(connect(tmp_path)).ask(LTOIR, ENTRY.key)[0]
-    assert entry is not None
     assert (entry.payload, entry.key) == (ENTRY.payload, ENTRY.key)
     assert entry.manifest.info == {**ENTRY.manifest.info, "signed_by": SIGNER.public.key_id}
     assert writer.keys(LTOIR) == [ENTRY.key]
@@ -55,7 +58,6 @@ def test_an_entry_comes_over_http_also_if_the_first_question_is_refused(tmp_path
     with serving(files(tmp_path), head=head) as server:
         store = ready(connect(server.url))
         found = store.ask(LTOIR, ENTRY.key)[0]
-        assert found is not None
         assert found.payload == ENTRY.payload
         assert store.ask(LTOIR, entry("b").key)[0] is None
         assert len(server.requests) == 2, "one request for each entry"
@@ -222,3 +224,59 @@ print("sound")
 
 def test_a_forked_process_leaves_the_store_alone(tmp_path: Path) -> None:
     assert python("-W", "ignore", "-c", FORKED, tmp_path).stdout == "sound\n"
+
+
+# ---- S3, on a server that the test starts
+
+S3_SERVER = """
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+print("port", server.server_port, flush=True)
+server.serve_forever()
+"""
+ACCESS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    pytest.importorskip("moto", reason="moto, the server for S3, is not installed")
+    command, environment = [sys.executable, "-c", S3_SERVER], {**os.environ, **ACCESS}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        try:
+            found = re.match(r"port (\d+)", process.stdout.readline())
+            assert found is not None, "the server did not start"
+            yield f"http://127.0.0.1:{found.group(1)}"
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    import boto3
+
+    settings = {
+        **ACCESS, "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    name = f"store-{next(_numbers)}"
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=name)
+    return f"s3://{name}/team"
+
+
+def test_entries_and_lists_in_s3(bucket: str) -> None:
+    writer = ready(connect(bucket, signer=SIGNER))
+    assert writer.ask(LTOIR, ENTRY.key)[0] is None
+    assert writer.push(LTOIR, ENTRY)
+    reader = ready(connect(bucket))
+    assert reader.ask(LTOIR, ENTRY.key)[0].payload == ENTRY.payload  # type: ignore[union-attr]
+    assert reader.keys(LTOIR) == [ENTRY.key]
+    client = Client(bucket, 5.0)
+    assert client.exists(f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}")
+    assert not client.exists("v1/ltoir/nothing")
