@@ -66,8 +66,10 @@ def measure(entry: Entry, options: argparse.Namespace) -> Row:
     """Compare the sides of one row and time them. With torch, cuBLAS is one of them."""
     cell, part, store = entry.ours, PARTS[entry.part], options.store
     row: Row = {"part": part.name, "types": entry.types, **asdict(cell)}
-    if options.before and len({tuple(store.machine_code(build)) for build in entry.builds.values()}) == 1:
-        return row | {"ratio": 1.0, "same_code": True}
+    if options.before:
+        codes = [store.machine_code(build) for build in entry.builds.values()]
+        if codes[0] and codes[0] == codes[1]:
+            return row | {"ratio": 1.0, "same_code": True}
     sides = load_sides(entry, store, row)
     launches = {name: side.launch(part.calls, cell.backward) for name, side in sides.items()}
     flops, peers = dict.fromkeys(launches, part.flops(cell)), [name for name in sides if name != "tiles"]

@@ -3,14 +3,15 @@
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import warp as wp
 
-from benchmarks import attention, client_speed, counters, runner
+from benchmarks import attention, client_speed, counters, gemm, runner
 from benchmarks.result_values import at
-from benchmarks.speed.builds import import_kernels
+from benchmarks.speed.builds import RECORD, Build, BuildStore, import_kernels
 from benchmarks.speed.cells import BYTES, ENTRIES, PARTS, Entry, Part
 from warp_tiles.codegen.loops import _SPEED_WITHOUT_STAGES
 from warp_tiles.gemm import main_loop
@@ -27,6 +28,21 @@ def test_cells_have_unique_names_and_fit_shared_memory(part: Part) -> None:
         sizes = (cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c)
         used = sum(elements * BYTES[dtype] for elements, dtype in sizes) * (2 if cell.backward else 1)
         assert used <= SHARED_MEMORY_BYTES, entry.name
+
+
+def test_a_kernel_that_the_earlier_state_could_not_build_is_a_row_with_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = Build(ENTRIES[0].ours, "tiles", before="0" * 12)
+    entry, store = replace(ENTRIES[0], peers=(("before", earlier),)), BuildStore(tmp_path)
+    folder = store.folder(earlier)
+    folder.mkdir(parents=True)
+    (folder / f"tiles_{earlier.label}.py").write_text(earlier.text)
+    (folder / RECORD).write_text('{"error": "no block fits"}')
+    monkeypatch.setattr(gemm.timing, "time_alternately", lambda launches, repeats: {})
+    row = gemm.measure(entry, SimpleNamespace(before=earlier.before, store=store, torch=None, repeats=1))  # type: ignore[arg-type]
+    assert (row["tiles"]["error"], row["before"]["error"]) == ("not built", "no block fits")
+    assert not {"same_code", "ratio"} & row.keys()
 
 
 # ---- attention

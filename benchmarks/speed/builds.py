@@ -130,10 +130,9 @@ class BuildStore:
         return self.folder(build) / f"{build.side}_{build.label}.py"
 
     def machine_code(self, build: Build[Cell]) -> list[bytes]:
-        """The ELF sections of the functions of a finished build."""
-        (packed,) = self.folder(build).glob("*.cubin.xz")
-        found = elf.sections(lzma.decompress(packed.read_bytes()))
-        return [content for name, content in found if name.startswith(".text.")]
+        """The ELF sections of the functions of a build; empty if it failed."""
+        found = [elf.sections(lzma.decompress(path.read_bytes())) for path in self.folder(build).glob("*.cubin.xz")]
+        return [content for sections in found for name, content in sections if name.startswith(".text.")]
 
     def fill(self, builds: Iterable[Build[Cell]], workers: int) -> None:
         """Build the missing kernels. A process builds kernels of one side with one architecture's limits.
