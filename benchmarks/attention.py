@@ -149,7 +149,7 @@ def measure(cell: Cell, options: Any) -> Row:
         launches[side] = Launch(run)
         row[side] = row.get(side, {}) | {"difference": runner.require_close(difference, LARGEST_DIFFERENCE, "NumPy")}
 
-    for side in options.sides:
+    for side in SIDES:
         build: Build[Cell] = Build(cell, side)
         record = options.store.record(build) or {"error": "not built"}
         row[side] = {key: record[key] for key in ("seconds", "cublasdx_functions", "error") if key in record}
@@ -196,9 +196,8 @@ main = runner.command(
     CELLS,
     measure,
     conditions,
-    options={"--sides": {"nargs": "+", "choices": SIDES, "default": SIDES, "help": "sides to build"}},
     repeats=timing.REPEATS,
-    builds=lambda cell, options: [Build(cell, side) for side in options.sides],
+    builds=lambda cell, options: [Build(cell, side) for side in SIDES],
     gpu=True,
     described=line_of,
 )

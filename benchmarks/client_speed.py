@@ -55,7 +55,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.clients import Case
 from benchmarks.machine import ROOT, cpu_record, gpu_record
-from benchmarks.processes import environment, served, trust_and_push
+from benchmarks.processes import environment, remote_store
 from benchmarks.runner import Row
 
 MODELS = {  # of the package's test data, with the number of worlds and the options of its own benchmark
@@ -192,12 +192,9 @@ def start(options: argparse.Namespace, side: str, phase: str) -> tuple[list[str]
         return ["--start", str(options.list)], {}
     if side == "wheel":
         return [], {"PYTHONPATH": os.pathsep.join((str(options.site), os.environ.get("PYTHONPATH", "")))}
-    if side != "store":
-        return [], {}
-    trust, push = trust_and_push(options.scratch)
-    if phase == "first":
-        return [], {**trust, **push, "WARP_TILES_REMOTE": options.remote.as_uri()}
-    return [], {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": options.url}
+    if side == "store":
+        return [], options.filling if phase == "first" else options.reading
+    return [], {}
 
 
 def ended(command: Sequence[str], environ: Mapping[str, str], limit_s: float) -> tuple[int, str, float]:
@@ -298,9 +295,7 @@ def measure(case: Case, options: argparse.Namespace) -> Row:
 def conditions(options: argparse.Namespace) -> Row:
     options.scratch = Path(options.stack.enter_context(tempfile.TemporaryDirectory()))
     options.list = options.scratch / "start.json"
-    options.remote = options.scratch / "store"
-    options.remote.mkdir()
-    options.url = options.stack.enter_context(served(options.remote))
+    options.filling, options.reading = options.stack.enter_context(remote_store(options.scratch))
     return cpu_record() if options.device == "cpu" else gpu_record()
 
 

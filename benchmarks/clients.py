@@ -15,8 +15,7 @@ list; a start with a store, which a run that does not count has filled, behind P
 installed wheel of the step's kernels for sm_90; and a start after `warp-tiles warm`, whose seconds are `warm_seconds`.
 `found` and `not_generated` count modules that came from the cache, a store or a wheel. All other caches are empty.
 Compilations ahead of a launch also run while the client is imported and its model is built, so if that phase takes
-longer than with Warp, the difference is added to the seconds of the side. Each side has two cores of its own. With
-`--at-once N`, N sides of all selected clients run at a time.
+longer than with Warp, the difference is added to the seconds of the side. Each side has two cores.
 
 `--kind wheels` makes a wheel of the kernels of all clients of a package for six architectures, as rows "wheels
 PACKAGE". It records the size, and what a program's first module costs that none of 0, 1 or 10 such wheels has. With
@@ -38,28 +37,24 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.client_scripts.steps import ARCH, CLIENTS, MORE_PACKAGES, PINNED, missing
 from benchmarks.machine import ROOT, cpu_record
-from benchmarks.processes import ProcessError, environment, run_json, served, trust_and_push
+from benchmarks.processes import ProcessError, environment, remote_store, run_json
 from benchmarks.runner import Row
 from warp_tiles.store.packages import INDEX, NAMESPACE, KernelPackages
 
-Command = tuple[str, ...]
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 SIDES = ("warp", "tiles")
 KINDS = ("steps", "starts", "wheels")
-STARTS = ("warp", "list", "store", "first", "wheel", "warm")  # Warp's first, which take longest
+STARTS = ("warp", "list", "store", "first", "wheel", "warm")
 WHEELS = ("mujoco-warp", "mujoco-warp 3.17.0", "newton")
 ARCHS = "80,86,89,90,100,120"
 STEPS = "benchmarks.client_scripts.steps"
@@ -78,11 +73,11 @@ def install(folder: Path) -> Path:
     return python
 
 
-def run_side(python: Command, name: str, side: str, limit_s: float, *record: Path, **variables: str) -> Row:
+def run_side(python: str, name: str, side: str, limit_s: float, *record: Path, **variables: str) -> Row:
     """Compile a client's step in a fresh process with empty caches.
 
     Args:
-        python: The interpreter, and what it is started with.
+        python: The interpreter.
         *record: The start list of a start.
         **variables: More variables of its environment, or other caches.
 
@@ -93,7 +88,7 @@ def run_side(python: Command, name: str, side: str, limit_s: float, *record: Pat
     with tempfile.TemporaryDirectory() as folder:
         caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/tiles"}
         words = [name, side, f"{folder}/out", *map(str, record)]
-        command = [*python, "-m", "benchmarks.client_scripts.child", *words]
+        command = [python, "-m", "benchmarks.client_scripts.child", *words]
         try:
             environ = environment(others, **{**NO_GPU, **caches, **variables})
             found: dict[str, Any] = run_json(command, environ, folder=Path(folder), limit_s=limit_s)
@@ -102,15 +97,13 @@ def run_side(python: Command, name: str, side: str, limit_s: float, *record: Pat
     return found
 
 
-def run_tiles(
-    python: Command, words: Sequence[str], folder: Path, limit_s: float, **variables: str
-) -> tuple[str, float]:
+def run_tiles(python: str, words: Sequence[str], folder: Path, limit_s: float, **variables: str) -> tuple[str, float]:
     """Run a command of ``warp-tiles`` in a folder. Returns what it prints, and its seconds.
 
     Raises:
         LeftOut: It failed.
     """
-    command, environ = [*python, "-m", "warp_tiles", *words], environment(**NO_GPU, **variables)
+    command, environ = [python, "-m", "warp_tiles", *words], environment(**NO_GPU, **variables)
     began = time.perf_counter()
     try:
         done = subprocess.run(
@@ -123,7 +116,7 @@ def run_tiles(
     return done.stdout, round(time.perf_counter() - began, 2)
 
 
-def make_wheel(python: Command, names: Iterable[str], archs: str, folder: Path, limit_s: float) -> dict[str, Any]:
+def make_wheel(python: str, names: Iterable[str], archs: str, folder: Path, limit_s: float) -> dict[str, Any]:
     """Make a wheel of the kernels of clients' steps. Returns what the command prints, and its seconds."""
     distribution = (*CLIENTS[next(iter(names))].packages, "warp-lang")[0]
     words = ["bundle", "--json", "--wheel", "kernels==1", "--client", distribution, "--arch", archs, "-o", str(folder)]
@@ -131,7 +124,7 @@ def make_wheel(python: Command, names: Iterable[str], archs: str, folder: Path, 
     return {**json.loads(text), "seconds": seconds}
 
 
-def installed_wheel(python: Command, name: str, folder: Path, limit_s: float) -> tuple[str, int]:
+def installed_wheel(python: str, name: str, folder: Path, limit_s: float) -> tuple[str, int]:
     """Make a wheel of a client's step, and install it. Returns a search path with it, and its bytes."""
     made = make_wheel(python, [name], str(ARCH), folder, limit_s)
     with zipfile.ZipFile(made["wheel"]) as archive:
@@ -164,33 +157,25 @@ def compared(sides: Mapping[str, dict[str, Any]]) -> Row:
     }
 
 
-def start_sides(name: str, limit_s: float, folder: Path) -> dict[str, Callable[[Command], dict[str, Row]]]:
-    """What runs one after another on the same cores, and returns the results of sides.
+def start_sides(python: str, name: str, limit_s: float, folder: Path) -> dict[str, Callable[[], dict[str, Row]]]:
+    """What returns the results of sides. It keeps files in a folder."""
+    record = folder / "record.json"
+    run = partial(run_side, python, name, limit_s=limit_s)
 
-    Args:
-        folder: What a side leaves for later ones.
-    """
-    store, record = folder / "store", folder / "record.json"
-    store.mkdir()
-    trust, push = trust_and_push(folder)
-    run = partial(run_side, name=name, limit_s=limit_s)
-
-    def with_list(python: Command) -> dict[str, Row]:
+    def with_list() -> dict[str, Row]:
         """The first start writes the list."""
         return {title: run_side(python, name, "start", limit_s, record) for title in ("all", "record")}
 
-    def with_store(python: Command) -> dict[str, Row]:
-        to_store = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
-        run_side(python, name, "start", limit_s, folder / "other.json", **to_store)  # signing takes time
-        with served(store) as url:
-            from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}
-            return {"store": run_side(python, name, "start", limit_s, folder / "new.json", **from_store)}
+    def with_store() -> dict[str, Row]:
+        with remote_store(folder) as (filling, reading):
+            run_side(python, name, "start", limit_s, folder / "other.json", **filling)  # signing takes time
+            return {"store": run_side(python, name, "start", limit_s, folder / "new.json", **reading)}
 
-    def with_wheel(python: Command) -> dict[str, Row]:
+    def with_wheel() -> dict[str, Row]:
         path, size = installed_wheel(python, name, folder, limit_s)
-        return {"wheel": run(python, side="default_start", PYTHONPATH=path) | {"wheel_bytes": size}}
+        return {"wheel": run("default_start", PYTHONPATH=path) | {"wheel_bytes": size}}
 
-    def after_warm(python: Command) -> dict[str, Row]:
+    def after_warm() -> dict[str, Row]:
         caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/tiles"}
         words = ("warm", "--start", str(folder / "warm.json"), "--arch", str(ARCH), "-m", STEPS, name)
         _, warm_s = run_tiles(python, words, folder, limit_s, **caches)
@@ -198,68 +183,13 @@ def start_sides(name: str, limit_s: float, folder: Path) -> dict[str, Callable[[
         return {"warm": found | {"warm_seconds": warm_s}}
 
     return {
-        "warp": lambda python: {"warp": run(python, side="warp_start")},
+        "warp": lambda: {"warp": run("warp_start")},
         "list": with_list,
         "store": with_store,
-        "first": lambda python: {"first": run(python, side="default_start")},
+        "first": lambda: {"first": run("default_start")},
         "wheel": with_wheel,
         "warm": after_warm,
     }
-
-
-class TwoCores:
-    """Runs sides side by side, each on two cores of its own.
-
-    Args:
-        count: Sides that run at a time.
-    """
-
-    def __init__(self, count: int) -> None:
-        cores = sorted(os.sched_getaffinity(0))
-        pairs = [f"{first},{second}" for first, second in zip(cores[::2], cores[1::2])]
-        if len(pairs) < count:
-            raise SystemExit(f"--at-once {count} needs {2 * count} cores, and there are {len(cores)}")
-        self._free: SimpleQueue[str] = SimpleQueue()
-        for pair in pairs[:count]:
-            self._free.put(pair)
-        self._threads = ThreadPoolExecutor(count)
-
-    @contextmanager
-    def _pair(self) -> Iterator[str]:
-        pair = self._free.get()
-        try:
-            yield pair
-        finally:
-            self._free.put(pair)
-
-    def submit(self, title: str, side: Callable[[Command], dict[str, Row]], python: Path) -> Future[dict[str, Row]]:
-        def run() -> dict[str, Row]:
-            with self._pair() as pair:
-                found = side(("taskset", "-c", pair, str(python)))
-            print(f"{title}: {json.dumps(found)}", file=sys.stderr, flush=True)
-            return found
-
-        return self._threads.submit(run)
-
-    def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
-
-
-def begin_starts(options: argparse.Namespace) -> None:
-    """Queue all sides of the selected clients, so that they run side by side."""
-    os.environ["PYTHONHASHSEED"] = "0"
-    options.load = os.getloadavg()[0]  # wall seconds count only on an idle machine
-    options.starts, begun = {}, TwoCores(options.at_once)
-    options.stack.callback(begun.close)
-    scratch = Path(options.stack.enter_context(tempfile.TemporaryDirectory()))
-    for case in runner.select([Case("starts", name) for name in CLIENTS], options.only):
-        if not missing(CLIENTS[case.client], options.versions):
-            folder = scratch / case.client
-            folder.mkdir()
-            options.starts[case.client] = start_sides(case.client, options.limit, folder)
-    for side in options.starts_sides:
-        for client, sides in options.starts.items():
-            sides[side] = begun.submit(f"{client}, {side}", sides[side], options.python)
 
 
 def measured_starts(name: str, options: argparse.Namespace) -> Row:
@@ -269,8 +199,13 @@ def measured_starts(name: str, options: argparse.Namespace) -> Row:
         LeftOut: A side failed.
     """
     runs: dict[str, Row] = {}
-    for side in options.starts_sides:
-        runs |= options.starts[name][side].result()
+    load = os.getloadavg()[0]  # wall seconds count only on an idle machine
+    with tempfile.TemporaryDirectory() as folder:
+        sides = start_sides(str(options.python), name, options.limit, Path(folder))
+        for side in options.starts_sides:
+            found = sides[side]()
+            print(f"{name}, {side}: {json.dumps(found)}", file=sys.stderr, flush=True)
+            runs |= found
     if len({run["modules"] for run in runs.values()}) > 1:
         raise LeftOut("the sides launched different modules")
     peer = runs.get("warp", {})
@@ -283,7 +218,7 @@ def measured_starts(name: str, options: argparse.Namespace) -> Row:
         "seconds": seconds,
         "ratios": {title: round(value / seconds["warp"], 3) for title, value in others.items()},
         **{name: run[name] for run in runs.values() for name in ("wheel_bytes", "warm_seconds") if name in run},
-        "load_average_before": round(options.load, 2),
+        "load_average_before": round(load, 2),
         "modules": next(iter(runs.values()))["modules"],
         "versions": options.versions,
     }
@@ -308,7 +243,7 @@ def first_question_ms(index: bytes, folder: Path, count: int) -> float:
     return round(statistics.median(times) * 1e3, 3)
 
 
-def measured_wheel(package: str, python: Command, limit_s: float) -> Row:
+def measured_wheel(package: str, python: str, limit_s: float) -> Row:
     """The size of a wheel of the kernels of all clients of a package, for :data:`ARCHS`.
 
     Raises:
@@ -352,7 +287,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 def measure(case: Case, options: argparse.Namespace) -> Row:
     """All sides, or the reason why the client was left out."""
-    python = (str(options.python),)
+    python = str(options.python)
     try:
         if case.kind == "wheels":
             package, _, version = case.client.partition(" ")
@@ -374,8 +309,8 @@ def conditions(options: argparse.Namespace) -> Row:
         options.python = install(options.install.absolute())
     options.versions = run_json([str(options.python), "-m", "benchmarks.client_scripts.steps"], environment())
     if options.kind == "starts":
-        begin_starts(options)
-        return {**cpu_record(), "cores": 2, "at_once": options.at_once, "arch": ARCH}
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # also of the sides
     return {**cpu_record(), "arch": ARCH}
 
 
@@ -401,14 +336,7 @@ main = runner.command(
         "--install": {"type": Path, "metavar": "DIR", "help": "create a virtual environment there and use it"},
         "--kind": {"choices": KINDS, "default": "steps", "help": "what to measure"},
         "--limit": {"type": float, "default": 1200.0, "help": "seconds for one side of a client"},
-        "--starts-sides": {
-            "nargs": "+",
-            "choices": STARTS,
-            "default": STARTS,
-            "metavar": "SIDE",
-            "help": f"of {', '.join(STARTS)}",
-        },
-        "--at-once": {"type": int, "default": 1, "help": "sides of starts that run at a time, on two cores each"},
+        "--starts-sides": {"nargs": "+", "choices": STARTS, "default": STARTS, "help": "of starts"},
     },
     described=line_of,
 )

@@ -4,8 +4,7 @@
     python benchmarks/compile_time.py --before ../before --json FILE
 
 A row is a group of modules, and its sides are builders. Each build runs in a fresh process with its own caches,
-builders alternate, and the median counts. No GPU is needed. `--quick` leaves out Warp's builds with cuBLASDx, which
-take minutes.
+builders alternate, and the median counts. No GPU is needed.
 
 The builder `warp` is unmodified Warp with cuBLASDx and cuSolverDx, and `scalar` is unmodified Warp with the module
 options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `own` and `cublasdx` are warp_tiles with that
@@ -113,8 +112,7 @@ class Group:
 
     def measured(self, options: argparse.Namespace) -> Row:
         """The median builds by all builders."""
-        builders = [builder for builder in self.builders if not (options.quick and builder == "warp")]
-        sides = {builder: partial(build_once, self, builder, options) for builder in builders}
+        sides = {builder: partial(build_once, self, builder, options) for builder in self.builders}
         found = runner.alternately(sides, options.repeats, most={"warp": self.slow_repeats})
         medians = {
             side: sorted(rows, key=lambda row: float(row["seconds"]))[len(rows) // 2] for side, rows in found.items()
@@ -191,7 +189,6 @@ main = runner.command(
     lambda case, options: case.measured(options),
     lambda options: cpu_record(),
     options={
-        "--quick": {"action": "store_true", "help": "leave out builders that take minutes"},
         "--before": {"type": Path, "help": "a worktree of another state, to compare with it"},
         "--triton": {"default": sys.executable, "metavar": "PYTHON", "help": "an interpreter that has Triton"},
     },

@@ -246,10 +246,10 @@ def line_of(found: Found) -> str:
     return f"{found['share']:.0%} of the bound{ratio}{blocks}"
 
 
-def cases(options: argparse.Namespace) -> list[Row | SolverRow]:
+def cases(_: argparse.Namespace) -> list[Row | SolverRow]:
     chosen = list(chosen_rows())
     others = [row.with_main_loop(other) for row in chosen if row.cell.form == "loop" for other in OTHERS]
-    return [*chosen, *([] if options.chosen else others), *solver_rows()]
+    return [*chosen, *others, *solver_rows()]
 
 
 def conditions(options: argparse.Namespace) -> Found:
@@ -263,13 +263,10 @@ main = runner.command(
     cases,
     lambda row, options: measure(row, options) if isinstance(row, Row) else measure_solver(row, options),
     conditions,
-    options={
-        "--chosen": {"action": "store_true", "help": "leave out other pipelines than the chooser's"},
-    },
     builds=lambda row, options: row.builds,
     gpu=True,
     described=line_of,
-)  # fmt: skip
+)
 
 
 if __name__ == "__main__":

@@ -69,26 +69,23 @@ def run_json(
 
 
 @contextlib.contextmanager
-def served(store: Path) -> Iterator[str]:
-    """The URL at which Python's HTTP server serves a folder to this machine."""
+def remote_store(folder: Path) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """The variables of processes that fill a store in a folder, and of those that read it from Python's HTTP server."""
+    from warp_tiles.store.keys import SigningKey
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
 
+    store, file = folder / "store", folder / "key.pem"
+    store.mkdir()
+    SigningKey.generate().write(file)
+    trust = {
+        "WARP_TILES_TRUSTED_KEYS": str(SigningKey.read(file).public), "XDG_CONFIG_HOME": str(folder / "config")
+    }  # fmt: skip
+    push = {"WARP_TILES_REMOTE_PUSH": "1", "WARP_TILES_SIGNING_KEY": str(file), "WARP_TILES_REMOTE": store.as_uri()}
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=store)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield trust | push, {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}
         server.shutdown()
-
-
-def trust_and_push(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables of those who trust the signing key of a folder, and those that pushing needs as well."""
-    from warp_tiles.store.keys import SigningKey
-
-    file = folder / "key.pem"
-    if not file.exists():
-        SigningKey.generate().write(file)
-    key = SigningKey.read(file)
-    trust = {"WARP_TILES_TRUSTED_KEYS": str(key.public), "XDG_CONFIG_HOME": str(folder / "config")}
-    return trust, {"WARP_TILES_REMOTE_PUSH": "1", "WARP_TILES_SIGNING_KEY": str(file)}

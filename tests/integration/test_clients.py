@@ -10,7 +10,7 @@ from benchmarks.client_scripts import steps
 
 @pytest.mark.slow
 def test_a_tile_example_needs_no_libmathdx() -> None:
-    found = clients.run_side((sys.executable,), "tile_cholesky", "tiles", limit_s=120)
+    found = clients.run_side(sys.executable, "tile_cholesky", "tiles", limit_s=120)
     (module,) = found["rows"]
     assert (module["kernels"], module["threads"], module["functions"]) == (["cholesky"], 128, 2)
     assert (found["own_builds"], found["mathdx_builds"]) == (2, 0)
