@@ -10,6 +10,10 @@ import warp as wp
 
 Values = npt.NDArray[np.float64]
 CPU = "cpu"
+# a kernel of float32 operands that are not transposed
+PLAIN: dict[str, Any] = {
+    "a": "float32", "b": "float32", "tile": (32, 32, 32), "a_transposed": False, "b_transposed": False, "tf32": False
+}  # fmt: skip
 
 
 @wp.func

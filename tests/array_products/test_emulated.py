@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import warp as wp
 
-from tests.array_products.cases import integers
+from tests.array_products.cases import PLAIN, integers
 from tests.array_products.solve_cases import factor_of, matrices, read_triangle, spoiled
 from tests.emulator.conftest import compiler, machine  # noqa: F401  fixtures
 from tests.emulator.generated import EmulatedKernels, Generated, generate
@@ -44,11 +44,7 @@ def launched(machine: Machine, kernel: Any, folder: Path, blocks: int, arguments
 
 
 def key(epilogue: Epilogue | None, **options: Any) -> TileKernel:
-    values: dict[str, Any] = {
-        "a": "float16", "b": "float16", "tile": TILE, "a_transposed": False, "b_transposed": False,
-        "tf32": False,
-    }  # fmt: skip
-    return TileKernel(**{**values, **options}, epilogue=epilogue)
+    return TileKernel(**{**PLAIN, "a": "float16", "b": "float16", "tile": TILE, **options}, epilogue=epilogue)
 
 
 def counts(k: int, slices: int = 1) -> list[int]:

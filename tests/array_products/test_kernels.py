@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import warp as wp
 
-from tests.array_products.cases import cube, square
+from tests.array_products.cases import PLAIN, cube, square
 from tests.interpreter import python
 from warp_tiles.array_products.kernels import (
     Epilogue,
@@ -23,11 +23,7 @@ from warp_tiles.array_products.kernels import (
 
 
 def key(epilogue: Epilogue | None = None, **options: Any) -> TileKernel:
-    values: dict[str, Any] = {
-        "a": "float32", "b": "float32", "tile": (32, 32, 32), "a_transposed": False, "b_transposed": False,
-        "tf32": False, "epilogue": epilogue or Epilogue("float32"),
-    }  # fmt: skip
-    return TileKernel(**{**values, **options})
+    return TileKernel(**{**PLAIN, **options}, epilogue=epilogue or Epilogue("float32"))
 
 
 KEYS = {

@@ -39,6 +39,15 @@ def problem(m: int, n: int, k: int, dtype: Any = "float16", **options: Any) -> M
     return MatmulProblem(m, n, k, a=stored, b=stored, out=stored, tf32=tf32, **options)
 
 
+def laid_out(sizes: tuple[int, int, int, int], layout: str, dtype: Any = "float16") -> MatmulProblem:
+    """A product of packed arrays of 16-bit elements: batch, m, n and k; "t" for an operand that is transposed."""
+    batch, m, n, k = sizes
+    a, b = (letter == "t" for letter in layout)
+    lines = {"a": m if a else k, "b": k if b else n, "c": n}
+    alignments = {f"{name}_alignment": math.gcd(16, 2 * line) for name, line in lines.items()}
+    return problem(m, n, k, dtype, batch=batch, a_transposed=a, b_transposed=b, **alignments)
+
+
 def chosen(*arguments: Any, **options: Any) -> MatmulConfig:
     return choose_matmul(problem(*arguments, **options), H200).config
 
@@ -122,9 +131,7 @@ def test_skinny_products_have_blocks_for_all_multiprocessors(side: int, k: int) 
 def test_choices_of_float16_that_were_fast_on_an_h100_or_an_h200(
     sizes: tuple[int, int, int, int], layout: str, tile: tuple[int, ...]
 ) -> None:
-    batch, m, n, k = sizes
-    a_transposed, b_transposed = (letter == "t" for letter in layout)
-    config = chosen(m, n, k, batch=batch, a_transposed=a_transposed, b_transposed=b_transposed)
+    config = choose_matmul(laid_out(sizes, layout), H200).config
     assert (config.tile_m, config.tile_n, config.tile_k, config.threads, config.split_k) == tile
 
 
@@ -141,12 +148,7 @@ def test_choices_of_float16_that_were_fast_on_an_h100_or_an_h200(
 def test_loops_of_small_products_whose_elements_the_kernel_would_store_one_by_one(
     sizes: tuple[int, int, int, int], layout: str, dtype: Any
 ) -> None:
-    batch, m, n, k = sizes
-    a_transposed, b_transposed = (letter == "t" for letter in layout)
-    rows = {"a": m if a_transposed else k, "b": k if b_transposed else n, "c": n}
-    alignments = {f"{name}_alignment": math.gcd(16, 2 * row) for name, row in rows.items()}
-    layouts = {"a_transposed": a_transposed, "b_transposed": b_transposed}
-    plan = choose_matmul(problem(m, n, k, dtype, batch=batch, **layouts, **alignments), H200)
+    plan = choose_matmul(laid_out(sizes, layout, dtype), H200)
     assert plan.rejection == Rejected("loop_faster", ("1.2",))
 
 
@@ -297,30 +299,21 @@ def test_a_record_that_does_not_fit_is_ignored() -> None:
 HALF = MatmulProblem(4096, 64, 4096, a="float16", b="float16", a_alignment=2)
 
 
-def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> bool:
+def is_copied(problem: MatmulProblem, steps_us: float, vectors: float, operand: Operand = "a") -> bool:
     return copies_us(problem, [operand]) < unaligned_us(problem, operand, steps_us, vectors)
-
-
-def is_a_copied(problem: MatmulProblem, steps_us: float, vectors: float) -> bool:
-    return is_copied(problem, "a", steps_us, vectors)
-
-
-def test_aligned_operands_are_never_copied() -> None:
-    config = choose_matmul(replace(HALF, a_alignment=16), H200).config
-    assert (config.copies_a, config.copies_b) == (False, False)
 
 
 @pytest.mark.parametrize("alignment", [2, 4, 8, STRIDED])
 def test_long_products_copy_and_short_ones_do_not(alignment: int) -> None:
     problem = replace(HALF, a_alignment=alignment)
-    assert is_a_copied(problem, 500.0, 2500.0)
-    assert not is_a_copied(problem, 5.0, 25.0)
+    assert is_copied(problem, 500.0, 2500.0)
+    assert not is_copied(problem, 5.0, 25.0)
 
 
 def test_each_operand_has_lines_of_its_own() -> None:
     wide = MatmulProblem(64, 4096, 4096, a="float16", b="float16", a_alignment=8, b_alignment=8)
-    assert is_copied(wide, "a", 0.0, 100.0)
-    assert not is_copied(wide, "b", 0.0, 100.0)
+    assert is_copied(wide, 0.0, 100.0)
+    assert not is_copied(wide, 0.0, 100.0, "b")
 
 
 def test_tensor_cores_wait_for_each_piece_that_a_thread_loads() -> None:
@@ -334,13 +327,13 @@ def test_tensor_cores_wait_for_each_piece_that_a_thread_loads() -> None:
 
 def test_float32_along_k_is_copied_only_with_gaps() -> None:
     problem = MatmulProblem(4096, 64, 4096, a_alignment=4, b_alignment=4)
-    assert not is_a_copied(problem, 1e9, 1e9)
-    assert is_a_copied(replace(problem, a_alignment=STRIDED), 3000.0, 0.0)
-    assert is_a_copied(replace(problem, a_transposed=True), 3000.0, 0.0)
-    assert is_a_copied(replace(problem, tf32=True), 0.0, 500.0)
+    assert not is_copied(problem, 1e9, 1e9)
+    assert is_copied(replace(problem, a_alignment=STRIDED), 3000.0, 0.0)
+    assert is_copied(replace(problem, a_transposed=True), 3000.0, 0.0)
+    assert is_copied(replace(problem, tf32=True), 0.0, 500.0)
     b = replace(problem, m=64, n=4096)
-    assert is_copied(b, "b", 3000.0, 0.0)
-    assert not is_copied(replace(b, b_transposed=True), "b", 1e9, 1e9)
+    assert is_copied(b, 3000.0, 0.0, "b")
+    assert not is_copied(replace(b, b_transposed=True), 1e9, 1e9, "b")
 
 
 @pytest.mark.parametrize("a_alignment", [2, 16])
@@ -361,14 +354,14 @@ def test_the_size_of_a_copy() -> None:
     assert copies_us(lines, ["a"]) == pytest.approx(us)
     large = replace(lines, batch=8)  # 256 MiB are kept, and more is allocated in each call
     assert copies_us(replace(lines, batch=9), ["a"]) > 9 / 8 * copies_us(large, ["a"]) + 300
-    assert is_a_copied(replace(HALF, m=2**27 - 1, k=8), 1e6, 1e6)
-    assert not is_a_copied(replace(HALF, m=2**27, k=8), 1e6, 1e6), "strides have 32 bits"
+    assert is_copied(replace(HALF, m=2**27 - 1, k=8), 1e6, 1e6)
+    assert not is_copied(replace(HALF, m=2**27, k=8), 1e6, 1e6), "strides have 32 bits"
 
 
 def test_an_operand_that_a_batch_shares_is_copied_once() -> None:
     problem = MatmulProblem(256, 256, 255, 1024, "float16", "float16", "float16", a_alignment=2, b_alignment=16)
-    assert not is_a_copied(problem, 30.0, 160.0)
-    assert is_a_copied(replace(problem, a_shared=True), 30.0, 160.0)
+    assert not is_copied(problem, 30.0, 160.0)
+    assert is_copied(replace(problem, a_shared=True), 30.0, 160.0)
     assert choose_matmul(replace(problem, a_shared=True), H200).config.copies_a
 
 
@@ -383,16 +376,7 @@ def test_an_operand_that_a_batch_shares_is_copied_once() -> None:
 def test_products_that_are_slow_without_copies(
     sizes: tuple[int, int, int, int], layout: str, copies: tuple[bool, bool]
 ) -> None:
-    batch, m, n, k = sizes
-    a_transposed, b_transposed = (letter == "t" for letter in layout)
-    alignments = {
-        f"{name}_alignment": 16 if line % 8 == 0 else 2
-        for name, line in (("a", m if a_transposed else k), ("b", k if b_transposed else n))
-    }
-    problem = MatmulProblem(
-        m, n, k, batch, "float16", "float16", "float16", a_transposed, b_transposed, **alignments
-    )  # fmt: skip
-    config = choose_matmul(problem, H200).config
+    config = choose_matmul(laid_out(sizes, layout), H200).config
     assert (config.copies_a, config.copies_b) == copies
 
 

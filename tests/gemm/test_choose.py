@@ -68,33 +68,30 @@ def test_16_bit_tiles_are_powers_of_two() -> None:
 # ---- split-K: C has fewer warp tiles than the block has warps
 
 
-@pytest.mark.parametrize(("dtype", "result"), [("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64")])
-@pytest.mark.parametrize("threads", [64, 128, 256])
-def test_a_long_k_is_split(dtype: DType, result: DType, threads: int) -> None:
-    config = choose(deep_problem(16, 512, dtype, threads, result))
-    assert (config.tile_m, config.tile_n) == (16, 16)
-    assert config.warps_k > 1
-
-
-def test_k_is_not_split_if_c_would_round_the_sums() -> None:
-    assert choose(deep_problem(16, 512, "float16", 128, "float16")).warps_k == 1
-
-
-def test_k_is_not_split_in_large_blocks() -> None:
-    assert choose(deep_problem(16, 512, "float16", 512)).warps_k == 1
-
-
-def test_a_short_k_is_not_split() -> None:
-    assert choose(deep_problem(16, 32, "float64", 128, "float64")).warps_k == 1
+@pytest.mark.parametrize(
+    ("problem", "is_split"),
+    [
+        *(
+            (deep_problem(16, 512, dtype, threads, result), True)
+            for dtype, result in (("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64"))
+            for threads in (64, 128, 256)
+        ),
+        (deep_problem(16, 512, "float16", 128, "float16"), False),  # C would round the sums
+        (deep_problem(16, 512, "float16", 512), False),  # a large block
+        (deep_problem(16, 32, "float64", 128, "float64"), False),  # a short K
+        (problem_of(64, "float16", 128), False),  # each warp has a tile
+    ],
+    ids=lambda value: getattr(value, "symbol", value),
+)
+def test_a_long_k_is_split(problem: GemmProblem, is_split: bool) -> None:
+    config = choose(problem)
+    assert (config.warps_k > 1) == is_split
+    assert not is_split or (config.tile_m, config.tile_n) == (16, 16)
 
 
 def test_lanes_share_sums_without_tensor_cores() -> None:
     config = choose(deep_problem(8, 512, "float32", 128))
     assert (config.lanes_k > 1, config.warps_k) == (True, 1)
-
-
-def test_k_is_not_split_if_each_warp_has_a_tile() -> None:
-    assert choose(problem_of(64, "float16", 128)).warps_k == 1
 
 
 # ---- Products that are sensitive to limits and weights

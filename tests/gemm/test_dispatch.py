@@ -281,48 +281,36 @@ def test_an_alignment_holds_for_every_row_and_column(dtype: DType, ld: int, layo
 # ---- products that opt out of MathDx
 
 
-def left_to_warp(found: Products, *, held: bool = False, differentiated: bool = False) -> bool:
-    return faster_scalar_path(found.problems[Role.FORWARD], held=held, differentiated=differentiated) is not None
+VIEW: dict[str, Any] = {"layout": "col_major", "aligned": False}
+SQUARE = tile(32, 32)
 
 
-def test_a_short_sum_is_left_to_warp_unless_a_loop_holds_it() -> None:
-    short, long = (product(tile(32, k), tile(k, 32), tile(32, 32)) for k in (16, 32))
-    assert left_to_warp(short)
-    assert not left_to_warp(short, held=True)
-    assert not left_to_warp(long)
-
-
-def test_odd_sizes_with_gradients_are_left_to_warp() -> None:
-    found = product(tile(12, 12), tile(12, 12), tile(12, 12))
-    assert not left_to_warp(found)
-    assert left_to_warp(found, differentiated=True)
-    assert left_to_warp(found, differentiated=True, held=True)
-
-
-def test_an_operand_is_read_along_k() -> None:
-    view = {"layout": "col_major", "aligned": False}
-    a, b = tile(32, 32), tile(32, 32)
-    assert left_to_warp(product(tile(32, 32, **view), b, tile(32, 32)))  # type: ignore[arg-type]
-    assert not left_to_warp(product(a, tile(32, 32, **view), tile(32, 32)))  # type: ignore[arg-type]
-    assert not left_to_warp(product(tile(8, 8, **view), tile(8, 8), tile(8, 8)))  # type: ignore[arg-type]
-    assert not left_to_warp(product(tile(32, 32, **view), tile(32, 1), tile(32, 1)))  # type: ignore[arg-type]
-
-
-def test_what_was_not_measured_is_left_to_warp() -> None:
-    operands = tile(32, 32), tile(32, 32), tile(32, 32)
-    assert left_to_warp(product(tile(32, 32, aligned=False), *operands[1:]))
-    assert left_to_warp(product(*operands, target=Target(90, 512)))
-
-
-def test_a_transposed_result_is_decided_as_the_transposed_product() -> None:
-    view, out = (tile(32, 32, layout="col_major", aligned=aligned) for aligned in (False, True))
-    assert left_to_warp(product(tile(32, 32), view, out))
-    assert not left_to_warp(product(tile(32, 16), tile(16, 32, layout="col_major"), tile(32, 32)))
-    assert not left_to_warp(product(tile(32, 16), tile(16, 32, layout="col_major"), out))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_own_templates_compute_other_types(dtype: str) -> None:
-    out = "float32" if dtype == "bfloat16" else dtype
-    found = product(tile(32, 16, dtype), tile(16, 32, dtype), tile(32, 32, out))
-    assert not left_to_warp(found, differentiated=True)
+@pytest.mark.parametrize(
+    ("tiles", "options", "is_left"),
+    [
+        ((tile(32, 16), tile(16, 32), SQUARE), {}, True),  # a short sum
+        ((tile(32, 16), tile(16, 32), SQUARE), {"held": True}, False),  # in a loop that holds it
+        ((SQUARE, SQUARE, SQUARE), {}, False),
+        ((tile(12, 12),) * 3, {}, False),  # an odd size
+        ((tile(12, 12),) * 3, {"differentiated": True}, True),
+        ((tile(12, 12),) * 3, {"differentiated": True, "held": True}, True),
+        ((tile(32, 32, **VIEW), SQUARE, SQUARE), {}, True),  # an operand is read along K
+        ((SQUARE, tile(32, 32, **VIEW), SQUARE), {}, False),
+        ((tile(8, 8, **VIEW), tile(8, 8), tile(8, 8)), {}, False),
+        ((tile(32, 32, **VIEW), tile(32, 1), tile(32, 1)), {}, False),
+        ((tile(32, 32, aligned=False), SQUARE, SQUARE), {}, True),  # was not measured
+        ((SQUARE, SQUARE, SQUARE), {"threads": 512}, True),  # nor was this
+        # a transposed result is decided as the transposed product
+        ((SQUARE, tile(32, 32, **VIEW), tile(32, 32, layout="col_major")), {}, True),
+        ((tile(32, 16), tile(16, 32, layout="col_major"), SQUARE), {}, False),
+        ((tile(32, 16), tile(16, 32, layout="col_major"), tile(32, 32, layout="col_major")), {}, False),
+        *(
+            ((tile(32, 16, dtype), tile(16, 32, dtype), tile(32, 32, out)), {"differentiated": True}, False)
+            for dtype, out in (("float16", "float16"), ("bfloat16", "float32"), ("float64", "float64"))
+        ),
+    ],
+)
+def test_what_is_left_to_warp(tiles: tuple[Tile, Tile, Tile], options: dict[str, Any], is_left: bool) -> None:
+    given = {"held": False, "differentiated": False, "threads": 128, **options}
+    problem = product(*tiles, target=Target(90, given.pop("threads"))).problems[Role.FORWARD]
+    assert (faster_scalar_path(problem, **given) is not None) == is_left

@@ -22,7 +22,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
     staged_product,
 )
-from warp_tiles.gemm.problem import DType, GemmProblem, Precision, Role, Target, Tile, products
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision, Role, Target, Tile, products
 from warp_tiles.gemm.rejected import Rejected
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
@@ -78,13 +78,19 @@ def pipeline_of(
     return found.loop if isinstance(found, LoopPlan) else found
 
 
+def idle(problem: GemmProblem, at_end: bool = True) -> LoopMemory:
+    """The memory of a loop whose only tiles are A, B and C, all of them idle."""
+    stage = DTYPE_BYTES[problem.a.dtype] * problem.k * (problem.m + problem.n)
+    tiles = stage + DTYPE_BYTES[problem.c.dtype] * problem.m * problem.n
+    return LoopMemory(stage, tiles, tiles, at_end)
+
+
 def loop_of(
     m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: PipelineOverrides = AUTO
 ) -> PipelineConfig:
-    """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
-    stage = 2 * k * (m + n)
-    tiles = stage + 4 * m * n
-    found = pipeline_of(problem_of(m, n, k, threads, arch), LoopMemory(stage, tiles, tiles, at_end), choice=choice)
+    """The pipeline of a loop of float16 operands in :func:`idle` memory."""
+    problem = problem_of(m, n, k, threads, arch)
+    found = pipeline_of(problem, idle(problem, at_end), choice=choice)
     assert isinstance(found, PipelineConfig)
     return found
 
@@ -247,21 +253,21 @@ def test_double_buffers_in_extra_memory(
     assert reason_for_no_buffers([problem], memory, extra) == rejected
 
 
-def test_wgmma_only_if_it_may_be_used() -> None:
-    found = staged_product(problem_of(128, 128, 64, 128), ("mma",))
-    assert found == MmaPlan("mma_m16n8k16", 2, 2, 128)
-
-
 @pytest.mark.parametrize(
-    ("n", "k", "threads", "stages", "in_flight", "blocks"),
+    ("n", "k", "threads", "arch", "stages", "in_flight", "blocks"),
     [
-        (256, 64, 256, 4, 1, 1),  # a block that is alone keeps products in flight
-        (128, 64, 128, 3, 0, 2),  # two blocks come before a fourth stage
-        (128, 32, 128, 5, 1, 2),  # a fifth stage leaves as many blocks
+        (256, 64, 256, 90, 4, 1, 1),  # a block that is alone keeps products in flight
+        (128, 64, 128, 90, 3, 0, 2),  # two blocks come before a fourth stage
+        (128, 32, 128, 90, 5, 1, 2),  # a fifth stage leaves as many blocks
+        (128, 32, 128, 80, 4, 0, 1),  # mma has nothing in flight
+        (128, 64, 256, 80, 4, 0, 1),
+        (128, 64, 256, 86, 3, 0, 1),  # with less shared memory
     ],
 )
-def test_stages_and_products_in_flight(n: int, k: int, threads: int, stages: int, in_flight: int, blocks: int) -> None:
-    loop = loop_of(128, n, k, threads)
+def test_stages_and_products_in_flight(
+    n: int, k: int, threads: int, arch: int, stages: int, in_flight: int, blocks: int
+) -> None:
+    loop = loop_of(128, n, k, threads, arch)
     assert (loop.stages, loop.in_flight, loop.blocks) == (stages, in_flight, blocks)
     beyond_tiles = stages * loop.stage_bytes + STAGE_ALIGNMENT - (loop.stage_bytes + 4 * 128 * n)
     assert loop.extra_bytes == max(0, beyond_tiles)
@@ -273,9 +279,7 @@ def test_stages_and_products_in_flight(n: int, k: int, threads: int, stages: int
 def test_the_register_limit_of_the_module(registers: int, products: int, stages: int, blocks: int) -> None:
     """64 accumulators and 32 registers of operands exceed those of two blocks of 256 threads."""
     problem = fp32(128, 128, 32, 256, "cr")
-    tiles = 4 * (32 * (128 + 128) + 128 * 128)
-    memory = LoopMemory(4 * 32 * (128 + 128), tiles, tiles, True)
-    found = pipeline_of(problem, memory, products=products, registers=registers)
+    found = pipeline_of(problem, idle(problem), products=products, registers=registers)
     assert isinstance(found, PipelineConfig)
     assert (found.stages, found.blocks) == (stages, blocks)
 
@@ -295,11 +299,9 @@ def test_the_register_limit_of_the_module(registers: int, products: int, stages:
 def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: int, found: int | Rejected) -> None:
     """Where double buffers are as good, few blocks that wait for their loads are not."""
     problem = fp32(m, n, k, threads, "cr")
-    tiles = 4 * (k * (m + n) + m * n)
 
     def stages(may_double_buffer: bool) -> int | Rejected:
-        memory = LoopMemory(4 * k * (m + n), tiles, tiles, True)
-        loop = pipeline_of(problem, memory, may_double_buffer=may_double_buffer)
+        loop = pipeline_of(problem, idle(problem), may_double_buffer=may_double_buffer)
         return loop.stages if isinstance(loop, PipelineConfig) else loop
 
     assert stages(True) == found
@@ -307,49 +309,34 @@ def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: 
 
 
 @pytest.mark.parametrize(
-    ("problem", "k_bytes", "c_bytes", "expected"),
+    ("problem", "expected"),
     [
-        (problem_of(64, 64, 64, 128, 80), 16384, 16384, (3, 3)),  # not 4 stages of 2 blocks, nor 2 of 4
-        (problem_of(64, 64, 64, 128, 89), 16384, 16384, (4, 1)),  # a third stage leaves one block, which needs a fourth
-        (problem_of(64, 64, 32, 128, 89), 8192, 16384, (3, 3)),
-        (problem_of(128, 128, 16, 128, 80), 8192, 65536, (4, 2)),
-        (problem_of(64, 64, 32, 64, 80, "float32", layout="cr"), 16384, 16384, (2, 4)),  # fma needs 8 warps first
+        (problem_of(64, 64, 64, 128, 80), (3, 3)),  # not 4 stages of 2 blocks, nor 2 of 4
+        (problem_of(64, 64, 64, 128, 89), (4, 1)),  # a third stage leaves one block, which needs a fourth
+        (problem_of(64, 64, 32, 128, 89), (3, 3)),
+        (problem_of(128, 128, 16, 128, 80), (4, 2)),
+        (problem_of(64, 64, 32, 64, 80, "float32", layout="cr"), (2, 4)),  # fma needs 8 warps first
     ],
 )
 def test_loads_in_flight_come_before_blocks_and_these_before_stages(
-    problem: GemmProblem, k_bytes: int, c_bytes: int, expected: tuple[int, int]
+    problem: GemmProblem, expected: tuple[int, int]
 ) -> None:
     """Each was the fastest on an H200 within the limits of the architecture (benchmarks/results/other_gpus.json)."""
-    memory = LoopMemory(k_bytes, k_bytes + c_bytes, k_bytes + c_bytes, True)
-    found = pipeline_of(problem, memory)
+    found = pipeline_of(problem, idle(problem))
     assert isinstance(found, PipelineConfig)
     assert (found.stages, found.blocks) == expected
 
 
 def test_sums_of_all_products_decide_about_resident_blocks() -> None:
-    tiles = 2 * 32 * (64 + 64) + 4 * 64 * 64
-    found = [
-        pipeline_of(problem_of(64, 64, 32, 128, 80), LoopMemory(8192, tiles, tiles, True), products=products)
-        for products in (1, 4)
-    ]
+    problem = problem_of(64, 64, 32, 128, 80)
+    found = [pipeline_of(problem, idle(problem), products=products) for products in (1, 4)]
     one, four = (loop.blocks for loop in found if isinstance(loop, PipelineConfig))
     assert one > four
 
 
-def test_mma_has_nothing_in_flight() -> None:
-    loop = loop_of(128, 128, 32, 128, 80)
-    assert not loop.in_flight
-
-
 def test_stages_that_leave_few_warps_are_refused() -> None:
-    stage = 8 * 64 * (64 + 64)
-    tiles = stage + 8 * 64 * 64
-    found = pipeline_of(fp64(64, 64, 64, 128), LoopMemory(stage, tiles, tiles, True))
-    assert found == Rejected("few_blocks", ("1 resident block", 128, 2))
-
-
-def test_less_shared_memory_has_fewer_stages() -> None:
-    assert loop_of(128, 128, 64, 256, 86).stages < loop_of(128, 128, 64, 256, 80).stages
+    problem = fp64(64, 64, 64, 128)
+    assert pipeline_of(problem, idle(problem)) == Rejected("few_blocks", ("1 resident block", 128, 2))
 
 
 def test_stages_apart_from_idle_tiles() -> None:

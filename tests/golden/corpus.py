@@ -1,8 +1,6 @@
 """The kernels whose decisions and sources are kept in ``golden.json``."""
 
 import functools
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 import warp as wp
 
 from benchmarks.loops import ROWS
+from benchmarks.speed.builds import import_kernels
 from tests import computed_kernels, loop_forms, products, solver_kernels, staged_cases, whole_kernels
 from tests.integration.helpers import load
 from tests.products import load_kernels
@@ -218,9 +217,5 @@ def _examples() -> Iterator[Case]:
 
 @functools.cache  # Warp would number the functions of a module that is imported again in another way
 def _example(name: str) -> tuple[Any, int]:
-    spec = importlib.util.spec_from_file_location(f"golden_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = import_kernels(EXAMPLES / f"{name}.py", f"golden_{name}")
     return module, int(getattr(module, "THREADS", 64))

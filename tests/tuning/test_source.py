@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import functools
-import importlib.util
 import math
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.speed.builds import import_kernels
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.source import source_digest, transcript
 
@@ -67,10 +67,7 @@ def load(folder: Path, text: str = BASE, helper: str = HELPER) -> types.ModuleTy
     for name, content in (("helper_module", helper), ("kernels_under_test", text)):
         path = folder / f"{name}.py"
         path.write_text(content)
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = import_kernels(path, name)
     return module
 
 
