@@ -60,22 +60,21 @@ def add_state(step: int) -> Any:
     return kernel
 
 
-def add(step: int) -> Any:
-    @wp.kernel(module="unique", enable_backward=False)
-    def kernel(x: wp.array(dtype=float), y: wp.array(dtype=float)):
-        i = wp.tid()
-        y[i] += x[i]
+def adding(of_y: Any) -> Any:
+    """Makes kernels whose second argument is of a type."""
 
-    return kernel
+    def make(step: int) -> Any:
+        @wp.kernel(module="unique", enable_backward=False)
+        def kernel(x: wp.array(dtype=float), y: of_y):
+            i = wp.tid()
+            y[i] += x[i]
+
+        return kernel
+
+    return make
 
 
-def add_indexed(step: int) -> Any:
-    @wp.kernel(module="unique", enable_backward=False)
-    def kernel(x: wp.array(dtype=float), y: wp.indexedarray(dtype=float)):
-        i = wp.tid()
-        y[i] += x[i]
-
-    return kernel
+add, add_indexed = adding(wp.array(dtype=float)), adding(wp.indexedarray(dtype=float))
 
 
 def tuned(factory: Any, **options: Any) -> Any:

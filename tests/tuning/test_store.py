@@ -64,16 +64,6 @@ def test_merging_adds_and_replaces_by_configuration(records: RecordStore) -> Non
     assert records.merge(key(), [B, newer]).timings == (A, newer, B)
 
 
-def test_files_are_readable_json_named_after_subject_and_key(records: RecordStore) -> None:
-    records.merge(key("kernel:pkg.mod.<locals>.make"), [A])
-    (path,) = records.root.rglob("*.json")
-    assert path.parent.name == "kernel-pkg.mod.-locals-.make"
-    assert path.stem == key("kernel:pkg.mod.<locals>.make").digest
-    data = json.loads(path.read_text())
-    assert (data["schema"], data["key"]["subject"]) == (1, "kernel:pkg.mod.<locals>.make")
-    assert path.read_text().count("\n") > 10
-
-
 @pytest.mark.parametrize(("shared", "folder", "file"), [(False, 0o700, 0o600), (True, 0o2770, 0o660)])
 def test_folders_and_files_have_the_permissions_of_the_cache(
     tmp_path: Path, shared: bool, folder: int, file: int
@@ -197,21 +187,27 @@ class TestFind:
         assert records.records("kernel:a.b.c") == []
 
 
-class TestRemove:
-    def test_all_records_and_set_aside_files_are_removed(self, records: RecordStore) -> None:
-        records.merge(key(), [A])
-        write(file_of(records, key(m=1)), b"{")
-        with quiet():
-            assert records.load(key(m=1)) is None
-            assert records.remove() == 1
-        assert [path.name for path in records.root.rglob("*") if path.is_file()] == ["store.lock"]
+def test_all_records_and_set_aside_files_are_removed(records: RecordStore) -> None:
+    records.merge(key(), [A])
+    write(file_of(records, key(m=1)), b"{")
+    with quiet():
+        assert records.load(key(m=1)) is None
+        assert records.remove() == 1
+    assert [path.name for path in records.root.rglob("*") if path.is_file()] == ["store.lock"]
 
 
-@pytest.mark.parametrize("subject", ["kernel:a/../b", "..", ".", "a\\b", "x" * 500, "ünï", "", "con:"])
-def test_any_subject_makes_a_safe_folder(records: RecordStore, subject: str) -> None:
+@pytest.mark.parametrize(
+    "subject",
+    ["kernel:pkg.mod.<locals>.make", "kernel:a/../b", "..", ".", "a\\b", "x" * 500, "ünï", "", "con:"],
+)
+def test_a_file_is_readable_json_in_a_safe_folder_of_its_subject(records: RecordStore, subject: str) -> None:
     records.merge(key(subject), [A])
     (path,) = records.root.rglob("*.json")
+    data = json.loads(path.read_text())
+    assert (data["schema"], data["key"]["subject"], path.stem) == (1, subject, key(subject).digest)
+    assert path.read_text().count("\n") > 10
     assert path.parent.parent == records.root
+    assert path.parent.name == "kernel-pkg.mod.-locals-.make" or "<" not in subject
     assert set(path.parent.name) <= set("abcdefghijklmnopqrstuvwxyz-.")
     assert not path.parent.name.startswith(".")
     assert records.load(key(subject)) == Record(key(subject), (A,))
@@ -239,19 +235,11 @@ class TestBundle:
         both.merge(key(), [B])
         both.merge(key(m=1), [B])
         assert both.export(tmp_path / "all.json") == 2
-        imported = RecordStore(tmp_path / "imported")
-        imported.import_(tmp_path / "all.json")
-        assert imported.load(key()) == Record(key(), (A, B))
         assert both.export(tmp_path / "one.json", [Record(key(m=1), (B,))]) == 1
-
-    def test_importing_adds_timings_and_keeps_known_ones(self, records: RecordStore, tmp_path: Path) -> None:
-        other = RecordStore(tmp_path / "other")
-        other.merge(key(), [timing({"x": 1}, 99.0), B])
-        other.export(tmp_path / "bundle.json")
-        records.merge(key(), [A])
-        assert records.import_(tmp_path / "bundle.json") == 1
-        loaded = records.load(key())
-        assert {item.config["x"]: item.median_us for item in loaded.timings} == {1: 10.0, 2: 20.0}
+        imported = RecordStore(tmp_path / "imported")
+        imported.merge(key(), [timing({"x": 1}, 99.0)])
+        assert imported.import_(tmp_path / "all.json") == 2
+        assert medians(imported.load(key())) == {1: 99.0, 2: 20.0}, "known timings stay"
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -316,22 +304,13 @@ class TestBundle:
 
 
 class TestDamage:
-    @pytest.fixture(
-        params=[
-            b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"schema": "2"}', b'{"schema": true}', b'{"schema": 0}',
-            b"[" * 5_000, b'{"schema": 1, "timings": [NaN]}', "another key", "a cut", "a pickle",
-            "a number beyond floats", "a lone surrogate",
-        ],
-        ids=lambda value: repr(value)[:24],
-    )  # fmt: skip
+    """``tests/hardening`` has other contents, and numbers that no float holds."""
+
+    @pytest.fixture(params=[b"", b"[]", b'{"schema": true}', b'{"schema": 0}', "another key", "a pickle"], ids=str)
     def damaged(self, request: pytest.FixtureRequest) -> bytes:
-        whole = encode_record(Record(key(), (A,)))
         contents = {
             "another key": encode_record(Record(key(m=1), (A,))),
-            "a cut": whole[: len(whole) // 2],
             "a pickle": pickle.dumps(Exploding()),
-            "a number beyond floats": whole.replace(b'"x": 1', b'"x": 1e999'),
-            "a lone surrogate": whole.replace(b'"x": 1', b'"x": "\\ud800"'),
         }
         return contents[request.param] if isinstance(request.param, str) else request.param
 
