@@ -54,7 +54,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import runner
 from benchmarks.clients import Case
-from benchmarks.machine import ROOT, cpu_record, gpu_record
+from benchmarks.machine import ROOT, gpu_record
 from benchmarks.processes import environment, remote_store
 from benchmarks.runner import Row
 
@@ -116,10 +116,8 @@ def program(client: str, options: argparse.Namespace) -> Program:
         package_folder("newton")
         script = str(ROOT / "benchmarks" / "client_scripts" / "newton_speed.py")
         worlds = options.worlds or NEWTON_WORLDS
-        scene = (script, client, f"--device={options.device}", f"--worlds={worlds}")
+        scene = (script, client, "--device=cuda:0", f"--worlds={worlds}")
         return Program(scene, ("--steps=10", "--rounds=1"), (f"--steps={options.steps}", "--rounds=5"), ("newton",))
-    if options.device == "cpu":
-        raise SystemExit(f"{client}: testspeed.py of MuJoCo Warp needs a GPU; use --only {' '.join(NEWTON)}")
     folder = package_folder("mujoco_warp")
     file, usual, sizes = MODELS[client]
     words = (str(folder / "testspeed.py"), str(folder / "test_data" / file), f"--nworld={options.worlds or usual}")
@@ -296,7 +294,7 @@ def conditions(options: argparse.Namespace) -> Row:
     options.scratch = Path(options.stack.enter_context(tempfile.TemporaryDirectory()))
     options.list = options.scratch / "start.json"
     options.filling, options.reading = options.stack.enter_context(remote_store(options.scratch))
-    return cpu_record() if options.device == "cpu" else gpu_record()
+    return gpu_record()
 
 
 main = runner.command(
@@ -307,7 +305,6 @@ main = runner.command(
     options={
         "--sides": {"nargs": "+", "choices": SETTINGS, "help": "the usual ones of each row if omitted"},
         "--archs": {"default": "90", "help": "architectures of the wheels"},
-        "--device": {"default": "cuda:0", "help": "cpu is for trying the script, with few worlds"},
         "--worlds": {"type": int, "help": "worlds or problems instead of the usual number"},
         "--steps": {"type": int, "default": 1000, "help": "steps or solves of a warm run"},
         "--limit": {"type": float, "default": 1500.0, "help": "seconds for one process"},

@@ -284,33 +284,31 @@ class TestShow:
         assert len(open_store().records()) == 2
 
 
-class TestExportAndImport:
-    def test_records_travel_in_one_file_and_a_folder_to_ship_is_made_readable_for_others(
-        self, two: RecordStore, folder: Path
-    ) -> None:
-        assert parsed("export", "all.json")["records"] == 2
-        assert "1 record written" in table("export", "one.json", GEMM[:10])
-        (folder / "shipped").mkdir(mode=0o755)
-        with settings.override(cache_dir=folder / "other"):
-            assert parsed("import", "one.json")["records"] == 1
-            assert [row["key"] for row in parsed("list")["records"]] == [GEMM]
-            assert "2 records added" in table("import", "all.json")
-            assert parsed("import", "all.json", "--into", "shipped")["records"] == 2
-        with settings.override(cache_dir=folder / "empty", record_paths=[folder / "shipped"]):
-            assert open_store().load(key()) == two.load(key())
-        files = list((folder / "shipped").rglob("*.json"))
-        assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
-        assert {path.parent.stat().st_mode & 0o777 for path in files} == {0o755}
+def test_exported_records_travel_in_one_file_and_a_folder_to_ship_is_made_readable_for_others(
+    two: RecordStore, folder: Path
+) -> None:
+    assert parsed("export", "all.json")["records"] == 2
+    assert "1 record written" in table("export", "one.json", GEMM[:10])
+    (folder / "shipped").mkdir(mode=0o755)
+    with settings.override(cache_dir=folder / "other"):
+        assert parsed("import", "one.json")["records"] == 1
+        assert [row["key"] for row in parsed("list")["records"]] == [GEMM]
+        assert "2 records added" in table("import", "all.json")
+        assert parsed("import", "all.json", "--into", "shipped")["records"] == 2
+    with settings.override(cache_dir=folder / "empty", record_paths=[folder / "shipped"]):
+        assert open_store().load(key()) == two.load(key())
+    files = list((folder / "shipped").rglob("*.json"))
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
+    assert {path.parent.stat().st_mode & 0o777 for path in files} == {0o755}
 
 
-class TestClear:
-    def test_keys_or_all(self, two: RecordStore) -> None:
-        for words in ([], ["--all", GEMM]):
-            assert tune("clear", *words).exit_code == 2
-        assert parsed("clear", GEMM[:8]) == {"removed": 1}
-        assert [row["key"] for row in parsed("list")["records"]] == [key().digest]
-        assert "1 record removed" in table("clear", "--all")
-        assert parsed("clear", "--all") == {"removed": 0}
+def test_keys_or_all_records_are_cleared(two: RecordStore) -> None:
+    for words in ([], ["--all", GEMM]):
+        assert tune("clear", *words).exit_code == 2
+    assert parsed("clear", GEMM[:8]) == {"removed": 1}
+    assert [row["key"] for row in parsed("list")["records"]] == [key().digest]
+    assert "1 record removed" in table("clear", "--all")
+    assert parsed("clear", "--all") == {"removed": 0}
 
 
 # ---- configurations and times as texts

@@ -396,6 +396,13 @@ def contributed(*changes: tuple[int, float], unfinished: bool = False) -> Contri
     return Contribution({}, tuple(found))
 
 
+def ship(found: Contribution, asked: dict[str, TuningTask]) -> dict[Path, int]:
+    """Ships a file, as a process before this one."""
+    written_files = ship_records.ship(found, asked)
+    tuning_record.shipped_records.cache_clear()
+    return written_files
+
+
 def shipped_now(environment: Any = H200, **changes: Any) -> Any:
     """The configurations of a process without records of its own."""
     with pytest.MonkeyPatch.context() as patch:
@@ -408,13 +415,12 @@ def shipped_now(environment: Any = H200, **changes: Any) -> Any:
 class TestShipping:
     def test_what_gains_ships_and_counts_on_its_gpu_alone(self, records: Path) -> None:
         asked = tasks()
-        written_files = ship_records.ship(contributed((2, 80.0), (1, 98.5), (3, 70.0)), asked)
+        written_files = ship(contributed((2, 80.0), (1, 98.5), (3, 70.0)), asked)
         assert written_files == {
             records / "loop" / "NVIDIA-H200.json": 2,
             records / "function" / "NVIDIA-H200.json": 0,
             records / "solve" / "NVIDIA-H200.json": 0,
         }
-        tuning_record.shipped_records.cache_clear()
         for environment in (H200, replace(H200, warp="1.20.0", driver="14.0", warp_tiles="9.9")):
             found = shipped_now(environment)
             assert len(found.shipped) == 2
@@ -428,33 +434,30 @@ class TestShipping:
 
     def test_a_later_file_replaces_its_own_questions(self, records: Path) -> None:
         asked = tasks()
-        ship_records.ship(contributed((2, 80.0), (1, 90.0), (3, 70.0)), asked)
-        tuning_record.shipped_records.cache_clear()
+        ship(contributed((2, 80.0), (1, 90.0), (3, 70.0)), asked)
         later = contributed((1, 100.0), (1, 60.0))
         later = replace(later, records=later.records[:2])
-        assert list(ship_records.ship(later, asked).values()) == [1, 1, 0]
-        tuning_record.shipped_records.cache_clear()
+        assert list(ship(later, asked).values()) == [1, 1, 0]
         found = shipped_now().shipped
         assert len(found) == 2
         assert found[list(asked)[1]].winner().median_us == 60.0
 
     def test_unfinished_timings_and_unknown_configurations_do_not_ship_and_keep_what_does(self, records: Path) -> None:
         asked, found = tasks(), contributed((2, 80.0))
-        before = ship_records.ship(found, asked)
+        before = ship(found, asked)
         assert sum(before.values()) > 0
         with pytest.raises(RecordError, match="none of the 3 tasks"):
-            ship_records.ship(contributed((2, 80.0), unfinished=True), asked)
+            ship(contributed((2, 80.0), unfinished=True), asked)
         with pytest.raises(RecordError, match="none of the 3 tasks is asked"):
-            ship_records.ship(found, {})
+            ship(found, {})
         assert all(path.exists() for path, count in before.items() if count)
         digest, task = next(iter(asked.items()))
         fewer = {**asked, digest: replace(task, configs=task.configs[:2])}
-        assert list(ship_records.ship(found, fewer).values()) == [0, 0, 0]
+        assert list(ship(found, fewer).values()) == [0, 0, 0]
 
     def test_records_of_the_user_come_first(self, records: Path, tmp_path: Path, monkeypatch: Any) -> None:
         asked = tasks()
-        ship_records.ship(contributed((2, 80.0), (0, 100.0), (3, 70.0)), asked)
-        tuning_record.shipped_records.cache_clear()
+        ship(contributed((2, 80.0), (0, 100.0), (3, 70.0)), asked)
         monkeypatch.setattr("warp_tiles.tuning.tasks.source_of", lambda toolchain: "5" * 64)
         monkeypatch.setattr("warp_tiles.tuning.tasks.present_environments", lambda: (H200,))
         task = next(iter(asked.values()))
