@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import warp as wp
 
+from tests.interpreter import python
 from tests.recorded.recorded_kernels import arguments_on, arrays_of, launched_by_warp, weighted
 from warp_tiles import record
 
@@ -38,5 +35,4 @@ def test_both_directions_equal_those_of_warp(gpu: str, how: str) -> None:
 
 
 def test_the_example(gpu: str) -> None:
-    command = [sys.executable, "examples/recorded_training.py", "--device", gpu]
-    subprocess.run(command, cwd=Path(__file__).resolve().parents[2], check=True)  # it compares gradients with a tape's
+    python("examples/recorded_training.py", "--device", gpu)  # it compares gradients with a tape's

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.interpreter import python
 from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles import settings
 from warp_tiles.cli import commands, common
@@ -214,10 +213,8 @@ class TestScript:
             with settings.override(progress=progress):
                 assert tune("script.py").stderr.splitlines() == lines
 
-    def test_what_is_printed_after_the_search_does_not_follow_the_json(self) -> None:
-        done = subprocess.run(
-            [sys.executable, "-c", _PRINTS_LATER, "tune", "--json", "script.py"], capture_output=True, text=True
-        )
+    def test_what_is_printed_after_the_search_does_not_follow_the_json(self, folder: Path) -> None:
+        done = python("-c", _PRINTS_LATER, "tune", "--json", "script.py", folder=folder)
         assert json.loads(done.stdout) == {"tasks": []}
         for text in ("buffered in C", "a build that ends late", "at the end"):
             assert text in done.stderr

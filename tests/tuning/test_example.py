@@ -1,24 +1,19 @@
 """The example and the documentation's code, with records on disk."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.interpreter import python
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def run(folder: Path, *command: str) -> str:
     """Standard output of a Python program with its own records."""
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    env = {**os.environ, "PYTHONPATH": paths, "WARP_TILES_CACHE_DIR": str(folder / "tiles")}
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, f"{command}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
+    return python(*command, WARP_TILES_CACHE_DIR=str(folder / "tiles")).stdout
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ import dataclasses
 import enum
 import functools
 import math
-import subprocess
-import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.speed.builds import import_kernels
+from tests.interpreter import python
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.source import source_digest, transcript
 
@@ -120,8 +119,7 @@ def test_another_process_computes_the_same_digest(tmp_path: Path) -> None:
         "import sys; sys.path.insert(0, sys.argv[1]); import kernels_under_test as k\n"
         "from warp_tiles.tuning.source import source_digest; print(source_digest(k.factory, k.dim))"
     )
-    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert run.stdout.split()[-1] == here
+    assert python("-c", code, tmp_path).stdout.split()[-1] == here
 
 
 class Color(enum.Enum):
