@@ -260,15 +260,6 @@ def test_the_promise_to_cublasdx_follows_warps_rule(
     assert list(promised(problem).alignments) == expected
 
 
-def test_each_product_has_the_alignments_of_its_own_operands() -> None:
-    found = product(tile(8, 8, aligned=False), tile(8, 8), tile(8, 8)).problems
-    assert {role: v.alignments for role, v in found.items()} == {
-        Role.FORWARD: (4, 16, 16),
-        Role.ADJOINT_A: (16, 16, 4),
-        Role.ADJOINT_B: (4, 16, 16),
-    }
-
-
 @given(dtypes, st.integers(1, 64), layouts, st.booleans())
 def test_an_alignment_holds_for_every_row_and_column(dtype: DType, ld: int, layout: Arrangement, base: bool) -> None:
     size = DTYPE_BYTES[dtype]

@@ -62,20 +62,22 @@ def copies(tile: int) -> Any:
     return kernel
 
 
-def tuned(store: MemoryStore) -> Any:
+def tuned(store: MemoryStore, *tiles: int, **options: Any) -> Any:
+    """The copy of an array by tiles of these sizes."""
     return warp_tiles.autotune(
-        [{"tile": tile} for tile in (16, 64, 256)],
+        [{"tile": tile} for tile in tiles],
         key=("a",),
         dim=lambda config, args: [-(-extent // config["tile"]) for extent in args.a.shape],
         tiled=True,
         block_dim=128,
         reference="first",
         store=lambda now: store,
+        **options,
     )(copies)
 
 
 def test_too_much_shared_memory_is_a_recorded_failure(gpu: str) -> None:
-    copy = tuned(MemoryStore())
+    copy = tuned(MemoryStore(), 16, 64, 256)
     a = wp.array(np.random.default_rng(0).uniform(-1, 1, (512, 512)), dtype=float, device=gpu)
     c = wp.zeros_like(a)
     copy.launch(inputs=[a], outputs=[c], device=gpu)
@@ -88,7 +90,7 @@ def test_too_much_shared_memory_is_a_recorded_failure(gpu: str) -> None:
 
 
 def test_a_stream_of_the_user(gpu: str) -> None:
-    copy = tuned(MemoryStore())
+    copy = tuned(MemoryStore(), 16, 64, 256)
     a, c = wp.full((128, 128), 2.0, dtype=float, device=gpu), wp.zeros((128, 128), dtype=float, device=gpu)
     stream = wp.Stream(gpu)
     wp.synchronize_device(gpu)
@@ -98,7 +100,7 @@ def test_a_stream_of_the_user(gpu: str) -> None:
 
 
 def test_a_capture_needs_a_record(gpu: str) -> None:
-    copy = tuned(MemoryStore())
+    copy = tuned(MemoryStore(), 16, 64, 256)
     a, c = wp.full((128, 128), 2.0, dtype=float, device=gpu), wp.zeros((128, 128), dtype=float, device=gpu)
     with wp.ScopedDevice(gpu), pytest.raises(TuningError, match="while a graph is captured"), wp.ScopedCapture():
         copy.launch(inputs=[a], outputs=[c], device=gpu)

@@ -11,6 +11,7 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import integers, on, values_of
+from tests.gpu.test_tuned_kernels import tuned
 from tests.recorded.recorded_kernels import arguments_on, arrays_of, weighted
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import record
@@ -164,25 +165,7 @@ def test_both_gpus_measure_and_one_record_serves_them(gpus: tuple[Any, Any]) -> 
     if gpus[0].name != gpus[1].name:
         pytest.skip("the two GPUs are of different models")
     store = MemoryStore()
-
-    def make(tile: int) -> Any:
-        @wp.kernel(module="unique", enable_backward=False)
-        def copy(a: wp.array2d(dtype=float), c: wp.array2d(dtype=float)):
-            i, j = wp.tid()
-            loaded = wp.tile_load(a, shape=(tile, tile), offset=(i * tile, j * tile))
-            wp.tile_store(c, loaded, offset=(i * tile, j * tile))
-
-        return copy
-
-    copy = warp_tiles.autotune(
-        [{"tile": tile} for tile in (8, 16, 32, 64)],
-        key=("a",),
-        dim=lambda config, args: [-(-extent // config["tile"]) for extent in args.a.shape],
-        tiled=True,
-        block_dim=64,
-        devices=[device.alias for device in gpus],
-        store=lambda now: store,
-    )(make)
+    copy = tuned(store, 8, 16, 32, 64, devices=[device.alias for device in gpus])
     for device in gpus:
         a = wp.array(np.random.default_rng(0).uniform(-1, 1, (512, 512)), dtype=float, device=device)
         c = wp.zeros_like(a)
