@@ -9,65 +9,33 @@
 
 namespace wt::arch {
 
+WT_DEVICE double exact(f16 x) { return double(emulator::float_of_f16(x.bits)); }
+WT_DEVICE double exact(bf16 x) { return double(emulator::float_of_bits(u32(x.bits) << 16)); }
+WT_DEVICE double exact(double x) { return x; }
+
+WT_DEVICE void round_to(double& to, double x) { to = x; }
+WT_DEVICE void round_to(float& to, double x) { to = static_cast<float>(x); }
+WT_DEVICE void round_to(f16& to, double x) { to = {emulator::f16_of(x)}; }
+WT_DEVICE void round_to(bf16& to, double x) { to = {emulator::bf16_of(x)}; }
+
 template <class To, class From>
-struct Convert;
+struct Convert {
+    static WT_DEVICE To of(From x)
+    {
+        To to;
+        round_to(to, exact(x));
+        return to;
+    }
+};
 
 template <class T>
 struct Convert<T, T> {
     static WT_DEVICE T of(T x) { return x; }
 };
 
-template <>
-struct Convert<float, f16> {
-    static WT_DEVICE float of(f16 x) { return emulator::float_of_f16(x.bits); }
-};
-
-template <>
-struct Convert<float, bf16> {
-    static WT_DEVICE float of(bf16 x) { return emulator::float_of_bits(u32(x.bits) << 16); }
-};
-
-template <>
-struct Convert<float, double> {
-    static WT_DEVICE float of(double x) { return static_cast<float>(x); }
-};
-
-template <class From>
-struct Convert<double, From> {
-    static WT_DEVICE double of(From x) { return double(Convert<float, From>::of(x)); }
-};
-
-template <>
-struct Convert<double, double> {
-    static WT_DEVICE double of(double x) { return x; }
-};
-
-template <>
-struct Convert<f16, float> {
-    static WT_DEVICE f16 of(float x) { return {emulator::f16_of(double(x))}; }
-};
-
-template <>
-struct Convert<f16, double> {
-    static WT_DEVICE f16 of(double x) { return {emulator::f16_of(x)}; }
-};
-
-template <>
-struct Convert<bf16, float> {
-    static WT_DEVICE bf16 of(float x) { return {emulator::bf16_of(double(x))}; }
-};
-
-template <>
-struct Convert<bf16, double> {
-    static WT_DEVICE bf16 of(double x) { return {emulator::bf16_of(x)}; }
-};
-
 // Packs two 16-bit values into one word, the first into the lower half.
 template <class T>
-WT_DEVICE u32 pack(T low, T high)
-{
-    return u32(low.bits) | u32(high.bits) << 16;
-}
+WT_DEVICE u32 pack(T low, T high) { return u32(low.bits) | u32(high.bits) << 16; }
 
 WT_DEVICE u32 bits_of(float x) { return emulator::bits_of_float(x); }
 WT_DEVICE float float_of(u32 x) { return emulator::float_of_bits(x); }

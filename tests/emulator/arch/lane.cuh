@@ -14,17 +14,13 @@ WT_DEVICE int thread_index() { return emulator::thread_index(); }
 WT_DEVICE int opaque_thread_index() { return thread_index(); }
 
 // Returns x of the lane whose index differs in the bits of mask. Every lane of the warp calls it.
-WT_DEVICE float shuffle_xor(float x, int mask)
+template <class T>
+WT_DEVICE T shuffle_xor(T x, int mask)
 {
-    float result;
-    emulator::collective(emulator::Kind::shuffle_xor_f32, {&result, &x, nullptr, mask});
-    return result;
-}
-
-WT_DEVICE double shuffle_xor(double x, int mask)
-{
-    double result;
-    emulator::collective(emulator::Kind::shuffle_xor_f64, {&result, &x, nullptr, mask});
+    T result;
+    const int bytes = int(sizeof(T));
+    const emulator::Kind kind = bytes == 4 ? emulator::Kind::shuffle_xor_f32 : emulator::Kind::shuffle_xor_f64;
+    emulator::collective(kind, {&result, &x, &bytes, thread_index() ^ mask});
     return result;
 }
 

@@ -10,10 +10,7 @@
 namespace wt::arch {
 
 template <class T>
-WT_DEVICE T* in_shared(void* pointer)
-{
-    return static_cast<T*>(pointer);
-}
+WT_DEVICE T* in_shared(void* pointer) { return static_cast<T*>(pointer); }
 
 // Reads N elements at once. The address is a multiple of N * sizeof(T).
 template <int N, class T>

@@ -19,45 +19,35 @@ WT_DEVICE u64 wgmma_after(u64 operand, u32 bytes) { return (operand >> 32 << 32)
 
 WT_DEVICE void wgmma_fence() { emulator::fence_wgmma(); }
 template <int BLOCKS>
-WT_DEVICE void wgmma_has_read(u32 (&)[BLOCKS][4])
-{
-}
+WT_DEVICE void wgmma_has_read(u32 (&)[BLOCKS][4]) { }
 template <int BLOCKS>
-WT_DEVICE void wgmma_has_written(f32 (&)[BLOCKS][4])
-{
-}
+WT_DEVICE void wgmma_has_written(f32 (&)[BLOCKS][4]) { }
 WT_DEVICE void fence_for_wgmma() { emulator::fence_proxy(); }
 WT_DEVICE void wgmma_commit() { emulator::collective(emulator::Kind::wgmma_commit, {nullptr, nullptr, nullptr, 0}); }
 
 template <int PENDING>
-WT_DEVICE void wgmma_wait()
-{
-    emulator::collective(emulator::Kind::wgmma_wait, {nullptr, nullptr, nullptr, PENDING});
-}
+WT_DEVICE void wgmma_wait() { emulator::collective(emulator::Kind::wgmma_wait, {nullptr, nullptr, nullptr, PENDING}); }
 
 template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR, int GROUPS, class T>
-WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], u64 a, u64 b, T)
+WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], u64 a, const u32* a_in_registers, u64 b, T)
 {
     static_assert(sizeof(T) == 2 || !(A_IS_MN_MAJOR || B_IS_MN_MAJOR), "tf32 operands are K-major");
     using emulator::AsyncType;
     const AsyncType type = same<T, f32> ? AsyncType::tf32 : same<T, bf16> ? AsyncType::bf16 : AsyncType::f16;
-    const emulator::AsyncProduct product {a, b, 8 * GROUPS, A_IS_MN_MAJOR, B_IS_MN_MAJOR, false, type};
-    emulator::collective(emulator::Kind::wgmma, {d, &product, nullptr, 0});
+    const emulator::AsyncProduct product {a, b, 8 * GROUPS, A_IS_MN_MAJOR, B_IS_MN_MAJOR, a_in_registers != nullptr, type};
+    emulator::collective(emulator::Kind::wgmma, {d, &product, a_in_registers, 0});
+}
+
+template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR, int GROUPS, class T>
+WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], u64 a, u64 b, T type)
+{
+    wgmma<A_IS_MN_MAJOR, B_IS_MN_MAJOR>(d, a, nullptr, b, type);
 }
 
 template <bool B_IS_MN_MAJOR, int GROUPS, class T>
-WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b, T)
-{
-    using emulator::AsyncType;
-    const emulator::AsyncProduct product {0, b, 8 * GROUPS, false, B_IS_MN_MAJOR, true, same<T, bf16> ? AsyncType::bf16 : AsyncType::f16};
-    emulator::collective(emulator::Kind::wgmma, {d, &product, a, 0});
-}
+WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b, T type) { wgmma<false, B_IS_MN_MAJOR>(d, 0, a, b, type); }
 
 template <int GROUPS>
-WT_DEVICE void wgmma_tf32(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b)
-{
-    const emulator::AsyncProduct product {0, b, 8 * GROUPS, false, false, true, emulator::AsyncType::tf32};
-    emulator::collective(emulator::Kind::wgmma, {d, &product, a, 0});
-}
+WT_DEVICE void wgmma_tf32(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b) { wgmma<false, false>(d, 0, a, b, f32 {}); }
 
 }  // namespace wt::arch

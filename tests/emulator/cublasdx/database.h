@@ -75,24 +75,34 @@ constexpr int zero(int, int) { return 0; }
 
 using Kind = wt::emulator::Kind;
 
-template <Kind K> inline void run(float (&d)[4], const unsigned* a, const unsigned* b) { wt::emulator::collective(K, {d, a, b, 0}); }
+// Four sums of float, which an operation reads from c and writes to d
+template <Kind K>
+inline void run(float& d0, float& d1, float& d2, float& d3, const unsigned* a, const unsigned* b, float c0, float c1, float c2, float c3)
+{
+    float d[] = {c0, c1, c2, c3};
+    wt::emulator::collective(K, {d, a, b, 0});
+    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+}
 
-struct Half16816 {
-    static constexpr int lanes = 32, m = 16, n = 8, k = 16;
-    using ARegisters = unsigned[4];
-    using BRegisters = unsigned[2];
-    using DRegisters = float[4];
-    using ALayout = Layout<16, group_or_8_more, pair_of_a>;
-    using BLayout = Layout<8, group, pair_of_b>;
-    using CLayout = Layout<16, group_or_8_more, pair>;
+// An operation of M x 8 x K with so many registers of a lane for A, B and D
+template <int M, int K, class A, class B, class D, class Rows, class Columns, class Sums> struct Operation {
+    static constexpr int lanes = 32, m = M, n = 8, k = K;
+    using ARegisters = A;
+    using BRegisters = B;
+    using DRegisters = D;
+    using ALayout = Rows;
+    using BLayout = Columns;
+    using CLayout = Sums;
+};
+using Sums = Layout<16, group_or_8_more, pair>;
 
+struct Half16816 : Operation<16, 16, unsigned[4], unsigned[2], float[4], Layout<16, group_or_8_more, pair_of_a>,
+                       Layout<8, group, pair_of_b>, Sums> {
     static void fma(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
                     unsigned b0, unsigned b1, float c0, float c1, float c2, float c3)
     {
         const unsigned a[] = {a0, a1, a2, a3}, b[] = {b0, b1};
-        float d[] = {c0, c1, c2, c3};
-        run<Kind::mma_m16n8k16_f16>(d, a, b);
-        d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+        run<Kind::mma_m16n8k16_f16>(d0, d1, d2, d3, a, b, c0, c1, c2, c3);
     }
 };
 
@@ -110,59 +120,33 @@ struct Half16816ToHalf : Half16816 {
                     unsigned c0, unsigned c1)
     {
         const unsigned a[] = {a0, a1, a2, a3}, b[] = {b0, b1};
-        float d[] = {low(c0), high(c0), low(c1), high(c1)};
-        run<Kind::mma_m16n8k16_f16>(d, a, b);
+        float d[4];
+        run<Kind::mma_m16n8k16_f16>(d[0], d[1], d[2], d[3], a, b, low(c0), high(c0), low(c1), high(c1));
         d0 = pack(d[0], d[1]), d1 = pack(d[2], d[3]);
     }
 };
 
-struct Half1688 {
-    static constexpr int lanes = 32, m = 16, n = 8, k = 8;
-    using ARegisters = unsigned[2];
-    using BRegisters = unsigned[1];
-    using DRegisters = float[4];
-    using ALayout = Layout<16, group_or_8_more, pair>;
-    using BLayout = Layout<8, group, pair>;
-    using CLayout = Layout<16, group_or_8_more, pair>;
-
+struct Half1688 : Operation<16, 8, unsigned[2], unsigned[1], float[4], Sums, Layout<8, group, pair>, Sums> {
     static void fma(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned b0, float c0, float c1,
                     float c2, float c3)
     {
         const unsigned a[] = {a0, a1}, b[] = {b0};
-        float d[] = {c0, c1, c2, c3};
-        run<Kind::mma_m16n8k8_f16>(d, a, b);
-        d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+        run<Kind::mma_m16n8k8_f16>(d0, d1, d2, d3, a, b, c0, c1, c2, c3);
     }
 };
 
-struct Tf321688 {
-    static constexpr int lanes = 32, m = 16, n = 8, k = 8;
-    using ARegisters = unsigned[4];
-    using BRegisters = unsigned[2];
-    using DRegisters = float[4];
-    using ALayout = Layout<16, alternating_group, fourth_of_a>;
-    using BLayout = Layout<8, group, fourth_of_b>;
-    using CLayout = Layout<16, group_or_8_more, pair>;
-
+struct Tf321688 : Operation<16, 8, unsigned[4], unsigned[2], float[4], Layout<16, alternating_group, fourth_of_a>,
+                      Layout<8, group, fourth_of_b>, Sums> {
     static void fma(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
                     unsigned b0, unsigned b1, float c0, float c1, float c2, float c3)
     {
         const unsigned a[] = {a0, a1, a2, a3}, b[] = {b0, b1};
-        float d[] = {c0, c1, c2, c3};
-        run<Kind::mma_m16n8k8_tf32>(d, a, b);
-        d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+        run<Kind::mma_m16n8k8_tf32>(d0, d1, d2, d3, a, b, c0, c1, c2, c3);
     }
 };
 
-struct Double884 {
-    static constexpr int lanes = 32, m = 8, n = 8, k = 4;
-    using ARegisters = double[1];
-    using BRegisters = double[1];
-    using DRegisters = double[2];
-    using ALayout = Layout<8, group, single>;
-    using BLayout = Layout<8, group, single>;
-    using CLayout = Layout<8, group, pair>;
-
+using Singles = Layout<8, group, single>;
+struct Double884 : Operation<8, 4, double[1], double[1], double[2], Singles, Singles, Layout<8, group, pair>> {
     static void fma(double& d0, double& d1, double a, double b, double c0, double c1)
     {
         double d[] = {c0, c1};

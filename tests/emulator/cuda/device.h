@@ -77,45 +77,17 @@ long long llabs(long long) noexcept;
     inline float NAME##f(float x) { return __builtin_##NAME##f(x); }                                                   \
     inline double NAME(double x) { return __builtin_##NAME(x); }                                                       \
     inline float NAME(float x) { return __builtin_##NAME##f(x); }
-WT_MATH(acos)
-WT_MATH(acosh)
-WT_MATH(asin)
-WT_MATH(asinh)
-WT_MATH(atan)
-WT_MATH(atanh)
-WT_MATH(cbrt)
-WT_MATH(ceil)
-WT_MATH(cos)
-WT_MATH(cosh)
-WT_MATH(erf)
-WT_MATH(erfc)
-WT_MATH(exp)
-WT_MATH(exp2)
-WT_MATH(fabs)
-WT_MATH(floor)
-WT_MATH(log)
-WT_MATH(log10)
-WT_MATH(log2)
-WT_MATH(rint)
-WT_MATH(round)
-WT_MATH(sin)
-WT_MATH(sinh)
-WT_MATH(sqrt)
-WT_MATH(tan)
-WT_MATH(tanh)
-WT_MATH(trunc)
+WT_MATH(acos) WT_MATH(acosh) WT_MATH(asin) WT_MATH(asinh) WT_MATH(atan) WT_MATH(atanh) WT_MATH(cbrt)
+WT_MATH(ceil) WT_MATH(cos) WT_MATH(cosh) WT_MATH(erf) WT_MATH(erfc) WT_MATH(exp) WT_MATH(exp2)
+WT_MATH(fabs) WT_MATH(floor) WT_MATH(log) WT_MATH(log10) WT_MATH(log2) WT_MATH(rint) WT_MATH(round)
+WT_MATH(sin) WT_MATH(sinh) WT_MATH(sqrt) WT_MATH(tan) WT_MATH(tanh) WT_MATH(trunc)
 #undef WT_MATH
 
 #define WT_MATH(NAME)                                                                                                  \
     inline float NAME##f(float x, float y) { return __builtin_##NAME##f(x, y); }                                       \
     inline double NAME(double x, double y) { return __builtin_##NAME(x, y); }                                          \
     inline float NAME(float x, float y) { return __builtin_##NAME##f(x, y); }
-WT_MATH(atan2)
-WT_MATH(copysign)
-WT_MATH(fmax)
-WT_MATH(fmin)
-WT_MATH(fmod)
-WT_MATH(pow)
+WT_MATH(atan2) WT_MATH(copysign) WT_MATH(fmax) WT_MATH(fmin) WT_MATH(fmod) WT_MATH(pow)
 #undef WT_MATH
 
 inline float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }

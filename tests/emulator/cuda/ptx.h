@@ -157,23 +157,12 @@ template <bool TRANSPOSED> inline void wt_store_matrix(unsigned from, unsigned a
 }
 
 #define WT_LDMATRIX(NAME, TRANSPOSED)                                                                                  \
-    template <class... Words> inline void NAME(Words&&... operands) { wt_load_matrices<TRANSPOSED>(operands...); }
-template <bool TRANSPOSED> inline void wt_load_matrices(unsigned& a, unsigned address)
-{
-    wt_load_matrix<TRANSPOSED>(a, address, 0);
-}
-template <bool TRANSPOSED> inline void wt_load_matrices(unsigned& a, unsigned& b, unsigned address)
-{
-    wt_load_matrices<TRANSPOSED>(a, address);
-    wt_load_matrix<TRANSPOSED>(b, address, 1);
-}
-template <bool TRANSPOSED>
-inline void wt_load_matrices(unsigned& a, unsigned& b, unsigned& c, unsigned& d, unsigned address)
-{
-    wt_load_matrices<TRANSPOSED>(a, b, address);
-    wt_load_matrix<TRANSPOSED>(c, address, 2);
-    wt_load_matrix<TRANSPOSED>(d, address, 3);
-}
+    template <class... Operands> inline void NAME(Operands&&... words_and_address)                                     \
+    {                                                                                                                  \
+        unsigned* const words[] = {const_cast<unsigned*>(&words_and_address)...};                                      \
+        constexpr int count = int(sizeof...(Operands)) - 1;                                                            \
+        for (int i = 0; i < count; ++i) wt_load_matrix<TRANSPOSED>(*words[i], *words[count], i);                       \
+    }
 WT_LDMATRIX(ldmatrix_sync_aligned_m8n8_x1_shared_b16, false)
 WT_LDMATRIX(ldmatrix_sync_aligned_m8n8_x2_shared_b16, false)
 WT_LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_shared_b16, false)

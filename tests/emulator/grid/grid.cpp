@@ -111,10 +111,7 @@ void Grid::atomic(void* address, int bytes)
     if (thread_index() >= 0 && is_global(address)) clock_.fences.atomic(thread_index(), address);
 }
 
-void Grid::fence()
-{
-    if (thread_index() >= 0) clock_.fences.fence(thread_index(), clock_.now(), clock_.order);
-}
+void Grid::fence() { if (thread_index() >= 0) clock_.fences.fence(thread_index(), clock_.now(), clock_.order); }
 
 void Grid::access_global(void* address, int bytes)
 {
@@ -213,10 +210,7 @@ void Grid::wait_for_phase(unsigned mbarrier, unsigned parity)
     with_tensor_copies([&](TensorCopies& copies, int thread) { copies.end_wait(thread, mbarrier); });
 }
 
-void Grid::arrive_at_cluster()
-{
-    guarded([&] { cluster_barrier_.arrive(thread_index()); });
-}
+void Grid::arrive_at_cluster() { guarded([&] { cluster_barrier_.arrive(thread_index()); }); }
 
 void Grid::wait_for_cluster()
 {

@@ -23,10 +23,7 @@ class Reader {
 public:
     explicit Reader(std::FILE* file) : file_(file) { }
 
-    void bytes(void* to, std::size_t count)
-    {
-        if (std::fread(to, 1, count, file_) != count) ok = false;
-    }
+    void bytes(void* to, std::size_t count) { if (std::fread(to, 1, count, file_) != count) ok = false; }
     std::uint64_t number()
     {
         std::uint64_t value = 0;

@@ -88,26 +88,17 @@ void start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
 void commit_copies() { grid->commit_copies(); }
 void wait_for_copies(int pending) { grid->wait_for_copies(pending); }
 
-void start_mbarrier(unsigned mbarrier, unsigned arrivals)
+// Calls a function of the tensor copies for the running thread.
+template <class... Parameters, class... Arguments>
+void copies(void (TensorCopies::*act)(int, Parameters...), Arguments... arguments)
 {
-    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.initialize(thread, grid->own(mbarrier), arrivals); });
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { (copies.*act)(thread, arguments...); });
 }
-void end_mbarrier(unsigned mbarrier)
-{
-    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.invalidate(thread, grid->own(mbarrier)); });
-}
-void fence_mbarriers()
-{
-    grid->with_tensor_copies([](TensorCopies& copies, int thread) { copies.fence(thread); });
-}
-void arrive_and_expect(unsigned mbarrier, unsigned bytes)
-{
-    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.arrive(thread, grid->own(mbarrier), bytes); });
-}
-void arrive_at_block(unsigned mbarrier)
-{
-    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.arrive(thread, grid->of_any_block(mbarrier), 0); });
-}
+void start_mbarrier(unsigned mbarrier, unsigned arrivals) { copies(&TensorCopies::initialize, grid->own(mbarrier), arrivals); }
+void end_mbarrier(unsigned mbarrier) { copies(&TensorCopies::invalidate, grid->own(mbarrier)); }
+void fence_mbarriers() { copies(&TensorCopies::fence); }
+void arrive_and_expect(unsigned mbarrier, unsigned bytes) { copies(&TensorCopies::arrive, grid->own(mbarrier), bytes); }
+void arrive_at_block(unsigned mbarrier) { copies(&TensorCopies::arrive, grid->of_any_block(mbarrier), 0u); }
 unsigned address_of_block(unsigned address, unsigned block)
 {
     unsigned found = 0;
@@ -119,9 +110,7 @@ void wait_for_cluster() { grid->wait_for_cluster(); }
 void wait_for_phase(unsigned mbarrier, unsigned parity) { grid->wait_for_phase(mbarrier, parity); }
 void start_tensor_copy(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank)
 {
-    grid->with_tensor_copies([&](TensorCopies& copies, int thread) {
-        copies.copy(thread, grid->own(to), map, grid->is_global(map), grid->own(mbarrier), start, rank);
-    });
+    copies(&TensorCopies::copy, grid->own(to), map, grid->is_global(map), grid->own(mbarrier), start, rank);
 }
 void start_tensor_copy_to_blocks(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank, unsigned blocks)
 {
@@ -132,18 +121,17 @@ void start_tensor_copy_to_blocks(unsigned to, const void* map, unsigned mbarrier
                 copies.copy(thread, grid->in_block(to, block), map, grid->is_global(map), grid->in_block(mbarrier, block), start, rank);
     });
 }
+template <class... Parameters, class... Arguments>
+void stores(void (TensorStores::*act)(int, Parameters...), Arguments... arguments)
+{
+    grid->with_tensor_stores([&](TensorStores& stores, int thread) { (stores.*act)(thread, arguments...); });
+}
 void start_tensor_store(const void* map, const int* start, int rank, unsigned from)
 {
-    grid->with_tensor_stores([&](TensorStores& stores, int thread) { stores.store(thread, map, grid->is_global(map), grid->own(from), start, rank); });
+    stores(&TensorStores::store, map, grid->is_global(map), grid->own(from), start, rank);
 }
-void commit_tensor_stores()
-{
-    grid->with_tensor_stores([](TensorStores& stores, int thread) { stores.commit(thread); });
-}
-void wait_for_tensor_stores(int pending)
-{
-    grid->with_tensor_stores([&](TensorStores& stores, int thread) { stores.wait(thread, pending); });
-}
+void commit_tensor_stores() { stores(&TensorStores::commit); }
+void wait_for_tensor_stores(int pending) { stores(&TensorStores::wait, pending); }
 void named_barrier(int number, int threads)
 {
     if (number < 0 || number > 15) fail("a barrier's number is 0 to 15", "", 0);
@@ -153,9 +141,6 @@ void set_registers(int count, bool takes)
 {
     collective(takes ? Kind::take_registers : Kind::keep_registers, {nullptr, nullptr, nullptr, count});
 }
-void check_tensor_map(const void* map)
-{
-    grid->with_tensor_copies([&](TensorCopies&, int) { TensorMap::at(map); });
-}
+void check_tensor_map(const void* map) { grid->with_tensor_copies([&](TensorCopies&, int) { TensorMap::at(map); }); }
 
 }  // namespace wt::emulator

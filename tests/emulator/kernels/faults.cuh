@@ -30,52 +30,19 @@ inline Tiles tiles(void* a, void* b, void* c)
 
 #define WT_FAULT(name) inline void name(void*, void* a, void* b, void*, void* c)
 
-WT_FAULT(past_the_end)
-{
-    if (thread_index() == 3) load<1>(tiles(a, b, c).a + rows * pitch);
-}
-
-WT_FAULT(before_the_start)
-{
-    if (thread_index() == 3) load<1>(tiles(a, b, c).b - 1);
-}
-
-WT_FAULT(gap)
-{
-    if (thread_index() == 3) load<1>(tiles(a, b, c).a + 2 * pitch + columns);
-}
+WT_FAULT(past_the_end) { if (thread_index() == 3) load<1>(tiles(a, b, c).a + rows * pitch); }
+WT_FAULT(before_the_start) { if (thread_index() == 3) load<1>(tiles(a, b, c).b - 1); }
+WT_FAULT(gap) { if (thread_index() == 3) load<1>(tiles(a, b, c).a + 2 * pitch + columns); }
 
 // The first half of this load is an element; the second half lies in a gap.
-WT_FAULT(half_in_gap)
-{
-    if (thread_index() == 3) load<2>(tiles(a, b, c).a + 2 * pitch + columns - 1);
-}
-
-WT_FAULT(gap_store)
-{
-    if (thread_index() == 3) store<1>(tiles(a, b, c).c + 2 * pitch + columns, {1.0f});
-}
-
-WT_FAULT(unwritten)
-{
-    if (thread_index() == 3) load<1>(tiles(a, b, c).c + 2 * pitch + 5);
-}
-
-WT_FAULT(read_only)
-{
-    if (thread_index() == 3) store<1>(const_cast<float*>(tiles(a, b, c).b) + 5, {1.0f});
-}
-
-WT_FAULT(misaligned)
-{
-    if (thread_index() == 3) load<2>(tiles(a, b, c).a + 2 * pitch + 1);
-}
+WT_FAULT(half_in_gap) { if (thread_index() == 3) load<2>(tiles(a, b, c).a + 2 * pitch + columns - 1); }
+WT_FAULT(gap_store) { if (thread_index() == 3) store<1>(tiles(a, b, c).c + 2 * pitch + columns, {1.0f}); }
+WT_FAULT(unwritten) { if (thread_index() == 3) load<1>(tiles(a, b, c).c + 2 * pitch + 5); }
+WT_FAULT(read_only) { if (thread_index() == 3) store<1>(const_cast<float*>(tiles(a, b, c).b) + 5, {1.0f}); }
+WT_FAULT(misaligned) { if (thread_index() == 3) load<2>(tiles(a, b, c).a + 2 * pitch + 1); }
 
 // The address is aligned to 8 bytes, like the tile, and not to 16.
-WT_FAULT(more_aligned_than_promised)
-{
-    if (thread_index() == 3) load<4>(tiles(a, b, c).a);
-}
+WT_FAULT(more_aligned_than_promised) { if (thread_index() == 3) load<4>(tiles(a, b, c).a); }
 
 WT_FAULT(two_writers)
 {
@@ -106,26 +73,13 @@ WT_FAULT(missing_element)
 
 WT_FAULT(two_instructions)
 {
-    if (thread_index() == 35)
-        wt::arch::shuffle_xor(1.0f, 1);
-    else
-        wt::arch::shuffle_xor(1.0, 1);
+    if (thread_index() == 35) wt::arch::shuffle_xor(1.0f, 1);
+    else wt::arch::shuffle_xor(1.0, 1);
 }
 
-WT_FAULT(lane_exited)
-{
-    if (thread_index() != 35) wt::arch::shuffle_xor(1.0f, 1);
-}
-
-WT_FAULT(warp_exited)
-{
-    if (thread_index() >= 32) wt::arch::block_barrier();
-}
-
-WT_FAULT(barrier_in_half_a_warp)
-{
-    if (thread_index() % 32 < 16) wt::arch::block_barrier();
-}
+WT_FAULT(lane_exited) { if (thread_index() != 35) wt::arch::shuffle_xor(1.0f, 1); }
+WT_FAULT(warp_exited) { if (thread_index() >= 32) wt::arch::block_barrier(); }
+WT_FAULT(barrier_in_half_a_warp) { if (thread_index() % 32 < 16) wt::arch::block_barrier(); }
 
 WT_FAULT(newer_instruction)
 {
@@ -134,10 +88,7 @@ WT_FAULT(newer_instruction)
     wt::arch::mma_m16n8k16(d, as, bs, wt::f16{});
 }
 
-WT_FAULT(bypass)
-{
-    if (thread_index() == 3) *static_cast<volatile float*>(a) = 1.0f;
-}
+WT_FAULT(bypass) { if (thread_index() == 3) *static_cast<volatile float*>(a) = 1.0f; }
 
 WT_FAULT(array_bounds)
 {
@@ -153,10 +104,7 @@ WT_FAULT(deep_stack)
     filler[0] = 1;
 }
 
-WT_FAULT(null_pointer)
-{
-    if (thread_index() == 3) *static_cast<volatile int*>(nullptr) = 1;
-}
+WT_FAULT(null_pointer) { if (thread_index() == 3) *static_cast<volatile int*>(nullptr) = 1; }
 
 // ---- correct functions, each close to a faulty one
 

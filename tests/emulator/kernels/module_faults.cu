@@ -104,20 +104,9 @@ extern "C" __global__ void misaligned(float* x, float* y)
     *reinterpret_cast<double*>(y + threadIdx.x) = double(x[threadIdx.x]);
 }
 
-extern "C" __global__ void misaligned_copy(float* x, float* y)
-{
-    if (threadIdx.x == 0) copy_16(0, x + 1);
-}
-
-extern "C" __global__ void misaligned_target(float* x, float* y)
-{
-    if (threadIdx.x == 0) copy_16(1, x);
-}
-
-extern "C" __global__ void copy_past_the_array(float* x, float* y)
-{
-    if (threadIdx.x == 0) copy_4(0, x + 64, 4);
-}
+extern "C" __global__ void misaligned_copy(float* x, float* y) { if (threadIdx.x == 0) copy_16(0, x + 1); }
+extern "C" __global__ void misaligned_target(float* x, float* y) { if (threadIdx.x == 0) copy_16(1, x); }
+extern "C" __global__ void copy_past_the_array(float* x, float* y) { if (threadIdx.x == 0) copy_4(0, x + 64, 4); }
 
 extern "C" __global__ void copy_without_wait(float* x, float* y)
 {
@@ -149,11 +138,7 @@ extern "C" __global__ void copy_of_modified_source(float* x, float* y)
     wait();
 }
 
-extern "C" __global__ void thread_exited(float* x, float* y)
-{
-    if (threadIdx.x == 5) return;
-    __syncthreads();
-}
+extern "C" __global__ void thread_exited(float* x, float* y) { if (threadIdx.x == 5) return; __syncthreads(); }
 
 extern "C" __global__ void some_lanes(float* x, float* y) { y[threadIdx.x] = __shfl_sync(1u, x[threadIdx.x], 0); }
 

@@ -32,46 +32,19 @@ void repeat(int count, void* a, void* b, void* c, Instruction instruction)
     }
 }
 
-#define WT_REGISTERS(name) \
-    template <int Count>   \
-    void name(void*, void* a, void* b, void*, void* c)
-
-WT_REGISTERS(mma_m16n8k16_f16)
-{
-    repeat<wt::u32, 4, 2, float, 4>(Count, a, b, c,
-        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k16(d, x, y, wt::f16{}); });
-}
-
-WT_REGISTERS(mma_m16n8k16_bf16)
-{
-    repeat<wt::u32, 4, 2, float, 4>(Count, a, b, c,
-        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k16(d, x, y, wt::bf16{}); });
-}
-
-WT_REGISTERS(mma_m16n8k8_f16)
-{
-    repeat<wt::u32, 2, 1, float, 4>(Count, a, b, c,
-        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k8(d, x, y, wt::f16{}); });
-}
-
-WT_REGISTERS(mma_m16n8k8_tf32)
-{
-    repeat<wt::u32, 4, 2, float, 4>(Count, a, b, c,
-        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k8_tf32(d, x, y); });
-}
-
-WT_REGISTERS(mma_m8n8k4_f64)
-{
-    repeat<double, 1, 1, double, 2>(Count, a, b, c,
-        [](auto& d, auto& x, auto& y) { wt::arch::mma_m8n8k4(d, x[0], y[0]); });
-}
-
-WT_REGISTERS(mma_m16n8k8_f64)
-{
-    repeat<double, 4, 2, double, 4>(Count, a, b, c,
-        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k8(d, x, y); });
-}
-
+// The counts are those of registers in A, B and C. The call has d, x and y.
+#define WT_REGISTERS(name, Register, a_count, b_count, Result, c_count, call)                                          \
+    template <int Count> void name(void*, void* a, void* b, void*, void* c)                                            \
+    {                                                                                                                  \
+        const auto instruction = [](auto& d, auto& x, auto& y) { wt::arch::call; };                                    \
+        repeat<Register, a_count, b_count, Result, c_count>(Count, a, b, c, instruction);                              \
+    }
+WT_REGISTERS(mma_m16n8k16_f16, wt::u32, 4, 2, float, 4, mma_m16n8k16(d, x, y, wt::f16{}))
+WT_REGISTERS(mma_m16n8k16_bf16, wt::u32, 4, 2, float, 4, mma_m16n8k16(d, x, y, wt::bf16{}))
+WT_REGISTERS(mma_m16n8k8_f16, wt::u32, 2, 1, float, 4, mma_m16n8k8(d, x, y, wt::f16{}))
+WT_REGISTERS(mma_m16n8k8_tf32, wt::u32, 4, 2, float, 4, mma_m16n8k8_tf32(d, x, y))
+WT_REGISTERS(mma_m8n8k4_f64, double, 1, 1, double, 2, mma_m8n8k4(d, x[0], y[0]))
+WT_REGISTERS(mma_m16n8k8_f64, double, 4, 2, double, 4, mma_m16n8k8(d, x, y))
 #undef WT_REGISTERS
 
 // Lane l passes the address of row l of A, and writes row l of C.

@@ -63,15 +63,6 @@ int minimum_sm(Kind kind)
 }
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-shfl-sync
-void run_shuffle_xor(Kind kind, const WarpOperands& lanes)
-{
-    const std::size_t bytes = kind == Kind::shuffle_xor_f32 ? sizeof(float) : sizeof(double);
-    for (int lane = 0; lane < warp_lanes; ++lane) {
-        const int source = lane ^ (lanes[lane]->mask & (warp_lanes - 1));
-        std::memcpy(lanes[lane]->result, lanes[source]->a, bytes);
-    }
-}
-
 void run_shuffle(const WarpOperands& lanes)
 {
     for (const Operands* lane : lanes)

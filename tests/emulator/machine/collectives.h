@@ -21,7 +21,6 @@ int minimum_sm(Kind kind);
 
 bool is_mma(Kind kind);
 void run_mma(Kind kind, const WarpOperands& lanes);
-void run_shuffle_xor(Kind kind, const WarpOperands& lanes);
 void run_shuffle(const WarpOperands& lanes);
 void run_ballot(const WarpOperands& lanes);
 

@@ -19,10 +19,7 @@ std::size_t page_bytes() { return std::size_t(sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
 
-Fiber::~Fiber()
-{
-    if (memory_) munmap(memory_, stack_bytes + page_bytes());
-}
+Fiber::~Fiber() { if (memory_) munmap(memory_, stack_bytes + page_bytes()); }
 
 void Fiber::enter()
 {
@@ -56,15 +53,9 @@ void Fiber::start(void (*body)(void*), void* argument)
     if (_setjmp(caller_) == 0) setcontext(&context_);
 }
 
-void Fiber::resume()
-{
-    if (_setjmp(caller_) == 0) _longjmp(here_, 1);
-}
+void Fiber::resume() { if (_setjmp(caller_) == 0) _longjmp(here_, 1); }
 
-void Fiber::suspend()
-{
-    if (_setjmp(here_) == 0) _longjmp(caller_, 1);
-}
+void Fiber::suspend() { if (_setjmp(here_) == 0) _longjmp(caller_, 1); }
 
 void Fiber::abandon()
 {

@@ -11,9 +11,8 @@ namespace wt::emulator {
 enum class Kind : int {
     none,
     barrier,
-    shuffle_xor_f32,
-    shuffle_xor_f64,
-    shuffle,       // a: the value, mask: the source lane, b: pointer to the number of bytes, an int
+    shuffle_xor_f32, shuffle_xor_f64,
+    shuffle,       // and these: a: the value, mask: the source lane, b: pointer to the number of bytes, an int
     ballot,        // mask: the vote
     warp_barrier,
     ldmatrix_x2_trans,

@@ -25,10 +25,7 @@ std::size_t next_aligned(std::size_t from, std::size_t alignment)
 
 }  // namespace
 
-SharedMemory::~SharedMemory()
-{
-    if (window_) munmap(window_, window_bytes_);
-}
+SharedMemory::~SharedMemory() { if (window_) munmap(window_, window_bytes_); }
 
 void SharedMemory::reset(const std::vector<Tile>& tiles, const std::vector<const unsigned char*>& contents)
 {

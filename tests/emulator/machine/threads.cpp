@@ -180,9 +180,7 @@ void Threads::run_collective(Kind kind, int warp)
     for (int lane = 0; lane < warp_lanes; ++lane) lanes[lane] = &threads_[first + lane]->operands;
     if (is_mma(kind))
         run_mma(kind, lanes);
-    else if (kind == Kind::shuffle_xor_f32 || kind == Kind::shuffle_xor_f64)
-        run_shuffle_xor(kind, lanes);
-    else if (kind == Kind::shuffle)
+    else if (kind == Kind::shuffle || kind == Kind::shuffle_xor_f32 || kind == Kind::shuffle_xor_f64)
         run_shuffle(lanes);
     else if (kind == Kind::ballot)
         run_ballot(lanes);
