@@ -15,6 +15,7 @@ from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.loop_forms import FORMS, in_half
 from tests.loop_texts import HEADER, Form, K, M, Matrix, N
+from tests.nested_forms import NESTED_FORMS
 
 MODULES = 3  # the forms are divided among this many modules
 GRID = (M // 32, N // 32)
@@ -83,6 +84,13 @@ def test_results_and_gradients(machine: Machine, tmp_path: Path, group: int) -> 
     forms = {name: FORMS[name] for name in list(FORMS)[group::MODULES]}
     kernels = compile_forms(machine, tmp_path / "m", {name: form.text for name, form in forms.items()})
     for name, form in forms.items():
+        check(kernels, name, form)
+
+
+@pytest.mark.slow
+def test_loops_beside_and_in_other_loops(machine: Machine, tmp_path: Path) -> None:
+    kernels = compile_forms(machine, tmp_path / "m", {name: form.text for name, form in NESTED_FORMS.items()})
+    for name, form in NESTED_FORMS.items():
         check(kernels, name, form)
 
 

@@ -22,10 +22,10 @@ from tests.emulator import test_loop_forms as loops
 from tests.emulator import test_reductions as row_reductions
 from tests.emulator import test_store_adjoints as adjoints
 from tests.emulator.test_kernels import check_blocked
-from tests.emulator.test_nested_loops import KERNELS, check_nested
 from tests.gpu.device import DeviceKernels
 from tests.integration.helpers import load
 from tests.loop_forms import FORMS, SPELLINGS, in_half
+from tests.nested_forms import NESTED_FORMS
 from tests.random_kernels import shared_names
 from tests.random_kernels.execute import difference, execute, import_kernel, of_model, prepare
 from tests.random_kernels.generate import draw
@@ -62,9 +62,10 @@ def test_options(name: str, options: str, gpu: str) -> None:
     loops.check(kernels, name, SPELLINGS[name])
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", NESTED_FORMS)
 def test_nested_loops(name: str, gpu: str) -> None:
-    check_nested(DeviceKernels(KERNELS[name][0], gpu, names={name: "multiply"}), name)
+    kernels = DeviceKernels(NESTED_FORMS[name].text, gpu, names={name: "multiply"})
+    loops.check(kernels, name, NESTED_FORMS[name])
 
 
 # ---- stores of computed tiles, and their adjoints
