@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -30,30 +30,8 @@ def kernel{index}(T: wp.array2d(dtype=wp.{dtype}), Y: wp.array{rank}d(dtype=wp.{
 """
 
 
-def _factor(a: Any) -> Any:
-    """Lower factors of matrices, in the precision of their type."""
-    lower = np.zeros_like(a)
-    for j in range(a.shape[-1]):
-        column = a[:, j:, j] - np.sum(lower[:, j:, :j] * lower[:, j : j + 1, :j], axis=2)
-        lower[:, j:, j] = column / np.sqrt(column[:, :1])
-    return lower
-
-
-def _solve_lower(lower: Any, b: Any) -> Any:
-    """Solutions of L X = B, of matrices B."""
-    x = np.zeros_like(b)
-    for i in range(b.shape[1]):
-        x[:, i] = (b[:, i] - np.sum(lower[:, i, :i, None] * x[:, :i], axis=1)) / lower[:, i, i, None]
-    return x
-
-
-def _solve_upper(upper: Any, b: Any) -> Any:
-    """Solutions of U X = B, of matrices B."""
-    return _solve_lower(upper[:, ::-1, ::-1], b[:, ::-1])[:, ::-1]
-
-
-def exact(function: str, a: Any, b: Any, g: Any) -> dict[str, Any]:
-    """The result and the adjoints of a function, in the precision of the operands' type.
+def exact(function: str, a: Values, b: Values, g: Values) -> dict[str, Values]:
+    """The result and the adjoints of a function in float64.
 
     A gradient of a triangle is that of the elements that the function reads. That of A of the Cholesky factor is from
     Murray, "Differentiation of the Cholesky decomposition", 2016, section 3. That of A in A X = B is A' = -B' X^T with
@@ -62,35 +40,30 @@ def exact(function: str, a: Any, b: Any, g: Any) -> dict[str, Any]:
 
     Args:
         function: The solver function.
-        a: Matrices, or triangles.
-        b: Vectors, or matrices.
-        g: Gradients of the result.
+        a: A matrix, or a triangle.
+        b: A vector, or a matrix.
+        g: The gradient of the result.
     """
     if function == "cholesky":
-        lower = _factor(a)
-        upper = lower.swapaxes(1, 2)
-        half = _half_diagonal(np.tril(upper @ np.tril(g)))
-        half = _solve_upper(upper, _solve_upper(upper, half).swapaxes(1, 2))  # the sum below has its transpose too
-        return {"x": lower, "grad_a": _half_diagonal(np.tril(half + half.swapaxes(1, 2)))}
-    shape, transposed = b.shape, a.swapaxes(1, 2)
-    b, g = (each if each.ndim == 3 else each[..., None] for each in (b, g))
+        lower = cholesky(a)
+        half = _half_diagonal(lower.T @ np.tril(g))
+        half = solve(lower.T, solve(lower.T, half).T)  # the sum below has its transpose too
+        return {"x": lower, "grad_a": _half_diagonal(half + half.T)}
+    triangle = np.triu if function == "upper_solve" else np.tril
+    a, columns, gradients = triangle(a), b.reshape(len(b), -1), g.reshape(len(g), -1)
     if function == "cholesky_solve":
-        half, half_gradient = _solve_lower(a, b), _solve_lower(a, g)
-        x, gradient = _solve_upper(transposed, half), _solve_upper(transposed, half_gradient)
-        grad_a = -np.tril(gradient @ half.swapaxes(1, 2) + x @ half_gradient.swapaxes(1, 2))
-    elif function == "upper_solve":
-        x, gradient = _solve_upper(a, b), _solve_lower(transposed, g)
-        grad_a = -np.triu(gradient @ x.swapaxes(1, 2))
+        half, half_gradient = solve(a, columns), solve(a, gradients)
+        x, gradient = solve(a.T, half), solve(a.T, half_gradient)
+        grad_a = -(gradient @ half.T + x @ half_gradient.T)
     else:
-        x, gradient = _solve_lower(a, b), _solve_upper(transposed, g)
-        grad_a = -np.tril(gradient @ x.swapaxes(1, 2))
-    return {"x": x.reshape(shape), "grad_a": grad_a, "grad_b": gradient.reshape(shape)}
+        x, gradient = solve(a, columns), solve(a.T, gradients)
+        grad_a = -gradient @ x.T
+    return {"x": x.reshape(b.shape), "grad_a": triangle(grad_a), "grad_b": gradient.reshape(b.shape)}
 
 
-def _half_diagonal(a: Any) -> Any:
-    diagonal = np.arange(a.shape[-1])
-    a[:, diagonal, diagonal] /= 2
-    return a
+def _half_diagonal(a: Values) -> Values:
+    """The lower triangle, with half of its diagonal."""
+    return np.tril(a) - np.diag(np.diagonal(a)) / 2
 
 
 @dataclass(frozen=True)
@@ -178,18 +151,16 @@ class GradientCase:
             result = self._triangle(gradient) if self.in_place else gradient
             result = result.T if self.upper else result
             full = triangle + np.tril(triangle, -1).T
-            found = exact("cholesky", *(each[None].astype(np.longdouble) for each in (full, y, result)))
             if self.in_place:
                 of_t[...] = gradient
-            of_triangle[...] = found["grad_a"][0]
+            of_triangle[...] = exact("cholesky", full, y, result)["grad_a"]
             return of_t, of_y
         right, of_right = self._right(y), self._right(of_y)
         result = self._right(gradient) if self.in_place else gradient.reshape(right.shape)
-        found = exact(self.function, *(each[None].astype(np.longdouble) for each in (triangle, right, result)))
         if self.in_place:
             of_y[...] = gradient
-        of_triangle[...] = found["grad_a"][0]
-        of_right[...] = found["grad_b"][0]
+        found = exact(self.function, triangle, right, result)
+        of_triangle[...], of_right[...] = found["grad_a"], found["grad_b"]
         return of_t, of_y
 
     def _triangle(self, array: Values) -> Values:

@@ -107,21 +107,6 @@ def test_a_worker_killed_while_it_compiles_loses_nothing(workers: Any, pool: Exe
     assert victim not in workers.run(os.getpid).values()
 
 
-@pytest.mark.nightly
-def test_a_worker_that_held_all_requests_can_be_killed(workers: Any, installation: Installation) -> None:
-    victim, pid = next(iter(workers.run(os.getpid).items()))
-    executor = workers.get_executor(workers=[victim], allow_other_workers=True)
-    pool = ExecutorPool(executor, installation)
-    requests = [
-        GOOD.__class__(f"f{n}.cu", f"__device__ int f{n}() {{ return {n}; }}", FLAGS, (), "f") for n in range(5)
-    ]
-    futures = [pool.submit(SLOW), *(pool.submit(request) for request in requests)]
-    until(lambda: workers.processing().get(victim))
-    os.kill(pid, signal.SIGKILL)
-    names = [future.result(60).payload for future in futures]
-    assert len(set(names)) == 6
-
-
 @contextmanager
 def allowed_failures(client: Any, count: int) -> Iterator[None]:
     def change(dask_scheduler: Any, count: int) -> int:

@@ -26,18 +26,10 @@ def product() -> Node:
     return t.product(A, B, C)
 
 
-def test_a_product_that_nothing_reads_is_not_repeated() -> None:
-    assert unreplayed_sites(t.zeros(C), t.loop(t.load(A), t.load(B), product()), t.operation("tile_store", C)) == {0}
-
-
 def test_only_dynamic_loops_are_repeated() -> None:
     assert unreplayed_sites(t.loop(product(), kind="unrolled")) == set()
     assert unreplayed_sites(t.loop(t.loop(product()), kind="unrolled")) == {0}
     assert unreplayed_sites(t.loop(t.loop(product(), kind="unrolled"))) == {0}
-
-
-def test_a_fresh_product_is_repeated() -> None:
-    assert unreplayed_sites(t.loop(t.fresh_product(A, B, C))) == set()
 
 
 @pytest.mark.parametrize("tile", [C, t.view("v", C), UNKNOWN])
@@ -75,11 +67,6 @@ def test_a_c_of_unknown_memory_is_repeated(c: Any) -> None:
     assert unreplayed_sites(t.loop(t.product(A, B, c))) == set()
 
 
-def test_a_product_in_a_branch_of_a_loop() -> None:
-    assert unreplayed_sites(t.branch(t.loop(t.branch(product())))) == {0}
-    assert unreplayed_sites(t.branch(t.operation("tile_map", C), t.loop(product()))) == set()
-
-
 # ---- parameters: every call counts
 
 
@@ -105,14 +92,6 @@ def test_a_function_that_reads_its_parameter() -> None:
     assert sites_of_callee(t.call("f", C), body=(read, t.loop(t.product(A, B, P)))) == set()
     # a later call reads what this one added; its adjoint runs before
     assert sites_of_callee(t.call("f", C), body=(t.loop(t.product(A, B, P)), read)) == set()
-
-
-def test_a_product_into_a_view_of_a_parameter() -> None:
-    body = (t.loop(t.product(A, B, t.view("v", P))),)
-    assert sites_of_callee(t.zeros(C), t.call("f", C), body=body) == {0}
-    assert sites_of_callee(t.operation("tile_map", C), t.call("f", C), body=body) == set()
-    body = (t.loop(t.product(A, B, UNKNOWN)),)
-    assert sites_of_callee(t.zeros(C), t.call("f", C), body=body) == set()
 
 
 def test_a_call_of_another_function() -> None:

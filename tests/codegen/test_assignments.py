@@ -41,19 +41,6 @@ def test_hooks_stay() -> None:
     assert set(without_unread_assignments(before).hooks()) == set(before.hooks())
 
 
-def test_both_loops_in_an_outer_loop_and_in_a_branch() -> None:
-    assert names(t.loop(first(), t.branch(second()))).count("unread_assign") == 1
-
-
-def test_three_loops() -> None:
-    third = t.tile("third")
-    assert names(first(), second(), t.loop(t.load(third), assign(A, third))).count("unread_assign") == 2
-
-
-def test_a_break_in_a_branch_of_the_second_loop() -> None:
-    assert names(first(), second(t.branch(assign(A, SECOND), t.jump("break")))).count("unread_assign") == 2
-
-
 @pytest.mark.parametrize(
     "nodes",
     [
@@ -91,7 +78,3 @@ def test_a_view_of_a_tile_that_a_second_loop_replaces() -> None:
 def test_a_parameter_stays() -> None:
     parameter = t.parameter("p")
     assert "unread_assign" not in names(t.loop(t.load(SECOND), assign(parameter, SECOND)))
-
-
-def test_a_copy_without_a_hook_stays() -> None:
-    assert "unread_assign" not in names(first(), t.loop(t.load(SECOND), assign(A, SECOND, hook=None)))

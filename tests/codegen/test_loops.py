@@ -87,17 +87,6 @@ def test_loops_that_keep_no_sums(name: str) -> None:
     assert decision.accumulations == ()
 
 
-@pytest.mark.parametrize("tile", [D, t.view("v", D), t.tile("u", memory=frozenset({"?"}))])
-def test_another_use_of_the_sum_keeps_no_sums(tile: Tile) -> None:
-    decision = decide_loop(t.zeros(D), t.loop(*returned(t.branch(uses(tile)))))
-    assert decision.state == "as_warp"
-    (reason,) = decision.reasons
-    assert (reason.code, reason.values[0], reason.before) in {
-        ("used", "tile_sum", "line 9: "),
-        ("new_tile_used", "tile_sum", "line 9: "),
-    }
-
-
 @pytest.mark.parametrize(
     ("target", "is_direct"),
     [
@@ -132,22 +121,6 @@ def test_accumulators_are_added_to_the_memory_of_a_reshaped_sum(name: str, form:
     assert (added in end, "inplace" in end) == ((False, False) if is_direct else (True, True))
     statements = macros.definitions([(Hook.AT, one.own_hook) for one in subtraction])
     assert all(line.endswith("(...) ") for line in statements)  # they are gone
-
-
-@pytest.mark.parametrize(
-    ("name", "alpha", "factor"),
-    [
-        *(("sub_inplace", *factors) for factors in ((1.0, -1.0), (-0.5, 0.5), ("alpha", "-alpha"))),
-        *(("add_inplace", alpha, alpha) for alpha in (1.0, -0.5, "alpha")),
-    ],
-)
-def test_a_direct_subtraction_alone_changes_the_sign_of_the_factor(
-    name: str, alpha: float | str, factor: float | str
-) -> None:
-    fresh = t.fresh_product(A, B, C, alpha=alpha)
-    decision = decide_loop(t.zeros(D), t.loop(FIRST, SECOND, fresh, t.operation(name, D, C, hook=t.number())))
-    (kept,) = decision.accumulations
-    assert (kept.destination, kept.alpha, kept.factor) == (D, alpha, factor)
 
 
 def operator(name: str, *operands: Tile) -> Operation:
@@ -213,16 +186,6 @@ def home(*nodes: Node) -> int:
     """The hook of the loop over which the accumulators of the only loop with products live."""
     (decision,) = decide_loops(*nodes)
     return decision.accumulations[0].home
-
-
-def test_sums_live_over_the_outermost_loop_without_a_use_of_c() -> None:
-    inner = t.loop(*body())
-    middle = t.loop(inner, t.operation("tile_sum", D))
-    assert home(t.zeros(C), t.loop(middle, t.operation("tile_store", C))) == middle.hook
-    around = t.loop(inner)
-    (free,) = decide_loops(t.zeros(C), around)
-    assert (free.hook, free.accumulations[0].home) == (inner.hook, around.hook)
-    assert free.state == "pipelined"
 
 
 def test_sums_live_over_the_inner_loop_of_the_one_that_computes_alpha() -> None:

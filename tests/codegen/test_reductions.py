@@ -21,11 +21,6 @@ def builtins(one: Operation, threads: int = 128) -> list[str]:
     return [found.reduction for found in row_reductions(function(one), threads)]
 
 
-@pytest.mark.parametrize("name", ["max", "min", "add"])
-def test_commutative_builtins(name: str) -> None:
-    assert builtins(reduction(builtin=name)) == [name]
-
-
 def test_sums() -> None:
     assert builtins(reduction()) == ["add"]
 

@@ -6,9 +6,7 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.gemm.test_main_loop import problem_of
-from warp_tiles.codegen.emit_loops import emit_reverse
 from warp_tiles.codegen.loops import decide
-from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.module_code import LoopDecision
 from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.codegen.pipelines import LoopTarget
@@ -68,21 +66,3 @@ REASONS = {
 def test_reasons(name: str) -> None:
     node, code = REASONS[name]
     assert code_of(decided(t.zeros(C), node).reverse_pass) == code
-
-
-# ---- the code
-
-
-def test_extra_memory_is_returned() -> None:
-    start = t.load(C)
-    nodes = start, loop(*body())
-    decision = decided(*nodes)
-    macros, function = Macros(), t.function(*nodes)
-    emit_reverse(macros, decision)
-    found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions(function.hooks()))
-    assert decision.reverse_ring is not None
-    extra = decision.reverse_ring.plan.extra_bytes
-    assert extra > 0
-    assert found[f"WT_REVERSE_BEGIN_{decision.hook}"].count("wp::tile_shared_storage_t::alloc") == 1
-    assert f"alloc({extra})" in found[f"WT_REVERSE_BEGIN_{decision.hook}"]
-    assert found[f"WT_REVERSE_END_{decision.hook}"].endswith(f"alloc(-{extra});")

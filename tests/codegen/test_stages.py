@@ -11,8 +11,6 @@ from warp_tiles.codegen.module_code import LoopDecision, Ring
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import LoopTarget, constant_arrays
 from warp_tiles.codegen.trace import FunctionTrace, Node
-from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily
-from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planning import PlannedLoop
 
 M, N, K = 64, 64, 32
@@ -49,16 +47,6 @@ def rejection(decision: LoopDecision) -> str:
 # ---- where the stages lie
 
 
-def test_each_slot_begins_with_a_swizzling_pattern() -> None:
-    problem = problem_of(64, 48, 16, 128)
-    a, b, c = t.tile("a", 64, 16, "float16"), t.tile("b", 16, 48, "float16"), t.tile("c", 64, 48)
-    nodes = t.zeros(c), t.loop(t.load(b), t.load(a), t.product(a, b, c))
-    ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: problem}, TARGET.families)).ring
-    assert ring is not None
-    assert {name: buffer.offset_bytes for name, buffer in ring.buffers.items()} == {"b": 0, "a": 2 * STAGE_ALIGNMENT}
-    assert ring.plan.loop.stage_bytes == 4 * STAGE_ALIGNMENT
-
-
 def test_a_tile_that_is_used_only_after_the_loop_is_idle() -> None:
     after = t.load(D)
     assert ring_of(t.zeros(C), t.loop(*body()), after, tiles=(C, A, B, D)).plan.loop.extra_bytes == 0
@@ -67,34 +55,10 @@ def test_a_tile_that_is_used_only_after_the_loop_is_idle() -> None:
     assert before.first is None
 
 
-def test_a_tile_of_an_outer_loop_may_hold_a_value_of_its_last_iteration() -> None:
-    inner = t.loop(*body())
-    ring = ring_of(t.loop(t.zeros(C), inner, t.load(D)), tiles=(C, A, B, D))
-    assert ring.first is None
-
-
 def test_the_new_tile_of_a_sum_is_idle() -> None:
     nodes = t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(D, C)
     ring = ring_of(t.zeros(D), t.loop(*nodes), tiles=(C, A, B, D))
     assert (ring.first, ring.products[0].has_start) == (C if ring.plan.loop.extra_bytes == 0 else None, False)
-
-
-def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> None:
-    """wgmma multiplies tiles with 64 rows or 64 columns."""
-    problems = {0: problem_of(64, 32, K, 128), 1: problem_of(32, 32, K, 128)}
-    b, c = t.tile("b", K, 32, "float16"), t.tile("c", M, 32)
-    other, d = t.tile("other", 32, K, "float16"), t.tile("d", 32, 32)
-    loads = t.load(A), t.load(b), t.load(other)
-    nodes = t.zeros(c), t.zeros(d), t.loop(*loads, t.product(A, b, c, 0), t.product(other, b, d, 1))
-
-    def decision(*families: InstructionFamily) -> LoopDecision:
-        return decided(*nodes, tiles=(c, d, A, b, other), target=LoopTarget(problems, families))
-
-    found = decision("wgmma", "mma")
-    assert found.ring is not None
-    assert {product.plan.instruction for product in found.ring.products} == {"mma_m16n8k16"}
-    assert found.ring.plan.rejection == Rejected("partly_wgmma")
-    assert rejection(decision("wgmma")) == "no_tensor_core_grid"
 
 
 def test_memory_around_a_function_counts() -> None:

@@ -39,19 +39,6 @@ def count(*nodes: Node) -> int:
     return len(found(*nodes))
 
 
-def test_stores_in_bands() -> None:
-    assert count(convert(), store()) == 1
-    assert count(compute("add", C, W, result=E), convert(E), store()) == 1
-    assert count(t.loop(convert(), store())) == count(t.branch(convert(), store())) == 1
-    assert count(compute("tile_map", Scalar("f"), C, Scalar("x", 2.0)), store()) == 1
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_types(dtype: str) -> None:
-    result = t.register("d", dtype=dtype)
-    assert count(convert(C, result), store(result)) == 1
-
-
 INTEGERS = Tile("i", "int32", (16, 16), "shared", frozenset({"i"}), 1024)
 VECTORS = Tile("i", "vec2f", (16, 16), "shared", frozenset({"i"}), 2048)
 NARROW = t.register("d", cols=6)

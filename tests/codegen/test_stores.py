@@ -4,7 +4,7 @@ import pytest
 
 from tests.codegen import traces as t
 from warp_tiles.codegen.module_code import ComputedStore
-from warp_tiles.codegen.operations import OPERATORS, Affine, Array, Effect, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.operations import Affine, Array, Effect, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import computed_stores
 from warp_tiles.codegen.trace import Node
 
@@ -33,13 +33,6 @@ def found(*nodes: Node) -> list[ComputedStore]:
 
 def count(*nodes: Node) -> int:
     return len(found(*nodes))
-
-
-def test_a_store_that_follows() -> None:
-    assert count(convert(), store()) == 1
-    assert count(convert(), t.arithmetic(), store()) == 1
-    assert count(t.loop(convert(), store())) == 1
-    assert count(t.branch(convert(), store()), convert(), store()) == 0, "the name is used twice"
 
 
 def test_operands_of_a_map() -> None:
@@ -79,21 +72,6 @@ def test_other_stores(nodes: tuple[Node, ...]) -> None:
 
 
 # ---- several operations
-
-
-@pytest.mark.parametrize("name", sorted({"tile_map", "tile_astype"} | OPERATORS))
-def test_operations_between(name: str) -> None:
-    operations = compute(name, C, W, result=E), convert(E)
-    (one,) = found(*operations, store())
-    assert one.operations == operations
-    assert (one.sources, one.intermediates, one.result) == ((C, W), (E,), D)
-
-
-def test_a_result_may_be_used_twice() -> None:
-    f = t.register("f")
-    double, square = compute("add", E, E, result=f), compute("mul", f, E)
-    (one,) = found(compute("mul", C, Scalar("x"), result=E), double, t.arithmetic(), square, store())
-    assert (one.sources, one.intermediates) == ((C,), (E, f))
 
 
 @pytest.mark.parametrize("name", ["add_inplace", "sub_inplace"])

@@ -11,17 +11,6 @@ UNKNOWN = t.tile("u", memory=frozenset({"?"}))
 
 
 @pytest.mark.parametrize(
-    ("tile", "owner"),
-    [
-        (A, True), (t.register("a"), False), (t.parameter("a"), False), (t.view("v", A), False),
-        (t.view("v", A, B), False), (UNKNOWN, False),
-    ],
-)  # fmt: skip
-def test_an_owner_has_its_own_shared_memory(tile: Tile, owner: bool) -> None:
-    assert tile.owner is owner
-
-
-@pytest.mark.parametrize(
     ("one", "other", "overlap"),
     [
         (A, A, True),

@@ -12,7 +12,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,6 @@ STRICT_FLAGS = [
     "-fsanitize=bounds,shift,signed-integer-overflow,integer-divide-by-zero",
     "-fsanitize-undefined-trap-on-error",
 ]
-MAX_REPORTED_COMPILE_ERRORS = 8  # above this, a batch that does not compile is not split to find the function
 SECONDS_PER_LAUNCH = 20.0
 
 
@@ -135,7 +134,6 @@ class Emulator:
         self._batch = batch
         self._numbers = itertools.count()
         self._pool = ThreadPoolExecutor(os.cpu_count())
-        self._uncompiled = 0
         self._device_flags = ["-O0", "-w", *filter(self._accepts, STRICT_FLAGS)]
         sources = sorted((FOLDER / "machine").glob("*.cpp"))
         compiled = cached_folder(folder, f"functions {compiler}")
@@ -149,21 +147,17 @@ class Emulator:
         self._pool.shutdown()
 
     def run(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Outcome]:
-        """Compile the functions and call them. A function that does not compile gives an outcome with an error.
+        """Compile the functions and call them.
 
         Args:
             launches: The launches.
             includes: Headers that the functions need.
         """
-        return [outcome for future in self.start(launches, includes) for outcome in future.result()]
-
-    def start(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Future[list[Outcome]]]:
-        """Start :meth:`run` without waiting for it; the futures hold the outcomes of each batch in order."""
         # enough translation units to keep all cores busy
-        cores = os.cpu_count() or 1
-        size = max(1, min(self._batch, -(-len(launches) // cores)))
+        size = max(1, min(self._batch, -(-len(launches) // (os.cpu_count() or 1))))
         batches = [launches[first : first + size] for first in range(0, len(launches), size)]
-        return [self._pool.submit(self._run_batch, batch, list(includes)) for batch in batches]
+        outcomes = self._pool.map(lambda batch: self._run_batch(batch, list(includes)), batches)
+        return list(itertools.chain.from_iterable(outcomes))
 
     def _compile(self, *arguments: str | Path) -> str:
         """Run the compiler. Returns its output if it fails, else ""."""
@@ -187,13 +181,7 @@ class Emulator:
         source, program = folder / "batch.cpp", folder / "batch"
         source.write_text(translation_unit(functions, includes))
         log = self._compile(*self._device_flags, source, *self._objects, "-o", program)
-        outcomes: list[Outcome] = []
-        if log and len(launches) > 1 and self._uncompiled < MAX_REPORTED_COMPILE_ERRORS:
-            for first in range(0, len(launches), -(-len(launches) // 2)):
-                outcomes += self._run_batch(launches[first : first + -(-len(launches) // 2)], includes)
-        elif log:
-            self._uncompiled += 1
-            outcomes = [_failed(launch, f"does not compile:\n{_errors(log)}") for launch in launches]
+        outcomes = [_failed(launch, f"the batch does not compile:\n{_errors(log)}") for launch in launches if log]
         while len(outcomes) < len(launches):
             rest = launches[len(outcomes) :]
             outcomes += _run(program, rest, [functions.index(launch.function) for launch in rest])

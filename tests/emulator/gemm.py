@@ -130,13 +130,17 @@ def error_of(case: Case, launched: Launch, outcome: Outcome) -> str:
     expected, allowed = exact_result(case, a, b, c), bound(case, a, b, c)
     with np.errstate(over="ignore"):
         excess = np.abs(outcome.c - expected) / allowed
+    return wrong_elements(case.describe(), excess)
+
+
+def wrong_elements(description: str, excess: Matrix) -> str:
+    """The error of a result whose elements have errors of so many times their bounds, or ""."""
     if np.all(excess <= 1.0):
         return ""
     where = np.unravel_index(int(np.argmax(np.nan_to_num(excess, nan=np.inf))), excess.shape)
     return (
-        f"{case.describe()}: {np.count_nonzero(~(excess <= 1.0))} of {excess.size} elements are wrong; row {where[0]}, "
-        f"column {where[1]} is {outcome.c[where]!r}, expected {expected[where]!r}; "
-        f"the error is {excess[where]:.3g} times the bound"
+        f"{description}: {np.count_nonzero(~(excess <= 1.0))} of {excess.size} elements are wrong; "
+        f"the error at {tuple(map(int, where))} is {excess[where]:.3g} times the bound"
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.emulator.emulator import Emulator, Function, Launch, Outcome
-from tests.emulator.gemm import ROUNDOFF
+from tests.emulator.gemm import ROUNDOFF, wrong_elements
 from tests.emulator.generated import Kernels, Runs, build
 from tests.emulator.module import Machine
 from tests.emulator.tiles import Tile, rounded
@@ -113,13 +113,7 @@ def error_of(case: Case, launched: Launch, outcome: Outcome) -> str:
         rest, allowed = rest - b, unit * len(factors) * 2 * allowed
     with np.errstate(invalid="ignore", divide="ignore"):
         excess = np.abs(rest) / allowed
-    if np.all(excess <= 1.0):
-        return ""
-    where = np.unravel_index(int(np.argmax(np.nan_to_num(excess, nan=np.inf))), excess.shape)
-    return (
-        f"{case.describe()}: {np.count_nonzero(~(excess <= 1.0))} of {excess.size} elements are wrong; "
-        f"the residual at {tuple(map(int, where))} is {excess[where]:.3g} times the bound"
-    )
+    return wrong_elements(case.describe(), excess)
 
 
 def usual(problem: SolverProblem, seed: int = 1) -> Case:

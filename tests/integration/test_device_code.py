@@ -12,7 +12,7 @@ import pytest
 import warp as wp
 from hypothesis import given, settings
 
-from tests.gemm_problems import gemm_problems
+from tests.gemm_problems import problems
 from tests.integration.helpers import WARP_VERSION, problem_of
 from tests.nightly import some
 from tests.products import Case, make_kernel
@@ -169,7 +169,7 @@ def test_shapes_off_the_grid_of_the_instructions(name: str, case: Case) -> None:
 @pytest.mark.parametrize("count", some([20, 60], 1))
 def test_functions_of_all_dtypes_have_less_than_40_kb(count: int) -> None:
     @settings(max_examples=count, derandomize=True, database=None)
-    @given(gemm_problems())
+    @given(problems())
     def check(problem: GemmProblem) -> None:
         request = provider("own").request(provider("own").recipes(problem)[0])
         assert len(run(request).payload) <= 40 * 1024

@@ -71,6 +71,18 @@ class Tile:
     def check_grad(self) -> None:
         _check(self.grad, LIMITS[self.dtype], f"a gradient of {self.dtype}")
 
+    def derived(self, value: np.ndarray, *gradients: tuple[Tile, Callable[[np.ndarray], Any]], dtype: str = "") -> Tile:
+        """A new tile, with what its gradient adds to those of the tiles that it was computed from."""
+        result = Tile(value, dtype or self.dtype, self.run)
+
+        def reverse() -> None:
+            result.check_grad()
+            for tile, gradient in gradients:
+                tile.grad += gradient(result.grad)
+
+        self.run.tape.append(reverse)
+        return result
+
     def __neg__(self) -> Tile:
         return self._linear(None, -1.0)
 
@@ -84,15 +96,7 @@ class Tile:
         if not isinstance(other, Tile):
             return self._linear(None, float(other))
         x, y = self.value.copy(), other.value.copy()
-        result = Tile(x * y, self.dtype, self.run)
-
-        def reverse() -> None:
-            result.check_grad()
-            self.grad += result.grad * y
-            other.grad += result.grad * x
-
-        self.run.tape.append(reverse)
-        return result
+        return self.derived(x * y, (self, lambda g: g * y), (other, lambda g: g * x))
 
     __rmul__ = __mul__
 
@@ -105,19 +109,13 @@ class Tile:
     def _linear(self, other: Any, mine: float, theirs: float = 1.0) -> Tile:
         if self.run.bounds:
             mine, theirs = abs(mine), abs(theirs)
-        extra = other.value if isinstance(other, Tile) else 0.0 if other is None else float(other)
-        if self.run.bounds and not isinstance(other, Tile):
-            extra = abs(extra)
-        result = Tile(mine * self.value + theirs * extra, self.dtype, self.run)
-
-        def reverse() -> None:
-            result.check_grad()
-            self.grad += mine * result.grad
-            if isinstance(other, Tile):
-                other.grad += theirs * result.grad
-
-        self.run.tape.append(reverse)
-        return result
+        if isinstance(other, Tile):
+            value = mine * self.value + theirs * other.value
+            return self.derived(value, (self, lambda g: mine * g), (other, lambda g: theirs * g))
+        extra = 0.0 if other is None else float(other)
+        return self.derived(
+            mine * self.value + theirs * (abs(extra) if self.run.bounds else extra), (self, lambda g: mine * g)
+        )
 
     def _add_in_place(self, other: Tile, sign: float) -> Tile:
         sign = abs(sign) if self.run.bounds else sign
@@ -236,25 +234,10 @@ class Model:
         return function(*tiles)
 
     def tile_sum(self, tile: Tile) -> Tile:
-        result = Tile(tile.value.sum().reshape(1), tile.dtype, self.run)
-
-        def reverse() -> None:
-            result.check_grad()
-            tile.grad += result.grad[0]
-
-        self.run.tape.append(reverse)
-        return result
+        return tile.derived(tile.value.sum().reshape(1), (tile, lambda g: g[0]))
 
     def tile_astype(self, tile: Tile, dtype: Any) -> Tile:
-        result = Tile(tile.value.copy(), str(dtype), self.run)
-
-        def reverse() -> None:
-            result.check_grad()
-            tile.grad += result.grad
-            tile.check_grad()
-
-        self.run.tape.append(reverse)
-        return result
+        return tile.derived(tile.value.copy(), (tile, lambda g: g), dtype=str(dtype))
 
     def tile_matmul(self, a: Tile, b: Tile, out: Tile | None = None, **options: Any) -> Tile | None:
         alpha, beta = float(options.get("alpha", 1.0)), float(options.get("beta", 1.0))

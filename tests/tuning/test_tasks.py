@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 import warp
 
-from tests.gemm_problems import gemm_problems
+from tests.gemm_problems import problems
 from tests.tuning.task_fakes import H200, loop, problem, timing
 from warp_tiles import settings
 from warp_tiles.compile import sources
@@ -132,7 +132,7 @@ class TestFunctions:
         assert function_task(replace(problem(16, 16, 16, 48), threads=48)) is None
 
     @hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None)
-    @hypothesis.given(gemm_problems())
+    @hypothesis.given(problems())
     def test_every_tile_fits(self, asked: GemmProblem) -> None:
         found = tile_configs(asked)
         try:
