@@ -65,7 +65,7 @@ LONGEST_FIRST = (
     "tests/integration/test_cli_plan_scripts.py",
     "tests/test_printed_commands.py",
     "tests/integration/test_device_code.py",
-    "tests/integration/test_loop_builds.py",
+    "tests/integration/test_loop_targets.py",
     "tests/integration/test_cli_plan.py",
     "tests/emulator/test_store_adjoints.py",
     "tests/integration/test_warp_versions.py",

@@ -293,7 +293,7 @@ OTHERS = {
     "double_buffers_asked": ("only the tuner compares them with stages", "tests/gemm/test_main_loop.py"),
     "measured": ("a tuning record decides", "tests/integration/test_tuned_loops.py"),
     "not_built": ("a build fails", "tests/plan/test_planner.py"),
-    "without_mathdx": ("Warp was built without MathDx", "tests/integration/test_solver_providers.py"),
+    "without_mathdx": ("Warp was built without MathDx", "tests/integration/test_plan_solvers.py"),
     "not_followed": ("Warp's code generator has changed", "tests/integration/test_solver_gradients.py"),
     "solver_arch": ("Warp's compiler knows no GPU that is older", "tests/solver/test_problem.py"),
 }  # fmt: skip

@@ -1,12 +1,12 @@
 """Modules whose loops multiply by wgmma: their target, and what they become if Warp links them."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import FORWARD_ONLY, compile_module, gemm_loop, generated_source, load
@@ -57,11 +57,12 @@ def test_a_module_without_functions_is_linked_limited_and_kept(tmp_path: Path, a
 
 
 @pytest.mark.slow
-def test_warps_link_has_mma(tmp_path: Path) -> None:
-    with warp_tiles.override(linker="warp"):
-        (loop,) = warp_tiles.plan(loop_module(), arch=90, block_dim=128).loops
-        assert "no_cubin_for_wgmma" in loop.codes
-        _, record = compile_module(loop_module(), tmp_path, 90)
+@pytest.mark.parametrize(("settings", "options"), [({"linker": "warp"}, {}), ({}, {"mode": "debug"})], ids=str)
+def test_a_module_that_warp_links_has_mma(tmp_path: Path, settings: dict[str, str], options: dict[str, str]) -> None:
+    module = load(FORWARD, block_dim=128, **options)
+    with warp_tiles.override(**settings):
+        assert warp_tiles.plan(module, arch=90, block_dim=128).target == "sm_90"
+        _, record = compile_module(module, tmp_path, 90)
     assert (record["linker"], record["target"]) == ("warp", "sm_90")
     assert (record["builds"], record["register_limit"]) == ([], None)
     assert instruction_of(record, tmp_path) == "mma_m16n8k16"
@@ -75,15 +76,6 @@ def test_a_link_that_fails_here_leaves_mma_to_warp(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("warp_tiles.build.module_build.LinkRequest", damaged_request)
     with pytest.warns(RuntimeWarning, match="Warp links module .* itself"):
         _, record = compile_module(loop_module(), tmp_path, 90)
-    assert (record["linker"], record["target"]) == ("warp", "sm_90")
-    assert instruction_of(record, tmp_path) == "mma_m16n8k16"
-
-
-@pytest.mark.slow
-def test_a_debug_build_has_mma(tmp_path: Path) -> None:
-    module = load(FORWARD, block_dim=128, mode="debug")
-    assert warp_tiles.plan(module, arch=90, block_dim=128).target == "sm_90"
-    _, record = compile_module(module, tmp_path, 90)
     assert (record["linker"], record["target"]) == ("warp", "sm_90")
     assert instruction_of(record, tmp_path) == "mma_m16n8k16"
 
@@ -112,32 +104,6 @@ def test_a_debug_build_of_a_computed_store_with_a_gradient(tmp_path: Path) -> No
     assert cubin.stat().st_size > 0
 
 
-@pytest.mark.parametrize(
-    ("main_loop", "expected"),
-    [
-        ("stages=3,in_flight=1", ("wgmma", 3, "setting")),
-        ("mma,stages=2", ("mma_m16n8k16", 2, "setting")),
-    ],
-)
-def test_fields_of_the_pipeline_can_be_set(main_loop: str, expected: tuple[str, int, str]) -> None:
-    with warp_tiles.override(main_loop=main_loop):
-        (loop,) = warp_tiles.plan(loop_module(), arch=90).loops
-    instruction, stages, code = expected
-    assert (loop.instruction, loop.stages) == (instruction, stages)
-    assert code in loop.codes
-
-
-@pytest.mark.parametrize(
-    ("arch", "linker", "code"), [(80, "auto", "arch_without_wgmma"), (90, "warp", "no_cubin_for_wgmma")]
-)
-def test_wgmma_is_not_replaced(arch: int, linker: str, code: str) -> None:
-    with warp_tiles.override(main_loop="wgmma", linker=linker):
-        (loop,) = warp_tiles.plan(loop_module(), arch=arch).loops
-    assert (loop.instruction, loop.stages) == ("", 2)
-    assert "the setting main_loop (override()) is 'wgmma', and " in loop.reason
-    assert code in loop.codes
-
-
 @pytest.mark.parametrize(("main_loop", "stages"), [("auto", 4), ("mma", 4), ("double_buffered", 0)])
 def test_shared_memory_covers_the_stages(tmp_path: Path, main_loop: str, stages: int) -> None:
     with warp_tiles.override(main_loop=main_loop):
@@ -148,12 +114,32 @@ def test_shared_memory_covers_the_stages(tmp_path: Path, main_loop: str, stages:
     assert size == (stages * 2 * 2 * 64 * 32 + 1024 if stages else tiles)
 
 
+ASYNC = re.compile(r"cp\.async\.cg\.shared\.global")
+VECTOR_ADD = re.compile(r"red\.\S*global\.\S*v4\.(?:f32|f16x2|bf16x2)")
+PTX = (("float16", 75), ("bfloat16", 80), ("float16", 90), ("float16", 120), ("float16", 80), ("float32", 90))
+MORE = (*(("bfloat16", arch) for arch in (75, 90, 120)), *(("float32", arch) for arch in (75, 80, 120)))
+
+
 @pytest.mark.slow
-def test_ptx_has_mma_for_any_gpu_from_sm_90_on(tmp_path: Path) -> None:
-    wp.compile_aot_module(loop_module(), arch=90, module_dir=tmp_path, use_ptx=True)
-    (ptx,) = (path.read_text() for path in tmp_path.glob("*.ptx"))
-    assert ".target sm_90\n" in ptx
-    assert "mma.sync" in ptx
+@pytest.mark.parametrize(("dtype", "arch"), some([*PTX, *MORE], 3))
+def test_ptx_has_the_instructions_of_its_architecture_and_no_others(tmp_path: Path, dtype: str, arch: int) -> None:
+    output, record = compile_module(load(gemm_loop(dtype=dtype), block_dim=128), tmp_path, arch, use_ptx=True)
+    text = output.read_text()
+    assert (record["linker"], output.suffix) == ("warp_tiles", ".ptx")
+    assert f".target sm_{arch}\n" in text, "any GPU from there on may run it"
+    assert re.search(r"\.entry gemm_[0-9a-f]{8}_cuda_kernel_forward", text)
+    assert not re.search(r"\.extern \.func", text), "the products are linked in"
+    assert bool(ASYNC.search(text)) is (arch >= 80)
+    assert bool(VECTOR_ADD.search(text)) is (arch >= 90)
+    assert ("mma.sync" in text) is (dtype != "float32")
+
+
+@pytest.mark.slow
+def test_the_setting_async_copies_leaves_loads_to_warp(tmp_path: Path) -> None:
+    with warp_tiles.override(async_copies=False):
+        output, _ = compile_module(load(gemm_loop(dtype="float16"), block_dim=128), tmp_path, 90, use_ptx=True)
+    assert not ASYNC.search(output.read_text())
+    assert not VECTOR_ADD.search(output.read_text())
 
 
 SMALL: dict[str, Any] = {"name": "small", "m": 128, "n": 128, "k": 32}

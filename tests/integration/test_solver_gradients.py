@@ -16,7 +16,7 @@ from tests._warp.generate import generate
 from tests.codegen.modules import macros
 from tests.integration.helpers import FORWARD_ONLY, compile_module, load, solver_of
 from tests.integration.plans import plan
-from tests.integration.solvers import CALLS, DIFFERENTIATED, FUNCTIONS, IN_PLACE, OWN_FUNCTIONS, solver
+from tests.integration.solvers import CALLS, DIFFERENTIATED, FUNCTIONS, IN_PLACE, solver
 from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import Tapes
 from warp_tiles._warp.tracer import Tracer
@@ -54,16 +54,6 @@ def test_a_plan_says_which_gradients_warp_lacks(call: str) -> None:
         assert f"; no gradient: {forward.no_gradient}" in forward.reason
         shown = forward.to_json()
         assert (shown["no_gradient"], shown["no_gradient_code"]) == (str(forward.no_gradient), "warp_has_no_gradient")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("call", CALLS)
-def test_every_builtin_has_an_own_gradient(call: str, dtype: str) -> None:
-    found = own(solver(call, dtype=dtype))
-    assert functions_of(found) == OWN_FUNCTIONS[call]
-    for planned in found.functions:
-        assert (planned.needed, planned.provider, planned.no_gradient) == (True, "own", None)
-        assert solver_of(planned).in_place == (call in IN_PLACE)
 
 
 def test_a_kernel_without_an_adjoint_needs_no_gradient() -> None:
