@@ -1,41 +1,21 @@
 """Plans of generic kernels, and refused operands. Nothing is built."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import FORWARD_ONLY, gemm, load, problem_of, roles, single_problem
-from tests.integration.plans import ALL, HELPER, B, D, F, H, caller, needs_tf32, plan, plan_case
+from tests.integration.helpers import FORWARD_ONLY, gemm, load, problem_of, roles
+from tests.integration.plans import ALL, HELPER, B, D, F, caller, needs_tf32, plan, plan_case
 from tests.products import Case, make_kernel
-from warp_tiles.gemm.problem import Role
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
 # ---- generic kernels
-
-GENERIC = """
-@wp.kernel
-def gemm(A: wp.array2d(dtype=Any), B: wp.array2d(dtype=Any), C: wp.array2d(dtype=Any)):
-    a = wp.tile_load(A, shape=(16, 16), storage="shared")
-    b = wp.tile_load(B, shape=(16, 16), storage="shared")
-    c = wp.tile_matmul(a, b)
-    wp.tile_store(C, c)
-
-for dtype in (wp.float16, wp.float64):
-    wp.overload(gemm, [wp.array2d(dtype=dtype)] * 3)
-"""
-
-
-def test_overloads_of_a_generic_kernel() -> None:
-    found = plan("from typing import Any\n\n" + GENERIC)
-    assert sorted((problem_of(v).a.dtype, v.role.value) for v in found.functions) == sorted(
-        (dtype, role) for dtype in (H, D) for role in ALL
-    )
-
 
 LOOPS = """
 from typing import Any
@@ -66,6 +46,7 @@ def test_instances_of_a_generic_kernel_have_their_types_and_loops_their_lines() 
     found = plan(LOOPS)
     instances = {"gemm[float32]", "gemm[float64]"}
     assert set(found.kernels) == {memory.kernel for memory in found.memory} == instances
+    assert {(problem_of(v).a.dtype, v.role.value) for v in found.functions} == {*product((F, D), ALL)}
     shown = [(loop.kernel, Path(loop.file).read_text().splitlines()[loop.line - 1]) for loop in found.loops]
     assert {kernel for kernel, _ in shown} == instances
     for kernel in instances:
@@ -100,11 +81,6 @@ def test_kernels_of_a_factory_are_named_by_the_constants_in_which_they_differ() 
     assert one.kernels == (prefix,)
 
 
-def test_a_generic_kernel_without_overloads_needs_nothing() -> None:
-    text = "from typing import Any\n\n" + GENERIC.partition("for dtype")[0]
-    assert plan(text).functions == ()
-
-
 def test_a_module_without_products_has_an_empty_plan() -> None:
     found = plan("@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n")
     assert (found.kernels, found.functions) == (("copy",), ())
@@ -113,65 +89,44 @@ def test_a_module_without_products_has_an_empty_plan() -> None:
 # ---- refused operands
 
 
-def test_bfloat16_in_a_forward_only_kernel() -> None:
-    found = plan_case(Case(16, 16, 16, B, B, F, backward=False))
-    assert roles(found, needed=True) == ["forward"]
-    assert problem_of(single_problem(found, Role.FORWARD)).a.dtype == B
-
-
-WITHOUT_MMA = [{"provider": name} for name in ("cublasdx", "libmathdx", "scalar")]
-
-
-@pytest.mark.parametrize(("a", "b"), [(B, B), (B, F), (F, B)])
-def test_bfloat16_in_a_differentiable_kernel(a: str, b: str) -> None:
-    found = plan_case(Case(16, 16, 16, a, b, F))
-    assert roles(found, needed=True) == ALL
-    assert {v.provider for v in found.functions} == {"own"}
-    assert {problem_of(v).c.dtype for v in found.functions} == {a, b, F}
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "arch", "threads", "setting"),
-    [
-        *((B, B, None, 1, {}), (B, B, 90, 48, {}), (B, F, 90, 16, {}), (F, B, 90, 16, {})),
-        *((B, B, 90, 64, setting) for setting in WITHOUT_MMA),
-    ],
-)
-def test_bfloat16_in_a_differentiable_kernel_where_mma_cannot_serve(
-    a: str, b: str, arch: int | None, threads: int, setting: dict[str, str]
-) -> None:
-    kernel = make_kernel(Case(16, 16, 16, a, b, F))
-    message = r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel.*provider 'own' does.* Here "
-    with warp_tiles.override(**setting), pytest.raises(TypeError, match=message):
-        warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
-
-
-def test_bfloat16_in_a_helper_shared_with_a_differentiable_kernel() -> None:
-    helper = HELPER.replace("a: wp.tile(dtype=wp.float32", "a: wp.tile(dtype=wp.bfloat16")
-    assert "bfloat16" in helper
-    calls = [caller("inferred", FORWARD_ONLY), caller("trained")]
-    kernels = [text.replace("A: wp.array2d(dtype=wp.float32", "A: wp.array2d(dtype=wp.bfloat16") for text in calls]
-    assert roles(plan(helper + kernels[0]), needed=True) == ["forward"]
-    assert roles(plan(helper + "".join(kernels)), needed=True) == ALL
-    with warp_tiles.override(provider="cublasdx"):
-        assert roles(plan(helper + kernels[0]), needed=True) == ["forward"]
-        with pytest.raises(TypeError, match="bfloat16"):
-            plan(helper + "".join(kernels))
+WITHOUT_OWN: list[tuple[int | None, int, dict[str, str]]] = [
+    (None, 1, {}), (90, 48, {}), *((90, 64, {"provider": name}) for name in ("cublasdx", "libmathdx", "scalar"))
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_a_bfloat16_result(accumulate: bool) -> None:
-    case = Case(16, 16, 16, B, B, B, accumulate=accumulate)
+@pytest.mark.parametrize(("a", "b", "c"), [(B, B, F), (B, F, F), (F, B, F), (B, B, B)])
+def test_own_alone_adds_in_bfloat16(a: str, b: str, c: str, accumulate: bool) -> None:
+    """Gradients of bfloat16 operands are sums in bfloat16, as is a bfloat16 result."""
+    case = Case(16, 16, 16, a, b, c, accumulate=accumulate)
     found = plan_case(case)
+    assert roles(found, needed=True) == ALL
     assert {v.provider for v in found.functions} == {"own"}
-    assert {problem_of(v).c.dtype for v in found.functions} == {B}
-    refusing: list[tuple[int | None, int, dict[str, str]]] = [(None, 1, {}), (90, 48, {})]
-    refusing += [(90, 64, setting) for setting in WITHOUT_MMA]
-    for backward in (False, True):
-        for arch, threads, setting in refusing:
-            kernel = make_kernel(replace(case, backward=backward))
-            with warp_tiles.override(**setting), pytest.raises(TypeError, match=r"(?s)bfloat16 'out' tile.*'own' does"):
-                warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
+    assert {problem_of(v).c.dtype for v in found.functions} == {a, b, c}
+    forward = replace(case, backward=False)
+    assert roles(plan_case(forward), needed=True) == ["forward"]
+    message = r"(?s)bfloat16 'out' tile.*provider 'own' does" if c == B else (
+        r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel.*provider 'own' does.* Here "
+    )  # fmt: skip
+    for refused in (case, forward) if c == B else (case,):
+        for arch, threads, setting in WITHOUT_OWN:
+            with warp_tiles.override(**setting), pytest.raises(TypeError, match=message):
+                warp_tiles.plan(make_kernel(refused).module, arch=arch, block_dim=threads)
+
+
+def in_bfloat16(text: str) -> str:
+    for operand in ("a: wp.tile(dtype=wp.", "A: wp.array2d(dtype=wp."):
+        text = text.replace(f"{operand}float32", f"{operand}bfloat16")
+    return text
+
+
+def test_bfloat16_in_a_helper_shared_with_a_differentiable_kernel() -> None:
+    helper, inferred, trained = map(in_bfloat16, (HELPER, caller("inferred", FORWARD_ONLY), caller("trained")))
+    assert roles(plan(helper + inferred + trained), needed=True) == ALL
+    with warp_tiles.override(provider="cublasdx"):
+        assert roles(plan(helper + inferred), needed=True) == ["forward"]
+        with pytest.raises(TypeError, match="bfloat16"):
+            plan(helper + inferred + trained)
 
 
 BROKEN = {
