@@ -40,6 +40,7 @@ if WARP_VERSION >= (1, 19):  # in older versions a static expression cannot be a
     WITH_PRODUCTS["a static expression"] = CAPTURED + gemm(call="wp.static(mm)(a, b)")
 CHOLESKY = solver("tile_cholesky")
 SOLVER_CALLS = {call: solver(call) for call in CALLS} | {"upper": solver("tile_cholesky", 'a, fill_mode="upper"')}
+MENTIONS = WITH_PRODUCTS | SOLVER_CALLS
 
 
 @pytest.fixture(autouse=True)
@@ -68,68 +69,56 @@ def test_a_module_without_products_keeps_its_hash() -> None:
     assert warp_hash(module) == before
 
 
-@pytest.mark.parametrize("text", WITH_PRODUCTS.values(), ids=WITH_PRODUCTS.keys())
-def test_a_module_with_products_gets_another_hash_and_a_plan(text: str) -> None:
-    module = load(text)
-    before = warp_hash(module)
-    with warp_tiles.enabled():
-        assert warp_hash(module) != before
-    assert warp_hash(module) == before
-    with warp_tiles.enabled():
-        plan = warp_tiles.plan(module, arch=90, block_dim=64)
-    assert roles(plan, needed=True) == (["forward"] if FORWARD_ONLY in text else ALL)
+@pytest.mark.parametrize("name", MENTIONS)
+def test_a_module_with_products_or_solvers_gets_another_hash(name: str) -> None:
+    module = load(MENTIONS[name])
 
+    def hashes() -> list[bytes]:
+        return [warp_hash(module, threads) for threads in (32, 64)]
 
-def test_the_hash_is_the_same_for_every_block_size() -> None:
-    module = load(gemm())
-    before = [warp_hash(module, threads) for threads in (32, 64)]
+    before = hashes()
     with warp_tiles.enabled():
-        hooked = [warp_hash(module, threads) for threads in (32, 64)]
-    assert not set(before) & set(hooked)
-    assert len(set(hooked)) == 2
-
-
-@pytest.mark.parametrize("call", SOLVER_CALLS)
-def test_a_module_with_a_solver_gets_another_hash(call: str) -> None:
-    module = load(SOLVER_CALLS[call], enable_backward=call in IN_PLACE)
-    before = warp_hash(module)
-    with warp_tiles.enabled():
-        assert warp_hash(module) != before
+        assert len({*before, *hashes()}) == 4
         with warp_tiles.override(policy="off"):
-            assert warp_hash(module) == before
-    assert warp_hash(module) == before
+            assert hashes() == before
+    assert hashes() == before
+    if name in WITH_PRODUCTS:
+        with warp_tiles.enabled():
+            planned = warp_tiles.plan(module, arch=90, block_dim=64)
+        assert roles(planned, needed=True) == (["forward"] if FORWARD_ONLY in MENTIONS[name] else ALL)
 
 
-def test_every_provider_and_linker_has_its_own_hash() -> None:
-    module = load(gemm())
-    hashes = {warp_hash(module)}
-    choices = [{"provider": name} for name in ("own", "cublasdx", "libmathdx", "scalar")] + [{"linker": "warp"}]
-    with warp_tiles.enabled():
-        hashes.add(warp_hash(module))
-        for choice in choices:
-            with warp_tiles.override(**choice):
-                hashes.add(warp_hash(module))
-    assert len(hashes) == 2 + len(choices)
+def test_settings_that_decide_about_code_have_hashes_of_their_own_and_kernels_keep_their_names(tmp_path: Path) -> None:
+    module, names = load(gemm()), set()
 
+    def hash_with(**settings: Any) -> bytes:
+        with warp_tiles.override(**settings):
+            found = warp_hash(module)
+        names.add(module.gemm.hash)
+        return found
 
-def test_code_that_overrides_a_modules_provider_is_in_its_hash() -> None:
-    module = load(gemm(), warp_tiles_provider="own")
-    with warp_tiles.enabled():
-        own = warp_hash(module)
-        with warp_tiles.override(provider="cublasdx"):
-            overridden = warp_hash(module)
-        with warp_tiles.override(provider="auto"):  # the default; named by code, it overrides the option
-            automatic = warp_hash(module)
-        assert warp_hash(module) == own
-        assert len({own, overridden, automatic}) == 3
-
-
-def test_the_path_of_the_cache_is_not_in_the_hash(tmp_path: Any) -> None:
-    module = load(gemm())
+    original = warp_hash(module)
+    deciding = [{"provider": name} for name in ("own", "cublasdx", "libmathdx", "scalar")]
+    deciding += [{"linker": "warp"}, {"policy": "scalar"}, {"policy": "fast"}]
     with warp_tiles.enabled():
         usual = warp_hash(module)
-        with warp_tiles.override(cache_dir=tmp_path / "cache", jobs=1):
-            assert warp_hash(module) == usual
+        assert len({original, usual, *(hash_with(**settings) for settings in deciding)}) == 2 + len(deciding)
+        for policy in ("auto", "max", "locked"):
+            assert hash_with(policy=policy) == usual
+        assert hash_with(cache_dir=tmp_path / "cache", jobs=1) == usual
+        assert hash_with(policy="off") == original
+    assert len(names) == 1
+
+
+def test_the_layer_of_a_setting_is_not_in_the_hash() -> None:
+    module = load(gemm(), warp_tiles_provider="own", warp_tiles_jobs=3)
+    with warp_tiles.enabled():
+        by_option, found = warp_hash(module), []
+        for provider in ("own", "cublasdx", "auto"):  # the default, too, overrides the option if code names it
+            with warp_tiles.override(provider=provider):
+                found.append(warp_hash(module))
+        assert found[0] == warp_hash(module) == by_option
+        assert len(set(found)) == 3
 
 
 # ---- on the CPU
@@ -146,7 +135,7 @@ def cpu_source(module: Any) -> str:
     return re.sub(r"helper_\d+", "helper", source)  # Warp counts functions of one name
 
 
-@pytest.mark.parametrize("text", [*WITH_PRODUCTS.values(), *SOLVER_CALLS.values()], ids=[*WITH_PRODUCTS, *SOLVER_CALLS])
+@pytest.mark.parametrize("text", MENTIONS.values(), ids=MENTIONS)
 def test_the_source_for_the_cpu_is_warps(text: str) -> None:
     backward = not any(name in text for name in IN_PLACE)
     before = cpu_source(load(text, enable_backward=backward))
@@ -192,7 +181,7 @@ def attributes_of_warp() -> dict[str, int]:
 
 
 # counters and caches, which Warp itself changes
-IGNORED = ("context.runtime", "context.user_modules")
+IGNORED = ("context.runtime", "context.user_modules", "codegen.options")
 
 
 def changed(before: dict[str, int], after: dict[str, int]) -> set[str]:
@@ -229,39 +218,26 @@ def test_disable_restores_every_attribute() -> None:
     assert changed(before, attributes_of_warp()) == set()
 
 
-def test_enabling_twice_is_enabling_once() -> None:
+def test_enabling_again_changes_nothing_and_disabling_restores_hashes() -> None:
     wp.init()
     module = load(gemm())
-    before = attributes_of_warp()
-    original = warp_hash(module)
-    warp_tiles.enable()
-    once, hooked = attributes_of_warp(), warp_hash(module)
-    warp_tiles.enable()
-    assert changed(once, attributes_of_warp()) == set()
-    assert warp_hash(module) == hooked
-    warp_tiles.disable()
-    assert not warp_tiles.is_enabled()
-    assert changed(before, attributes_of_warp()) == set()
-    assert warp_hash(module) == original
-
-
-def test_enable_disable_enable() -> None:
-    module = load(gemm())
+    before, original = attributes_of_warp(), warp_hash(module)
     for _ in range(3):
-        assert not warp_tiles.is_enabled()
         warp_tiles.enable()
+        once, hooked = attributes_of_warp(), warp_hash(module)
+        warp_tiles.enable()
+        with warp_tiles.enabled():
+            pass
         assert warp_tiles.is_enabled()
+        assert changed(once, attributes_of_warp()) == set()
+        assert warp_hash(module) == hooked
         assert len(warp_tiles.plan(module, arch=90).functions) == 3
         warp_tiles.disable()
+        assert not warp_tiles.is_enabled()
+        assert changed(before, attributes_of_warp()) == set()
+        assert warp_hash(module) == original
         with pytest.raises(warp_tiles.PlanError, match="enable"):
             warp_tiles.plan(module, arch=90)
-
-
-def test_a_with_block_inside_an_enabled_program_changes_nothing() -> None:
-    warp_tiles.enable()
-    with warp_tiles.enabled():
-        pass
-    assert warp_tiles.is_enabled()
 
 
 def test_a_with_block_ends_after_an_exception() -> None:
@@ -343,18 +319,12 @@ def test_a_module_that_opts_out_and_is_left_to_warp_keeps_warps_hash(
 @pytest.mark.parametrize(("text", "options"), OPTED_OUT, ids=["products", "solvers"])
 @pytest.mark.parametrize("opt_out", ["auto", "own"])
 def test_own_templates_serve_a_module_that_opts_out(text: str, options: dict[str, bool], opt_out: str) -> None:
-    module = load(text, **options, warp_tiles_mathdx_opt_out=opt_out)
-    before = warp_hash(load(text, **options))
-    with warp_tiles.enabled():
-        assert warp_hash(module) != before
-        planned = warp_tiles.plan(module, arch=90, block_dim=64)
-    assert {planned.provider for planned in planned.needed} == {"own"}
-
-
-def test_a_module_that_opts_out_has_one_hash_under_auto_max_and_locked() -> None:
-    module, found = load(gemm(), enable_mathdx_gemm=False), set()
+    module, hashes = load(text, **options, warp_tiles_mathdx_opt_out=opt_out), set()
     with warp_tiles.enabled():
         for policy in ("auto", "max", "locked"):
             with warp_tiles.override(policy=policy):
-                found.add(warp_hash(module))
-    assert len(found) == 1
+                hashes.add(warp_hash(module))
+                planned = warp_tiles.plan(module, arch=90, block_dim=64)
+            assert {planned.provider for planned in planned.needed} == {"own"}
+    assert len(hashes) == 1
+    assert hashes != {warp_hash(module)}

@@ -19,7 +19,6 @@ from warp_tiles import settings
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles.build.engine import Engine
-from warp_tiles.settings import POLICIES
 
 THREE = gemm(m=16, n=32, k=48)  # three different functions
 
@@ -38,46 +37,6 @@ def engine() -> Engine:
 
 def providers(record: dict[str, Any]) -> list[str]:
     return [build["provider"] for build in record["builds"]]
-
-
-# ---- hashes
-
-
-def test_policies_with_equal_providers_share_a_hash() -> None:
-    module = load(gemm())
-    original = warp_hash(module)
-    with warp_tiles.enabled():
-        hashes = {}
-        for policy in POLICIES:
-            with warp_tiles.override(policy=policy):
-                hashes[policy] = warp_hash(module)
-        with warp_tiles.override(provider="scalar"):
-            with_provider = warp_hash(module)
-    assert hashes["auto"] == hashes["max"] == hashes["locked"]
-    assert hashes["off"] == original
-    assert len({*hashes.values(), with_provider}) == 5
-
-
-@pytest.mark.parametrize("text", [gemm(), COPY])
-def test_the_layer_of_a_policy_is_not_in_the_hash(text: str) -> None:
-    module = load(text)
-    with warp_tiles.enabled():
-        with warp_tiles.override(policy="fast", jobs=3):
-            by_code = warp_hash(module)
-        wp.set_module_options({"warp_tiles_policy": "fast", "warp_tiles_jobs": 3}, module=module)
-        assert warp_hash(module) == by_code
-
-
-def test_the_names_of_kernels_do_not_depend_on_the_policy() -> None:
-    module = load(gemm())
-    kernel = module.gemm
-    names = set()
-    with warp_tiles.enabled():
-        for policy in ("off", "scalar", "fast", "auto"):
-            with warp_tiles.override(policy=policy):
-                warp_hash(module)
-                names.add(kernel.hash)
-    assert len(names) == 1
 
 
 # ---- off
