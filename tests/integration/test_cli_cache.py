@@ -1,9 +1,11 @@
-"""``warp-tiles cache``, as users call it: in its own process, with ``--json``."""
+"""``warp-tiles cache``, and a policy that needs one, as users call them: in their own processes, with ``--json``."""
 
 import datetime
 import json
 import shutil
 from pathlib import Path
+
+import pytest
 
 from tests.integration.commands import command, json_of, usage_error
 from warp_tiles.gemm.tile_config import TileConfig
@@ -21,11 +23,10 @@ def test_cache_info_and_list(filled_cache: Path) -> None:
     assert all(TileConfig.from_json(entry["info"]["tile_config"]) for entry in entries)
     used = [entry["used_at_ns"] for entry in entries]
     assert used == sorted(used, reverse=True)
-
-
-def test_cache_keys_equal_those_of_the_plan(filled_cache: Path) -> None:
+    table = command("cache", "list", cache=filled_cache / "lto", as_json=False).stdout
+    assert "last used" in table
+    assert table.count(f" {datetime.date.today().year}-") == 3
     (module,) = json_of(command("plan", filled_cache / "main.py", filled_cache, cache=filled_cache / "lto"))["modules"]
-    entries = json_of(command("cache", "list", cache=filled_cache / "lto"))["entries"]
     assert {planned["key"] for planned in module["functions"]} == {entry["key"] for entry in entries}
     assert all(planned["cached"] for planned in module["functions"])
 
@@ -38,16 +39,10 @@ def test_cache_explain(filled_cache: Path) -> None:
         assert label in json.dumps(found["transcript"])
     table = command("cache", "explain", entry["key"], cache=filled_cache / "lto", as_json=False)
     assert "problem.threads" in table.stdout
-
-
-def test_cache_explain_of_a_key_that_is_not_stored(filled_cache: Path) -> None:
-    missing = usage_error(command("cache", "explain", "0" * 64, cache=filled_cache / "lto"))
-    assert "no stored key begins with" in missing
-    assert "more digits" not in missing
-    assert "3 stored keys begin with ''" in (
-        shown := usage_error(command("cache", "explain", "", cache=filled_cache / "lto"))
-    )
-    assert "more digits" in shown
+    for digits, said in (("0" * 64, "no stored key begins with"), ("", "3 stored keys begin with ''")):
+        message = usage_error(command("cache", "explain", digits, cache=filled_cache / "lto"))
+        assert said in message
+        assert ("more digits" in message) == (not digits)
 
 
 def test_cache_verify_finds_and_removes_damage(filled_cache: Path, tmp_path: Path) -> None:
@@ -66,14 +61,6 @@ def test_cache_verify_finds_and_removes_damage(filled_cache: Path, tmp_path: Pat
     done = command("compile", "-o", tmp_path / "out", filled_cache / "main.py", filled_cache, cache=cache)
     (module,) = json_of(done)["modules"]
     assert (module["lto_builds"], module["lto_hits"]) == (1, 2), "only the damaged entry is built again"
-
-
-def test_an_empty_list_is_no_header_and_entries_have_their_time(filled_cache: Path, tmp_path: Path) -> None:
-    for words in (("cache", "list"), ("tune", "list"), ("keys", "show")):
-        assert command(*words, cache=tmp_path / "empty", as_json=False, HOME=str(tmp_path)).stdout == "none\n"
-    table = command("cache", "list", cache=filled_cache / "lto", as_json=False).stdout
-    assert "last used" in table
-    assert table.count(f" {datetime.date.today().year}-") == 3
 
 
 def copy_of(filled_cache: Path, folder: Path) -> Path:
@@ -106,10 +93,8 @@ def test_cache_gc_and_clear(filled_cache: Path, tmp_path: Path) -> None:
     evicted = json_of(command("cache", "gc", "--max-size", largest, cache=cache))["removed"]
     assert 1 <= len(evicted) < 3
     assert json_of(command("cache", "info", cache=cache))["entries"] == 3 - len(evicted)
-    assert (
-        "evicted"
-        not in command("cache", "clear", cache=copy_of(filled_cache, tmp_path / "other"), as_json=False).stdout
-    )
+    cleared = command("cache", "clear", cache=copy_of(filled_cache, tmp_path / "other"), as_json=False)
+    assert "evicted" not in cleared.stdout
     text = command("cache", "info", cache=cache, as_json=False).stdout
     assert "total size" in text
     assert " kB" in text
@@ -125,4 +110,18 @@ def test_an_empty_cache(tmp_path: Path) -> None:
     cache = tmp_path / "nothing"
     assert json_of(command("cache", "info", cache=cache))["exists"] is False
     assert json_of(command("cache", "list", cache=cache)) == {"entries": []}
+    for words in (("cache", "list"), ("tune", "list"), ("keys", "show")):
+        assert command(*words, cache=cache, as_json=False, HOME=str(tmp_path)).stdout == "none\n", "without a header"
     assert not cache.exists(), "reading creates no folder"
+
+
+@pytest.mark.slow
+def test_compile_under_the_policy_locked_only_uses_the_cache(filled_cache: Path, tmp_path: Path) -> None:
+    options, script = ("compile", "--policy", "locked", "-o"), (filled_cache / "main.py", filled_cache)
+    (module,) = json_of(command(*options, tmp_path / "whole", *script, cache=filled_cache / "lto"))["modules"]
+    assert (module["lto_builds"], module["lto_hits"]) == (0, 3)
+    done = command(*options, tmp_path / "cold", *script, cache=tmp_path / "empty", as_json=False)
+    assert done.returncode == 2
+    assert "needs 3 device functions not in the cache" in done.stderr
+    assert "warp-tiles cache import" in done.stderr
+    assert not list((tmp_path / "cold").rglob("*.cubin"))

@@ -1,8 +1,10 @@
-"""``warp-tiles doctor`` and invalid input, in their own processes."""
+"""``warp-tiles doctor``, ``settings`` and invalid input, in their own processes."""
 
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warp
@@ -14,8 +16,18 @@ from warp_tiles.compile.find import find_toolchain
 from warp_tiles.gemm.hardware import MULTIPROCESSORS
 
 
+def findings_of(done: subprocess.CompletedProcess[str], status: int = 0) -> dict[str, Any]:
+    return {item["subject"]: item for item in json_of(done, status)["findings"]}
+
+
+def diagnosed(subject: str) -> doctor.Finding:
+    """What the doctor finds in this process."""
+    (found,) = (finding for finding in cli.diagnose() if finding.subject == subject)
+    return found
+
+
 def test_doctor(tmp_path: Path) -> None:
-    findings = {item["subject"]: item for item in json_of(command("doctor", cache=tmp_path / "lto"))["findings"]}
+    findings = findings_of(command("doctor", cache=tmp_path / "lto"))
     assert set(findings) >= {
         "python", "platform", "warp", "internals", "toolchain", "archs", "headers", "gpu", "settings", "cache",
     }  # fmt: skip
@@ -33,18 +45,17 @@ def test_doctor_refuses_a_cache_that_others_can_write(tmp_path: Path) -> None:
     cache = tmp_path / "lto"
     cache.mkdir()
     cache.chmod(0o777)
-    findings = {item["subject"]: item for item in json_of(command("doctor", cache=cache), status=1)["findings"]}
-    assert findings["cache"]["state"] == "problem"
-    assert findings["cache"]["remedy"]
-    shared = command("doctor", cache=cache, WARP_TILES_CACHE_SHARED="1")
-    assert {item["subject"]: item["state"] for item in json_of(shared)["findings"]}["cache"] == "ok"
+    finding = findings_of(command("doctor", cache=cache), status=1)["cache"]
+    assert finding["state"] == "problem"
+    assert finding["remedy"]
+    assert findings_of(command("doctor", cache=cache, WARP_TILES_CACHE_SHARED="1"))["cache"]["state"] == "ok"
 
 
 def test_the_doctor_names_caches_of_former_versions(tmp_path: Path) -> None:
     (tmp_path / "v1").mkdir(0o700)
     (tmp_path / "v1/digests.json").write_bytes(bytes(4000))
     with override(cache_dir=tmp_path):
-        found = {finding.subject: finding for finding in cli.diagnose()}["cache"]
+        found = diagnosed("cache")
     assert found.state == "note"
     assert "; 4.0 kB of former versions, which nothing reads" in found.detail
     assert "`warp-tiles cache gc`" in found.remedy
@@ -54,51 +65,37 @@ def test_the_doctor_names_architectures_that_nvrtc_lacks(monkeypatch: pytest.Mon
     toolchain = replace(find_toolchain(), nvrtc_version=(12, 9), archs=(75, 80, 86, 87, 89, 90, 100, 103, 120, 121))
     monkeypatch.setattr(cli, "find_toolchain", lambda warp_toolkit: toolchain)
     monkeypatch.setattr(warp, "get_cuda_supported_archs", lambda: [70, *MULTIPROCESSORS])
-    found = {finding.subject: finding for finding in cli.diagnose()}["archs"]
+    found = diagnosed("archs")
     assert (found.state, found.detail) == ("note", "NVRTC 12.9 cannot serve sm_88, sm_107, sm_110, which Warp knows")
     assert "install a newer NVRTC" in found.remedy
 
 
 def test_the_doctor_names_architectures_that_the_table_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warp, "get_cuda_supported_archs", lambda: [90, 130])
-    found = {finding.subject: finding for finding in cli.diagnose()}["archs"]
+    found = diagnosed("archs")
     assert (found.state, found.detail) == ("problem", "this warp_tiles lacks sm_130")
 
 
-# the search finds no header, as in an environment without the wheels
-NO_HEADERS = """
-from warp_tiles.compile import find
-
-find._header_folders = lambda: iter(())
-"""
+# what the search does not find, the doctor's status, what is missing then, and what is not
+LACKS = {
+    "header": ("find._header_folders = lambda: iter(())", 0, ("headers", "note"), "toolchain"),
+    "compiler": ("find._LibraryFile.paths = lambda file: iter(())", 1, ("toolchain", "problem"), "headers"),
+}
+REMEDIES = {"header": "pip install nvidia-cuda-nvcc-cu12", "compiler": "pip install nvidia-cuda-nvrtc"}
 
 
 @pytest.mark.slow
-def test_doctor_without_headers(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NO_HEADERS)
+@pytest.mark.parametrize("part", LACKS)
+def test_doctor_in_an_environment_that_lacks_a_part(part: str, tmp_path: Path) -> None:
+    change, status, (missing, state), sound = LACKS[part]
+    (tmp_path / "sitecustomize.py").write_text(f"from warp_tiles.compile import find\n\n{change}\n")
     done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])
-    findings = {item["subject"]: item for item in json_of(done)["findings"]}
-    assert findings["toolchain"]["state"] == "ok"
-    assert findings["headers"]["state"] == "note", "own templates need none"
-    assert "the provider own needs none, cublasdx is not available" in findings["headers"]["detail"]
-    assert "pip install nvidia-cuda-nvcc-cu12" in findings["headers"]["remedy"]
-
-
-# the search finds no library, as in an environment without the compiler
-NO_COMPILER = """
-from warp_tiles.compile import find
-
-find._LibraryFile.paths = lambda file: iter(())
-"""
-
-
-def test_doctor_without_a_compiler(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NO_COMPILER)
-    done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])
-    findings = {item["subject"]: item for item in json_of(done, status=1)["findings"]}
-    assert findings["toolchain"]["state"] == "problem"
-    assert "pip install nvidia-cuda-nvrtc" in findings["toolchain"]["remedy"]
-    assert findings["headers"]["state"] == "ok"
+    findings = findings_of(done, status)
+    assert findings[sound]["state"] == "ok"
+    assert findings[missing]["state"] == state
+    assert REMEDIES[part] in findings[missing]["remedy"]
+    own = "the provider own needs none, cublasdx is not available"
+    assert (own in findings["headers"]["detail"]) == (part == "header")
 
 
 @pytest.mark.parametrize("words", [("run", "x.py"), ("cache", "info")])
@@ -121,3 +118,18 @@ def test_version_and_help() -> None:
     assert all(name in text for name in ("run", "plan", "compile", "cache", "doctor"))
     summary = "Compile what SCRIPT launches into the cache, so that its next start finds it, also without a GPU."
     assert summary in " ".join(text.split()), "no summary is cut"
+
+
+def test_settings_show_values_in_force_their_layers_and_variables() -> None:
+    environment = {"XDG_CACHE_HOME": "/proc/none", "WARP_TILES_CACHE_DIR": "", "WARP_TILES_POLICY": "fast"}
+    found = json_of(command("settings", **environment))  # values are short, so that no cell wraps
+    assert found["policy"] == {"value": "fast", "layer": "environment variable WARP_TILES_POLICY"}
+    assert found["linker"] == {"value": "auto", "layer": "default"}
+    table = command("settings", as_json=False, WARP_TILES_RECORD_PATHS="/a:/b", **environment).stdout
+    assert "environment variable WARP_TILES_POLICY" in table
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if "│" in line]
+    rows = {name: (value, variable) for name, value, _, variable in cells}
+    assert rows["cache_dir"] == ("/proc/none/warp_tiles", "WARP_TILES_CACHE_DIR")
+    assert rows["record_paths"][0] == "/a, /b"
+    assert [rows[name][0] for name in ("bundle", "remote", "trusted_keys", "target_gpu")] == ["none"] * 3 + ["this one"]
+    assert (rows["cache_shared"][0], rows["async_copies"][0], rows["jobs"][0]) == ("off", "on", "0")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import WITHOUT_GUARD, command, json_of
+from tests.integration.commands import command, json_of
 from tests.integration.helpers import FORWARD_ONLY, gemm
 
 
@@ -38,18 +38,25 @@ def test_run_prints_only_json_also_for_modules_from_warps_own_cache(folder: Path
     assert all("sum 16384.0" in done.stderr for done in runs)
 
 
+# builds a module with one product and two skipped adjoints, without a GPU
+BUILDS = f"""import sys
+import warp as wp
+
+{gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)}
+wp.compile_aot_module(__name__, arch=90, module_dir=sys.argv[1], use_ptx=False)
+"""
+
+
 def test_run_reports_builds(folder: Path) -> None:
-    text = "import sys\nimport warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
-    text += "wp.compile_aot_module(__name__, arch=90, module_dir=sys.argv[1], use_ptx=False)\n"
     planned = "import warp_tiles\nwarp_tiles.plan(__name__, arch=90)\nwarp_tiles.plan(__name__, arch=80)\n"
-    (folder / "aot.py").write_text(text + planned)  # and plans it, which is no part of the run
+    (folder / "aot.py").write_text(BUILDS + planned)  # and plans it, which is no part of the run
     done = command("run", "--verbose", folder / "aot.py", folder / "out", cache=folder / "lto")
     (module,) = json_of(done)["modules"]
     assert re.search(
         r"^warp_tiles: modules: 1 built, 0 cached; functions: 1 built, 0 cached; \d+\.\d s$", done.stderr, re.M
     )
     assert "__main__ sm_90: 1 function built" in done.stderr
-    (folder / "quiet.py").write_text("import warp as wp\nwp.config.log_level = wp.LOG_WARNING\n" + text)
+    (folder / "quiet.py").write_text("import warp as wp\nwp.config.log_level = wp.LOG_WARNING\n" + BUILDS)
     for words in (["--quiet", folder / "aot.py"], [folder / "quiet.py"]):
         quiet = command("run", *words, folder / "again", as_json=False, cache=folder / "lto")
         assert quiet.returncode == 0, quiet.stderr
@@ -62,26 +69,6 @@ def test_run_reports_builds(folder: Path) -> None:
     assert (folder / "out" / module["output"]).stat().st_size == module["cubin_bytes"]
 
 
-def test_run_writes_the_report_of_a_script_that_fails(folder: Path) -> None:
-    (folder / "fails.py").write_text(WITHOUT_GUARD + "raise RuntimeError('on purpose')\n")
-    report = folder / "report.json"
-    warp_cache = str(folder / "warp")
-    done = command("run", "--report", report, folder / "fails.py", folder, as_json=False, WARP_CACHE_PATH=warp_cache)
-    assert done.returncode == 1
-    assert "RuntimeError: on purpose" in done.stderr
-    assert json.loads(report.read_text())["modules"][0]["kernels"] == ["gemm"]
-
-
-@pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("sys.exit(0)", 0), ("sys.exit()", 0)])
-def test_run_ends_as_the_script_ends(folder: Path, ending: str, status: int) -> None:
-    (folder / "exits.py").write_text(f"import sys\nprint('here')\n{ending}\n")
-    report = folder / "report.json"
-    done = command("run", "--report", report, folder / "exits.py", as_json=False)
-    assert done.returncode == status
-    assert "here" in done.stdout
-    assert json.loads(report.read_text()) == {"modules": []}
-
-
 def test_a_script_has_its_own_folder_and_name(folder: Path) -> None:
     (folder / "beside.py").write_text("value = 7\n")
     (folder / "imports.py").write_text("import sys, beside\nprint(beside.value, __name__, sys.argv[0] == __file__)\n")
@@ -89,20 +76,12 @@ def test_a_script_has_its_own_folder_and_name(folder: Path) -> None:
     assert "7 __main__ True" in done.stdout, done.stderr
 
 
-@pytest.fixture
-def building(folder: Path) -> Path:
-    """A script that builds a module with one product and two skipped adjoints, without a GPU."""
-    text = "import sys\nimport warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
-    text += "wp.compile_aot_module(__name__, arch=90, module_dir=sys.argv[1], use_ptx=False)\nraise KeyError('<b>')\n"
-    (folder / "aot.py").write_text(text)
-    return folder / "aot.py"
-
-
 @pytest.mark.slow
-def test_a_report_that_ends_in_html_is_a_page_and_a_trace_has_the_builds(folder: Path, building: Path) -> None:
+def test_a_report_that_ends_in_html_is_a_page_and_a_trace_has_the_builds(folder: Path) -> None:
     report, trace = folder / "report.HTML", folder / "trace.json"
     options = ("--report", report, "--trace", trace)
-    done = command("run", *options, building, folder / "out", as_json=False, cache=folder / "lto")
+    (folder / "aot.py").write_text(BUILDS + "raise KeyError('<b>')\n")
+    done = command("run", *options, folder / "aot.py", folder / "out", as_json=False, cache=folder / "lto")
     assert "KeyError" in done.stderr
     text = report.read_text()
     assert text.startswith("<!DOCTYPE html>")
@@ -126,22 +105,30 @@ def test_an_output_without_a_folder_is_refused_before_the_script_runs(
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "message"),
+    ("end", "status", "message"),
     [
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit()", 0, ""),
         ("input()", 1, "EOFError: EOF when reading a line"),
         ("raise BrokenPipeError('of a worker')", 1, "BrokenPipeError: of a worker"),
         ("raise KeyboardInterrupt('text')", -signal.SIGINT, "warp-tiles: interrupted"),
-        ("import sys; sys.stdout.close()", 0, ""),
+        ("sys.stdout.close()", 0, ""),
     ],
 )
-def test_the_end_of_a_script_is_its_own(tmp_path: Path, text: str, status: int, message: str) -> None:
-    (tmp_path / "ends.py").write_text(text)
-    done = command("run", tmp_path / "ends.py", as_json=False)
+def test_the_end_of_a_script_is_its_own_and_the_report_is_written(
+    tmp_path: Path, end: str, status: int, message: str
+) -> None:
+    script, report = tmp_path / "ends.py", tmp_path / "report.json"
+    script.write_text(f"import sys\nprint('here', flush=True)\n{end}\n")
+    done = command("run", "--report", report, script, as_json=False)
     assert done.returncode == status, done.stderr
+    assert "here" in done.stdout
     assert message in done.stderr
     assert ("Traceback" in done.stderr) == (status == 1)
     shown = re.findall(r'^  File "(.*)", line', done.stderr, re.M)
-    assert shown == [str(tmp_path / "ends.py")] * (status == 1), "as python shows it"
+    assert shown == [str(script)] * (status == 1), "as python shows it"
+    assert json.loads(report.read_text()) == {"modules": []}
 
 
 def test_a_script_in_place_of_a_command_is_answered_with_the_command_that_runs_it() -> None:

@@ -88,12 +88,15 @@ def recorded(device: StandIn, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.slow
-def test_a_record_has_modules_generated_while_a_launch_waits(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
-) -> None:
+@pytest.mark.parametrize("value", [2, 7])
+def test_a_record_has_modules_generated_while_a_launch_waits_as_they_are_now(
+    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str], tmp_path: Path,
+    value: int,
+) -> None:  # fmt: skip
     first, second, third = plain(1, SLOW), plain(2), plain(3)
     only(first, second, third)
     record = recorded(first, second)
+    second.N = value  # type: ignore[attr-defined]
     start_again(record, [first, second])
     with generated() as names:
         device.load(first.__name__)
@@ -101,23 +104,6 @@ def test_a_record_has_modules_generated_while_a_launch_waits(
         until(lambda: bound)
         device.load(second.__name__)
     assert names == [first.__name__, second.__name__], "its launch generates nothing"
-    assert found_at_load() == [True, True]
-
-
-@pytest.mark.slow
-def test_what_a_record_names_is_built_where_its_source_has_changed(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str], tmp_path: Path
-) -> None:
-    first, second = plain(1, SLOW), plain(2)
-    only(first, second)
-    record = recorded(first, second)
-    second.N = 7  # type: ignore[attr-defined]
-    start_again(record, [first, second])
-    with generated() as names:
-        device.load(first.__name__)
-        until(lambda: bound)
-        device.load(second.__name__)
-    assert names == [first.__name__, second.__name__]
     assert found_at_load() == [True, True]
     ahead = next(Path(wp.config.kernel_cache_dir).glob(f"wp_{second.__name__}*/*.cubin")).read_bytes()
     warp_tiles.disable()
@@ -184,22 +170,16 @@ class Start:
         return self.called
 
 
-@pytest.mark.parametrize("is_done", [False, True])
-def test_what_follows_a_build_runs_on_a_thread(is_done: bool, device: StandIn, tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["runs", "is done", "is none"])
+def test_what_follows_a_build_runs_on_a_thread(state: str, device: StandIn, tmp_path: Path) -> None:
     start = Start(tmp_path)
-    if is_done:
+    if state == "is done":
         start.build.set_result(None)
-    start.after_build()
-    if not is_done:
+    start.after_build(replace(MODULE, name="another") if state == "is none" else MODULE)
+    if state == "runs":
         assert start.submitted == []
         start.build.set_exception(WorkerError("it ended"))
     assert start.called == [], "the launch does not run it"
-    assert start.run() == ["call"]
-
-
-def test_without_a_build_it_runs_at_once(device: StandIn, tmp_path: Path) -> None:
-    start = Start(tmp_path)
-    start.after_build(replace(MODULE, name="another"))
     assert start.run() == ["call"]
 
 

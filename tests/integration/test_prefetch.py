@@ -3,7 +3,7 @@
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,36 +162,32 @@ def test_a_constant_that_changes_later_counts(device: StandIn, compiler: Compile
     assert compiler.ahead == [True, False], "Warp reads the value when it first loads the module"
 
 
-@pytest.mark.slow
-def test_a_changed_setting_counts(device: StandIn) -> None:
-    module = load(gemm(decorator=FORWARD_ONLY))
-    warp_tiles.prefetch(module, device=ALIAS)
-    wait_for_all()
-    with warp_tiles.override(provider="scalar"):
-        device.load(module.__name__)
-        (report,) = (m for m in warp_tiles.report()["modules"] if m["provider"] == "scalar")
-    assert [planned["provider"] for planned in report["functions"] if planned["needed"]] == ["scalar"]
+def make_loaded(device: StandIn, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device.load(module.name)
 
 
-def test_deferred_static_expressions_are_left_to_the_launch(device: StandIn, compiler: Compiler) -> None:
-    module = plain(3)
-    warp_module(module).has_unresolved_static_expressions = True
+def defer_statics(device: StandIn, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module.has_unresolved_static_expressions = True
+
+
+def strip_hash(device: StandIn, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module.options["strip_hash"] = True
+
+
+def cache_nothing(device: StandIn, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wp.config, "cache_kernels", False)
+
+
+@pytest.mark.parametrize("change", [make_loaded, defer_statics, strip_hash, cache_nothing])
+def test_what_a_launch_has_or_could_not_reuse_is_left_to_it(
+    device: StandIn, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, change: Callable[..., None]
+) -> None:
+    module = plain()
+    change(device, warp_module(module), monkeypatch)
     assert warp_tiles.prefetch(module, device=ALIAS) == 0
     device.load(module.__name__)
     assert compiler.ahead == [False]
-
-
-@pytest.mark.parametrize("option", ["strip_hash", "cache_kernels"])
-def test_files_that_a_launch_could_not_reuse_are_not_written(
-    device: StandIn, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, option: str
-) -> None:
-    module = plain()
-    if option == "strip_hash":
-        warp_module(module).options["strip_hash"] = True
-    else:
-        monkeypatch.setattr(wp.config, "cache_kernels", False)
-    assert warp_tiles.prefetch(module, device=ALIAS) == 0
-    assert not compiler.calls
+    assert len(device.loaded) == 1
 
 
 # ---- changes during the prefetch
@@ -328,13 +324,6 @@ def test_an_error_is_reported_by_the_launch(device: StandIn, monkeypatch: pytest
     wait_for_all()
     with pytest.raises(RuntimeError, match="on purpose"):
         device.load(module.__name__)
-
-
-def test_loaded_modules_are_left_out(device: StandIn, compiler: Compiler) -> None:
-    module = plain()
-    first = device.load(module.__name__)
-    assert warp_tiles.prefetch(module, device=ALIAS) == 0
-    assert device.load(module.__name__) is first
 
 
 def test_bad_input(device: StandIn) -> None:

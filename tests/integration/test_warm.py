@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from warp_tiles.cli.run import LaunchedModules
 from warp_tiles.errors import PlanError
 from warp_tiles.store import start_file
 
+pytestmark = pytest.mark.usefixtures("digesting")
+
 KERNEL = """
 @wp.kernel(enable_backward=False)
 def {name}(out: wp.array(dtype=float)):
@@ -40,15 +42,22 @@ def plain(out: wp.array(dtype=float)):
 """
 
 
-def warmed(program: Callable[[], object], *archs: int) -> dict[str, int]:
-    """The states of the modules that a program launches, with their numbers. What was built is not recorded."""
-    engine = installed().engine
-    modules = LaunchedModules(engine, archs or (90,))
-    with intercepted(lambda launch: modules.at_launch(launch.kernel.module, launch.device, launch.block_dim)):
+def launched(program: Callable[[], object], archs: Sequence[int] = (90,)) -> LaunchedModules:
+    """The modules that a program launches, compiled."""
+    modules = LaunchedModules(installed().engine, archs)
+    with intercepted(
+        lambda launch: modules.at_launch(launch.kernel.module, launch.device, launch.block_dim),
+        lambda kernel, on, threads: modules.at_launch(kernel.module, on, threads),
+    ):
         program()
     modules.finish()
-    engine.log = BuildLog()
-    states = [row["state"] for row in modules.rows]
+    return modules
+
+
+def warmed(program: Callable[[], object]) -> dict[str, int]:
+    """The states of the modules that a program launches, with their numbers. What was built is not recorded."""
+    states = [row["state"] for row in launched(program).rows]
+    installed().engine.log = BuildLog()
     return {state: states.count(state) for state in states}
 
 
@@ -58,9 +67,9 @@ def launch(kernel: Any, array: Any = None, **options: Any) -> None:
     wp.launch(kernel, dim=1, inputs=[array], device="cpu", **options)
 
 
-@pytest.mark.usefixtures("digesting")
-def test_launches_find_what_was_compiled(device: StandIn) -> None:
-    plain, product = load(KERNEL.format(name="plain", value=1.0)), load(gemm(m=16, n=16, k=16, decorator=FORWARD_ONLY))
+@pytest.mark.parametrize("options", [{}, {"enable_mathdx_gemm": False}], ids=str)
+def test_launches_find_what_was_compiled(options: dict[str, bool], device: StandIn) -> None:
+    plain, product = load(KERNEL.format(name="plain", value=1.0)), load(gemm(decorator=FORWARD_ONLY), **options)
     never = load(KERNEL.format(name="never", value=2.0))
     arrays = [wp.zeros((16, 16), dtype=float, device="cpu") for _ in range(3)]
 
@@ -88,7 +97,6 @@ def of(size):
 
 
 @pytest.mark.parametrize("tile", [True, False], ids=["product", "plain"])
-@pytest.mark.usefixtures("digesting")
 def test_a_module_that_grows_is_compiled_as_it_is_at_each_launch(tile: bool, device: StandIn) -> None:
     def grown(then: Callable[[Any, int], object]) -> None:
         forget_modules(["grown"])
@@ -107,22 +115,22 @@ def test_a_module_that_grows_is_compiled_as_it_is_at_each_launch(tile: bool, dev
     assert found_at_load() == [True] * 3, "the second module of one content is that of the first"
 
 
-@pytest.mark.usefixtures("digesting")
 def test_a_question_about_occupancy_is_a_launch(device: StandIn) -> None:
     plain = load(KERNEL.format(name="asked", value=5.0))
-    modules = LaunchedModules(installed().engine, [90])
-    with intercepted(lambda _: None, lambda kernel, on, threads: modules.at_launch(kernel.module, on, threads)):
-        assert wp.get_suggested_block_size(plain.asked, device.alias) == (64, 1)
-    modules.finish()
+    sizes: list[tuple[int, int]] = []
+    launched(lambda: sizes.append(wp.get_suggested_block_size(plain.asked, device.alias)))
+    assert sizes == [(64, 1)]
     device.load(plain.__name__)
     assert found_at_load() == [True]
 
 
-@pytest.mark.usefixtures("digesting")
-def test_a_kernel_of_a_module_of_its_own_is_compiled(device: StandIn) -> None:
-    kernel = load(KERNEL.format(name="unique", value=6.0).replace("(enable", '(module="unique", enable')).unique
-    assert kernel.module.hashers, "Warp has hashed it to name it"
-    assert warmed(lambda: launch(kernel)) == {"compiled": 1}
+def test_each_instance_of_a_generic_kernel_and_a_module_of_one_kernel_are_compiled(device: StandIn) -> None:
+    unique = load(KERNEL.format(name="unique", value=6.0).replace("(enable", '(module="unique", enable')).unique
+    assert unique.module.hashers, "Warp has hashed it to name it"
+    text = KERNEL.format(name="plain", value="out[0]").replace("dtype=float", "dtype=Any")
+    generic = load("from typing import Any\n" + text)
+    arrays = [wp.zeros(1, dtype=kind, device="cpu") for kind in (float, int)]
+    assert warmed(lambda: [launch(unique), *(launch(generic.plain, array) for array in arrays)]) == {"compiled": 3}
 
 
 CALLER = """
@@ -137,7 +145,6 @@ def run(first, launches):
 """
 
 
-@pytest.mark.usefixtures("digesting")
 @pytest.mark.parametrize(
     ("launches", "long", "generated", "compiled"),
     [
@@ -150,13 +157,9 @@ def run(first, launches):
     ids=["launched", "with another block size", "not launched", "with another constant", "a short one"],
 )
 def test_a_long_module_whose_function_launches_another_one_is_compiled_first(
-    launches: int,
-    long: bool,
-    generated: list[str],
-    compiled: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    launches: int, long: bool, generated: list[str], compiled: list[str], monkeypatch: pytest.MonkeyPatch,
     device: StandIn,
-) -> None:
+) -> None:  # fmt: skip
     """The command ends with its last build, and a long one that begins late is the last."""
     first = load(KERNEL.format(name="first", value=8.0))
     text = "SIZE = 9\n" + KERNEL.format(name="caller", value="float(SIZE)").replace(
@@ -171,17 +174,13 @@ def test_a_long_module_whose_function_launches_another_one_is_compiled_first(
         return generate(module, *given, **named)
 
     monkeypatch.setattr(reload, "generate_launched", note)
-    modules = LaunchedModules(installed().engine, [90])
-    with intercepted(lambda launch: modules.at_launch(launch.kernel.module, launch.device, launch.block_dim)):
-        caller.run(lambda: launch(first.first), launches)
-    modules.finish()
+    modules = launched(lambda: caller.run(lambda: launch(first.first), launches))
     assert seen == generated
     assert [names[row["module"]] for row in modules.rows] == compiled
     assert {row["state"] for row in modules.rows} == {"compiled"}
     assert [one is not None for one in modules.generated] == [True] * len(compiled)
 
 
-@pytest.mark.usefixtures("digesting")
 def test_deferred_static_expressions_are_evaluated_at_the_launch(device: StandIn) -> None:
     other = load(SEEN)
     module = load(KERNEL.format(name="plain", value="late(7.0)").replace("@wp.kernel", "late = wp.abs\n@wp.kernel"))
@@ -197,15 +196,6 @@ def test_deferred_static_expressions_are_evaluated_at_the_launch(device: StandIn
     assert warmed(program) == {"compiled": 2}
 
 
-@pytest.mark.usefixtures("digesting")
-def test_another_instance_of_a_generic_kernel_is_compiled(device: StandIn) -> None:
-    text = KERNEL.format(name="plain", value="out[0]").replace("dtype=float", "dtype=Any")
-    module = load("from typing import Any\n" + text)
-    arrays = [wp.zeros(1, dtype=kind, device="cpu") for kind in (float, int)]
-    assert warmed(lambda: [launch(module.plain, array) for array in arrays]) == {"compiled": 2}
-
-
-@pytest.mark.usefixtures("digesting")
 def test_a_module_that_fails_is_said_and_the_others_are_compiled(device: StandIn) -> None:
     broken, fine = (load(KERNEL.format(name="plain", value=value)) for value in ("missing(1.0)", "1.0"))
     fft = load("""
@@ -225,27 +215,16 @@ def plain(out: wp.array2d(dtype=wp.vec2f)):
     assert warmed(program) == {"failed": 1, "left out": 1, "compiled": 1}
 
 
-@pytest.mark.usefixtures("digesting")
-def test_a_module_that_opts_out_of_mathdx_is_compiled_with_its_products(device: StandIn) -> None:
-    product = load(gemm(m=16, n=16, k=16, decorator=FORWARD_ONLY), enable_mathdx_gemm=False)
-    arrays = [wp.zeros((16, 16), dtype=float, device="cpu") for _ in range(3)]
-    start = lambda: wp.launch_tiled(product.gemm, dim=(1, 1), inputs=arrays, block_dim=64, device="cpu")  # noqa: E731
-    assert warmed(start) == {"compiled": 1}
-    device.load(product.__name__, 64)
-    assert found_at_load() == [True]
-
-
-@pytest.mark.usefixtures("digesting")
 def test_launches_on_the_cpu_beside_a_gpu_are_left_out(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warp_tiles._warp.lookups.gpus_here", lambda: {90: device})
     plain = load(KERNEL.format(name="plain", value=3.0))
     out = wp.zeros(1, dtype=float, device="cpu")
-    modules = LaunchedModules(installed().engine)
-    with intercepted(lambda launch: modules.at_launch(launch.kernel.module, launch.device, launch.block_dim)):
+
+    def program() -> None:
         launch(plain.plain, out)
         wp.launch(plain.plain, dim=1, inputs=[out], device=device)
-    modules.finish()
-    assert [row["arch"] for row in modules.rows] == [90]
+
+    assert [row["arch"] for row in launched(program, ()).rows] == [90]
     assert out.numpy()[0] == 0.0, "launches do nothing"
     device.load(plain.__name__)
     assert found_at_load() == [True]
