@@ -160,13 +160,10 @@ def loop_with(registers: int, blocks: int = 1) -> PlannedLoop:
     ("arch", "registers", "resident", "expected"),
     [
         (90, 128, 2, TWO),
-        (90, 136, 2, SPILLS),
         (90, 160, 2, SPILLS),
         (90, 168, 2, (None, "")),
         (90, 136, 1, (None, "")),  # a limit would make the lone block spill for nothing
-        (100, 128, 2, TWO),
         (100, 136, 2, (None, "")),  # measured on sm_90 alone
-        (80, 152, 1, (None, "")),
     ],
 )
 def test_a_loop_has_the_limit_of_two_blocks_if_they_fit(
@@ -209,59 +206,56 @@ def test_a_product_that_takes_a_few_more_registers_has_the_limit_on_sm_90_alone(
     assert limit(replace(planned(problem), tile_config=config), arch=arch, threads=256) == expected
 
 
-def test_solvers_have_the_limit_of_the_one_that_needs_most() -> None:
-    few = replace(SOLVE, columns=1)
-    assert register_limit(few) < register_limit(SOLVE)
-    assert limit(planned(few)) == (register_limit(few), SOLVERS)
-    assert limit(planned(few), planned(SOLVE)) == (register_limit(SOLVE), SOLVERS)
-    assert limit(planned(few), planned(SOLVE, needed=False)) == (register_limit(few), SOLVERS)
+FEW = replace(SOLVE, columns=1)
+LARGE = replace(SOLVE, threads=1024, operands=(replace(_WIDE_MATRIX, dtype="float64"),) * 3)
+_DOUBLE = Operand("float64", "row_major", 16, 16)
+SOLVE_OF_DOUBLES = SolverProblem("lower_solve", 16, 1, (_DOUBLE,) * 3, False, 64, 90)
+PRODUCT_OF_DOUBLES = planned(GemmProblem(16, 16, 16, _DOUBLE, _DOUBLE, _DOUBLE, "default", 64, 90))
+BY_8, BY_4 = (replace(PRODUCT_OF_DOUBLES, tile_config=TileConfig(f"mma_{shape}", 16, 16)) for shape in
+              ("m16n8k8", "m8n8k4"))  # fmt: skip
+NONE, ALONE = (None, ""), (64, "a block of 1024 threads cannot launch with more")
+OTHER = {"kernels": ("k", "other")}
+LIMITS: dict[str, tuple[tuple[PlannedFunction, ...], dict[str, Any], tuple[int | None, str]]] = {
+    "a solver": ((planned(FEW),), {}, (register_limit(FEW), SOLVERS)),
+    "the solver that needs most": ((planned(FEW), planned(SOLVE)), {}, (register_limit(SOLVE), SOLVERS)),
+    "a solver that is not needed": ((planned(FEW), planned(SOLVE, needed=False)), {}, (register_limit(FEW), SOLVERS)),
+    "a kernel without a solver": ((planned(WIDE),), OTHER, NONE),
+    "a kernel with a product alone": ((planned(WIDE), planned(PRODUCT, "other")), OTHER, NONE),
+    "kernels with solvers": ((planned(WIDE), planned(WIDE, "other")), OTHER, (register_limit(WIDE), SOLVERS)),
+    "a solver of libmathdx": ((planned(WIDE, provider="libmathdx"),), {}, NONE),
+    "a block below the solver": ((planned(LARGE),), {"threads": 1024}, ALONE),
+    "a solver below the block": ((planned(WIDE),), {"threads": 256}, (register_limit(WIDE), SOLVERS)),
+    "a module that Warp links": ((planned(WIDE),), {"threads": 256, "linker_reason": "it is a debug build"}, NONE),
+    **{
+        f"{elements} indexed elements": (
+            (planned(WIDE),), {"threads": 32, "indexed_elements": elements},
+            (limit, f"an indexed load or store has {elements} elements for each thread"),
+        )
+        for elements, limit in ((23, 128), (40, 192), (500, 255))
+    },
+    "few indexed elements": ((planned(WIDE),), {"indexed_elements": 1}, (register_limit(WIDE), SOLVERS)),
+    "indexed elements in a large block": ((planned(WIDE),), {"threads": 1024, "indexed_elements": 60}, ALONE),
+    "indexed elements without a solver": ((planned(PRODUCT),), {"indexed_elements": 60}, NONE),
+    "a solve of doubles": ((planned(SOLVE_OF_DOUBLES),), {}, (56, SOLVERS)),
+    "beside mma_m16n8k8": ((planned(SOLVE_OF_DOUBLES), BY_8), {}, (64, "mma_m16n8k8 needs as many")),
+    "beside mma_m8n8k4": ((planned(SOLVE_OF_DOUBLES), BY_4), {}, (56, SOLVERS)),
+    "beside cuBLASDx": (
+        (planned(SOLVE_OF_DOUBLES), replace(PRODUCT_OF_DOUBLES, provider="cublasdx")), {}, (56, SOLVERS)
+    ),
+    "beside a loop": ((planned(WIDE),), {"loops": (loop_with(120),)}, (120, "the loop of file.py:7 needs as many")),
+}  # fmt: skip
 
 
-def test_a_kernel_without_a_solver_has_no_limit_for_solvers() -> None:
-    assert limit(planned(WIDE), kernels=("k", "other")) == (None, "")
-    assert limit(planned(WIDE), planned(PRODUCT, "other"), kernels=("k", "other")) == (None, "")
-    assert limit(planned(WIDE), planned(WIDE, "other"), kernels=("k", "other")) == (register_limit(WIDE), SOLVERS)
-    assert limit(planned(WIDE, provider="libmathdx")) == (None, "")
+@pytest.mark.parametrize("name", LIMITS)
+def test_modules_with_solvers_have_the_limit_of(name: str) -> None:
+    functions, fields, expected = LIMITS[name]
+    assert limit(*functions, **fields) == expected
 
 
-def test_the_lower_limit_counts() -> None:
-    wide = replace(SOLVE, threads=1024, operands=(replace(_WIDE_MATRIX, dtype="float64"),) * 3)
-    assert register_limit(wide) > 64
-    assert limit(planned(wide), threads=1024) == (64, "a block of 1024 threads cannot launch with more")
-    assert limit(planned(WIDE), threads=256) == (register_limit(WIDE), SOLVERS)
-
-
-def test_a_module_that_warp_links_has_no_limit() -> None:
-    assert limit(planned(WIDE), threads=256, linker_reason="it is a debug build") == (None, "")
-
-
-@pytest.mark.parametrize(("elements", "registers"), [(23, 128), (40, 192), (500, 255)])
-def test_large_indexed_loads_raise_the_limit_of_solvers(elements: int, registers: int) -> None:
-    reason = f"an indexed load or store has {elements} elements for each thread"
-    assert limit(planned(WIDE), threads=32, indexed_elements=elements) == (registers, reason)
-
-
-def test_small_indexed_loads_do_not_lower_the_limit_of_solvers() -> None:
-    assert registers_of_indexed(0) == 0
-    assert registers_of_indexed(1) < register_limit(WIDE)
-    assert limit(planned(WIDE), indexed_elements=1) == (register_limit(WIDE), SOLVERS)
-
-
-def test_large_indexed_loads_do_not_raise_the_limit_of_the_block() -> None:
-    alone = "a block of 1024 threads cannot launch with more"
-    assert limit(planned(WIDE), threads=1024, indexed_elements=60) == (64, alone)
-    assert limit(planned(PRODUCT), indexed_elements=60) == (None, "")
-
-
-def test_products_beside_a_solver_have_the_registers_that_their_instruction_needs() -> None:
-    matrix = Operand("float64", "row_major", 16, 16)
-    product = GemmProblem(16, 16, 16, matrix, matrix, matrix, "default", 64, 90)
-    solve = SolverProblem("lower_solve", 16, 1, (matrix,) * 3, False, 64, 90)
-    wide = replace(planned(product), tile_config=TileConfig("mma_m16n8k8", 16, 16))
-    assert limit(planned(solve)) == (56, SOLVERS)
-    assert limit(planned(solve), wide) == (64, "mma_m16n8k8 needs as many")
-    assert limit(planned(solve), replace(wide, tile_config=TileConfig("mma_m8n8k4", 16, 16))) == (56, SOLVERS)
-    assert limit(planned(solve), planned(product, provider="cublasdx")) == (56, SOLVERS)  # it has no configuration
+def test_the_limits_above_differ() -> None:
+    assert registers_of_indexed(0) < registers_of_indexed(1) < register_limit(FEW) < register_limit(SOLVE)
+    assert register_limit(WIDE) < 120
+    assert register_limit(LARGE) > 64
 
 
 @pytest.mark.parametrize(
@@ -276,11 +270,6 @@ def test_factors_beside_a_loop_have_registers_for_a_row(n: int, dtype: DType, re
     factor = planned(SolverProblem("cholesky", n, n, (matrix, matrix), False, 128, 90))
     loop = PlannedLoop("k", "file.py", line=7, hook=1, products=1)
     assert limit(factor, threads=128, loops=(loop,))[0] == registers
-
-
-def test_loops_beside_a_solver_keep_their_accumulators_in_registers() -> None:
-    assert register_limit(WIDE) < 120
-    assert limit(planned(WIDE), loops=(loop_with(120),)) == (120, "the loop of file.py:7 needs as many")
 
 
 def test_the_memory_of_a_kernel_counts_static_memory_and_names_a_remedy() -> None:

@@ -5,13 +5,10 @@ import json
 from collections import defaultdict
 from typing import Any
 
+import pytest
+
 from tests.reports.logs import FORWARD, looked_up, plan, planned, record, run
 from warp_tiles.reports.timeline import Row, sessions, timeline, trace
-
-
-def rows_of(name: str) -> dict[str, Row]:
-    (module,) = (item for item in timeline(run()["modules"]) if item.name.startswith(f"{name},"))
-    return {row.label: row for row in module.rows}
 
 
 def kinds(row: Row) -> list[tuple[str, float, float]]:
@@ -25,64 +22,47 @@ def test_modules_are_sorted_by_start_and_plans_left_out() -> None:
     assert timeline(planned()["modules"]) == []
 
 
-def test_a_build_waits_and_then_compiles() -> None:
-    row = rows_of("first")["forward 8x12x4"]
-    assert kinds(row) == [("wait", 1.0, 1.1), ("compile", 1.1, 1.6)]
-    assert row.note == "0.60 s, compiler 0.50 s"
+MODULES = [*run()["modules"], *looked_up()["modules"]]
+# the module, the row's label, its note, and its spans
+ROWS = [
+    ("first", "forward 8x12x4", "0.60 s, compiler 0.50 s", [("wait", 1.0, 1.1), ("compile", 1.1, 1.6)]),
+    ("first", "link", "1.30 s, waited 0.70 s for its source", [("wait", 1.0, 1.7), ("link", 1.7, 3.0)]),
+    ("second", "1 function from the cache", "", [("cache", 1.05, 1.052)]),
+    ("second", "link", "1.49 s, waited 1.51 s for adjoint_a 4x16x4", [("wait", 1.04, 2.55), ("link", 2.55, 4.04)]),
+    ("third", "forward 8x12x4", "built for module first, waited 0.40 s", [("shared", 1.2, 1.6)]),
+    ("cached", "linked module", "from the cache, 0.350 s", [("cache", 7.0, 7.25), ("wait", 7.25, 7.35)]),
+    ("fetched", "linked module", "from the remote store or the bundle, 0.750 s",
+     [("cache", 7.0, 7.25), ("cache", 7.25, 7.75)]),
+    ("missed", "linked module", "not found, 0.750 s", [("cache", 7.0, 7.25), ("cache", 7.25, 7.75)]),
+    ("missed", "its source", "", [("wait", 7.75, 9.0), ("compile", 9.0, 9.5)]),
+]  # fmt: skip
 
 
-def row_of_build(**change: Any) -> Row:
-    """The row of a changed build."""
+@pytest.mark.parametrize(("name", "label", "note", "spans"), ROWS)
+def test_a_row_says_what_ran_and_what_it_waited_for(
+    name: str, label: str, note: str, spans: list[tuple[str, float, float]]
+) -> None:
+    (module,) = (one for one in timeline(MODULES) if one.name.startswith(f"{name},"))
+    (row,) = (row for row in module.rows if row.label == label)
+    assert kinds(row) == spans
+    assert note in row.note
+
+
+def test_rows_of_builds_that_another_one_made() -> None:
     made = record(plan(), [FORWARD], 1.0, 2.0).to_json()
-    made["builds"][0] |= change
+    made["builds"][0] |= {"shared": True, "hit": True}
     (module,) = timeline([made])
-    return module.rows[0]
-
-
-def test_cache_hits_are_apart_from_builds() -> None:
-    rows = rows_of("second")
-    assert kinds(rows["1 function from the cache"]) == [("cache", 1.05, 1.052)]
-    assert "forward 4x4x16" not in rows
-    assert "forward 4x4x16" in rows["1 function from the cache"].spans[0].text
-
-
-def test_a_shared_build_names_the_module_that_it_waits_for() -> None:
-    row = rows_of("third")["forward 8x12x4"]
-    assert kinds(row) == [("shared", 1.2, 1.6)], "it waits from its own start on"
-    assert row.note == "built for module first, waited 0.40 s"
-
-
-def test_a_build_in_the_background_is_named() -> None:
-    assert row_of_build(shared=True, hit=True).note.startswith("built for a build in the background")
-
-
-def test_the_link_names_what_it_waited_for_last() -> None:
-    assert rows_of("first")["link"].note == "1.30 s, waited 0.70 s for its source"
-    row = rows_of("second")["link"]
-    assert row.note == "1.49 s, waited 1.51 s for adjoint_a 4x16x4"
-    assert kinds(row) == [("wait", 1.04, 2.55), ("link", 2.55, 4.04)]
-
-
-def test_a_module_that_was_found_has_its_lookup_alone() -> None:
-    cached, fetched, _ = timeline(looked_up()["modules"])
-    (row,) = cached.rows
-    assert kinds(row) == [("cache", 7.0, 7.25), ("wait", 7.25, 7.35)]
-    assert (row.label, row.note) == ("linked module", "from the cache, 0.350 s")
-    (row,) = fetched.rows
-    assert kinds(row) == [("cache", 7.0, 7.25), ("cache", 7.25, 7.75)]
-    assert row.note == "from the remote store or the bundle, 0.750 s"
-    assert [span.text for span in row.spans] == [
+    assert module.rows[0].note.startswith("built for a build in the background")
+    rows = {module.name.partition(",")[0]: {row.label: row for row in module.rows} for module in timeline(MODULES)}
+    second, cached, fetched, missed = (rows[name] for name in ("second", "cached", "fetched", "missed"))
+    assert "forward 4x4x16" not in second
+    assert "forward 4x4x16" in second["1 function from the cache"].spans[0].text
+    assert len(cached) == len(fetched) == 1, "its lookup alone"
+    assert list(missed) == ["linked module", "forward 8x12x4", "its source"]
+    assert [span.text for span in fetched["linked module"].spans] == [
         "looks the linked module up in the cache",
         "asks the remote store or the bundle for the linked module",
     ]
-
-
-def test_a_module_that_was_not_found_is_built_after_the_lookup() -> None:
-    missed = timeline(looked_up()["modules"])[-1]
-    rows = {row.label: row for row in missed.rows}
-    assert list(rows) == ["linked module", "forward 8x12x4", "its source"]
-    assert rows["linked module"].note == "not found, 0.750 s"
-    assert kinds(rows["its source"]) == [("wait", 7.75, 9.0), ("compile", 9.0, 9.5)]
 
 
 def test_a_pause_divides_the_timeline() -> None:
