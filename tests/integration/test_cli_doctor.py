@@ -20,7 +20,7 @@ def findings_of(done: subprocess.CompletedProcess[str], status: int = 0) -> dict
     return {item["subject"]: item for item in json_of(done, status)["findings"]}
 
 
-def diagnosed(subject: str) -> doctor.Finding:
+def diagnosed(subject: str) -> cli.Finding:
     """What the doctor finds in this process."""
     (found,) = (finding for finding in cli.diagnose() if finding.subject == subject)
     return found
