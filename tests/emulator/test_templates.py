@@ -18,7 +18,7 @@ from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from tests.gemm_problems import operands, problems, sizes
 from warp_tiles.gemm.choose import choose, fma_candidates, mma_candidates
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.tile_config import TileConfig, fits, instructions, transposed
+from warp_tiles.gemm.tile_config import TileConfig, fits, instructions
 from warp_tiles.providers.own import register_accumulators
 
 PRODUCTS_PER_BATCH = 100
@@ -73,7 +73,7 @@ def deep_problems(draw: st.DrawFn) -> GemmProblem:
 def split_k_configs(draw: st.DrawFn, problem: GemmProblem) -> TileConfig | None:
     """A split-K configuration, or None if none fits."""
     flip, warps_k = draw(st.booleans()), draw(st.sampled_from([2, 2, 4, 8]))
-    view = transposed(problem) if flip else problem
+    view = problem.transposed() if flip else problem
     instruction = draw(st.sampled_from([*instructions(view)[:1], *instructions(view)]))
     candidates = fma_candidates(view) if instruction == "fma" else mma_candidates(view, instruction)
     found = [

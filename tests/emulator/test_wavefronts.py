@@ -12,7 +12,7 @@ from tests.emulator.emulator import ROLES, Emulator, Outcome
 from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from warp_tiles.gemm.choose import candidates, choose, fma_reads, wavefront_ratio
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision
-from warp_tiles.gemm.tile_config import TileConfig, fits, transposed
+from warp_tiles.gemm.tile_config import TileConfig, fits
 
 LARGEST_RATIO = 1.25
 SIZES = [(16, 16, 16), (32, 32, 32), (64, 64, 64), (128, 128, 32)]
@@ -83,7 +83,7 @@ def describe(case: Case, outcome: Outcome) -> str:
 def test_every_tile_of_64_has_a_configuration_with_few_conflicts(emulator: Emulator) -> None:
     best_cases = []
     for case in fixed_cases():
-        view = transposed(case.problem) if case.config.transposed else case.problem
+        view = case.problem.transposed() if case.config.transposed else case.problem
         if case.config.instruction == "fma" or view.m < 64:
             continue
         fitting = [config for config in candidates(view) if fits(view, config)]
@@ -114,7 +114,7 @@ def test_the_cost_model_and_the_emulator_count_equal_wavefronts(counted: list[tu
     for case, outcome in counted:
         if case.config.instruction == "fma":
             continue
-        view = transposed(case.problem) if case.config.transposed else case.problem
+        view = case.problem.transposed() if case.config.transposed else case.problem
         assert wavefront_ratio(view, case.config) == pytest.approx(ratio(outcome), rel=0.02), describe(case, outcome)
 
 
