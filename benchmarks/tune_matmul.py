@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import matmul
 from benchmarks.machine import torch_with_warp
 from benchmarks.runner import geometric_mean
-from warp_tiles.array_products import tensor_kernel
+from warp_tiles.array_products import lane_kernel, tensor_kernel
 from warp_tiles.array_products.matmul_choice import RATES, Rates, candidates, choose_matmul, loop_candidate, rates_name
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulProblem
 from warp_tiles.array_products.prepared import BUCKET
@@ -98,7 +98,8 @@ def sources() -> list[Path]:
     """The files with the loops and the kernel that are measured."""
     from warp_tiles.array_products import kernels
 
-    return [Path(kernels.__file__), Path(tensor_kernel.__file__), *sorted((kernels_folder() / "matmul").glob("*.cuh"))]
+    python = (Path(kernels.__file__), Path(tensor_kernel.__file__), Path(lane_kernel.__file__))
+    return [*python, *sorted((kernels_folder() / "matmul").glob("*.cuh"))]
 
 
 def considered(problem: MatmulProblem, gpu: Gpu, most: int = MEASURED) -> list[MatmulConfig]:

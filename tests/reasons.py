@@ -275,7 +275,7 @@ OTHERS = {
     ),
     **dict.fromkeys(
         ("loop_configured", "loop_faster", "loop_asked", "gpu_without_wgmma", "kernel_dtypes", "no_products",
-         "kernel_sums", "kernel_alignment", "kernel_copies", "kernel_side"),
+         "kernel_sums", "kernel_alignment", "kernel_copies", "kernel_side", "kernel_depth"),
         CALL,
     ),
     **dict.fromkeys(

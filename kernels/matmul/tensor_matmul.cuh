@@ -4,7 +4,6 @@
 // tensor_tiles.cuh with the constants, the shared memory, and the order in which blocks compute tiles of C:
 //
 //     load_tiles         the loading warp: tensor copies into the stages of the ring
-//     add_slices         sums of tiles whose slices of K several blocks compute
 //     store_tile         the epilogue: accumulators -> elements of C -> shared memory -> tensor copies to C, or stores by the threads
 //     multiply_tiles     a multiplying warpgroup: the products of its tiles by wgmma, then their epilogue
 //     matmul             persistent blocks with one loading warp and two multiplying warpgroups
@@ -28,7 +27,6 @@
 #pragma once
 
 #include "arch/cluster.cuh"
-#include "arch/convert.cuh"
 #include "arch/ldmatrix.cuh"
 #include "arch/memory.cuh"
 #include "arch/tensor_copy.cuh"
@@ -90,49 +88,7 @@ template <class P> WT_DEVICE void load_tiles(Ring<P> ring, const TensorMap& a, c
             mbarrier_wait(ring.empty(), ring.parity ^ 1);
 }
 
-// ---- slices of K
-
-// Adds the sums of a tile's slices in order. Returns false if another warpgroup adds them, because it is later. The counter follows
-// threadFenceReduction of the CUDA samples.
-template <class P>
-WT_DEVICE bool add_slices(typename P::Accumulators& accumulators, const Ring<P>& ring, const Arguments& given, int group, const Tile& tile)
-{
-    constexpr int VECTORS = P::BLOCKS * P::WIDTH / 8, SLICE = VECTORS * WARPGROUP * 4;
-    const int thread = threadIdx.x % WARPGROUP;
-    f32* const sums = given.sums + static_cast<long long>(tile.split) * given.slices * SLICE + 4 * thread;
-#pragma unroll
-    for (int i = 0; i < VECTORS; ++i) {
-        const auto& four = accumulators[i / (P::WIDTH / 8)][i % (P::WIDTH / 8)];
-        store(sums + tile.slice * SLICE + i * WARPGROUP * 4, Vector<f32, 4> {four[0], four[1], four[2], four[3]});
-    }
-    warpgroup_barrier(group);
-    int* const is_last = static_cast<int*>(__cvta_shared_to_generic(ring.flag(group)));
-    if (thread == 0) {
-        __threadfence();  // releases the sums of the warpgroup
-        *is_last = atomicAdd(given.arrived + tile.split, 1) == given.slices - 1;
-        if (*is_last)
-            atomicExch(given.arrived + tile.split, 0);
-        __threadfence();  // acquires the sums of the others
-    }
-    warpgroup_barrier(group);
-    if (!*is_last)
-        return false;
-    for (int slice = 0; slice < given.slices; ++slice)
-#pragma unroll
-        for (int i = 0; i < VECTORS; ++i) {
-            auto& four = accumulators[i / (P::WIDTH / 8)][i % (P::WIDTH / 8)];
-            const auto loaded = load<4>(sums + slice * SLICE + i * WARPGROUP * 4);
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-                four[j] = slice == 0 ? loaded.at[j] : four[j] + loaded.at[j];
-        }
-    return true;
-}
-
 // ---- the epilogue
-
-// An element of an array as a float
-template <class T> WT_DEVICE f32 element(const void* array, long long index) { return Convert<f32, T>::of(static_cast<const T*>(array)[index]); }
 
 // The first of the two lines of 64 that a thread holds of an operand in registers: neighbours. The eight threads whose lanes have g = lane / 4
 // of 4h to 4h + 3 and equal lane % 4 have lines of two vectors, x and x ^ 5. So half a warp has no bank conflicts, neither when it reads
@@ -463,7 +419,9 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
             empty_stage<P>(multiplied);
         if constexpr (P::HAS_SLICES)
             if (tile.slice >= 0) {
-                if (!add_slices<P>(accumulators, ring, given, group, tile))
+                constexpr int VECTORS = P::WIDTH / 8;
+                const auto vector = [&](int i) -> f32* { return accumulators[i / VECTORS][i % VECTORS]; };
+                if (!add_slices<WARPGROUP, P::BLOCKS * VECTORS>(vector, given, tile, ring.flag(group), [&] { warpgroup_barrier(group); }))
                     continue;
                 if (P::HAS_BETA && is_storing)
                     chunks.read_first();

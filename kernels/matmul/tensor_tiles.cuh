@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The constants and arguments of matmul's kernel (tensor_matmul.cuh), the shared memory of a block, and the order of the tiles.
+// What matmul's kernels (tensor_matmul.cuh, lane_matmul.cuh) have in common: constants and arguments, the shared memory of a block, the
+// order of the tiles, and the addition of slices of K.
 #pragma once
 
+#include "arch/convert.cuh"
 #include "arch/memory.cuh"
 #include "arch/types.cuh"
 
@@ -174,5 +176,46 @@ template <class P> struct Tiles {
         return found;
     }
 };
+
+// Adds the sums of a tile's slices in order. Returns false if another block adds them, because it is later. Each of THREADS threads, which
+// barrier() waits for, has COUNT vectors of four sums; `flag` is an int in shared memory. The counter follows threadFenceReduction of the
+// CUDA samples.
+template <int THREADS_, int COUNT, class Vectors, class Barrier>
+WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const Tile& tile, u32 flag, const Barrier& barrier)
+{
+    constexpr int SLICE = COUNT * THREADS_ * 4;
+    const int thread = threadIdx.x % THREADS_;
+    f32* const sums = given.sums + static_cast<long long>(tile.split) * given.slices * SLICE + 4 * thread;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        const f32* const four = vector(i);
+        store(sums + tile.slice * SLICE + i * THREADS_ * 4, Vector<f32, 4> {four[0], four[1], four[2], four[3]});
+    }
+    barrier();
+    int* const is_last = static_cast<int*>(__cvta_shared_to_generic(flag));
+    if (thread == 0) {
+        __threadfence();  // releases the sums of the others
+        *is_last = atomicAdd(given.arrived + tile.split, 1) == given.slices - 1;
+        if (*is_last)
+            atomicExch(given.arrived + tile.split, 0);
+        __threadfence();  // acquires the sums of other blocks
+    }
+    barrier();
+    if (!*is_last)
+        return false;
+    for (int slice = 0; slice < given.slices; ++slice)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            f32* const four = vector(i);
+            const auto loaded = load<4>(sums + slice * SLICE + i * THREADS_ * 4);
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                four[j] = slice == 0 ? loaded.at[j] : four[j] + loaded.at[j];
+        }
+    return true;
+}
+
+// An element of an array as a float
+template <class T> WT_DEVICE f32 element(const void* array, long long index) { return Convert<f32, T>::of(static_cast<const T*>(array)[index]); }
 
 }  // namespace wt_matmul

@@ -70,6 +70,7 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     ({"b_alignment": 0, "n": 1 << 18}, 90, Rejected("kernel_copies")),
     ({"a_alignment": 2, "m": 14_900_000, "k": 65}, 90, Rejected("kernel_copies")),  # by lines of 128 bytes
     ({"m": 16}, 90, Rejected("kernel_side", (33,))),
+    ({"a": "float32", "b": "float32", "out": "float32", "k": 127}, 90, Rejected("kernel_depth", (128,))),
 ], ids=str)  # fmt: skip
 def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, rejected: Rejected) -> None:
     plan = choose_matmul(replace(HALF, **change), Gpu(arch, 132, "GPU"), forced=LARGE)

@@ -214,6 +214,22 @@ def test_clusters_share_the_boxes_of_their_copies(
     assert (given["whole"], given["slices"], given["group"]) == (5, 3, 4)
 
 
+def test_the_kernel_without_wgmma_stores_its_result_itself(driver: Driver, kernel: Kernel, loop: Loop) -> None:
+    a, b, out = (contiguous("float32", (1, *shape)) for shape in ((1000, 512), (512, 2048), (1000, 2048)))
+    call = MatmulCall(a, b, out, has_beta=True)
+    launch = replace(launch_candidate(call.problem, (128, 128), 1, Gpu(90, 132)), slices=Slices(128))
+    plan = MatmulPlan(call.problem, launch, MatmulConfig(128, 128, 16, 256))
+    with warp_tiles.enabled():
+        product = TensorMatmul(call, plan, SimpleNamespace(alias="cuda:0", sm_count=7), False, lambda: loop)
+        product.run(A, B, C, None, 0.1, 0.3)
+        assert [(one[2], one[5], one[8]) for one in driver.maps] == [(A, (32, 128, 1), 3), (B, (32, 32, 1), 0)]
+        ((blocks, given),) = kernel.launches
+        assert blocks == 128, "a block computes one tile"
+        assert (given["c"], given["c_row"], given["c_matrix"]) == (C, 2048, 1000 * 2048)
+        product.run(A, B, C + 8, None, 0.1, 0.3)
+        assert len(loop.runs) == 1, "vectors begin at multiples of 16 bytes"
+
+
 def test_the_maps_of_the_last_arrays_are_kept(product: TensorMatmul, driver: Driver) -> None:
     for number in range(70):
         product.run(A + 16 * number, B, C, None, 1.0, 0.0)
@@ -315,5 +331,5 @@ def test_functions_that_are_left_to_warp(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_sizes_and_strides_of_maps(
     view: View, sizes: tuple[int, ...], strides: tuple[int, ...], driver: Driver
 ) -> None:
-    assert TensorMap.of(view, A, (32, 64)) is not None
+    assert TensorMap.of(view, A, (32, 64), 128) is not None
     assert driver.maps[0][3:5] == (sizes, strides)

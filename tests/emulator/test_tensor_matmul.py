@@ -18,7 +18,7 @@ from tests.emulator.native import for_host
 from tests.emulator.tensor_maps import tensor_map
 from tests.emulator.tiles import from_bytes, rounded, to_bytes
 from tests.mutation.made import changes
-from warp_tiles.array_products.tensor_kernel import HEADER, REGISTER_TILES, THREADS, TILES, TensorKernel
+from warp_tiles.array_products.tensor_kernel import REGISTER_TILES, TILES, TensorKernel
 from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
@@ -65,12 +65,15 @@ REGISTERS = replace(SMALL, a="float32", b_along_n=True)  # B passes through them
 ANYWHERE = replace(ODD, has_map=False)
 TILES_HEADER = "matmul/tensor_tiles.cuh"
 STAGES = 3  # of the mutated kernels, so that few products fill their ring
-# with the tiles' text, so that each kernel of a unit has its own
-TEXT = (
-    (kernels_folder() / HEADER)
-    .read_text("utf-8")
-    .replace(f'#include "{TILES_HEADER}"', (kernels_folder() / TILES_HEADER).read_text("utf-8"))
-)
+
+
+def text_of(header: str) -> str:
+    """A header with the tiles' text, so that each kernel of a unit has its own."""
+    tiles = (kernels_folder() / TILES_HEADER).read_text("utf-8")
+    return (kernels_folder() / header).read_text("utf-8").replace(f'#include "{TILES_HEADER}"', tiles)
+
+
+TEXT = text_of(TensorKernel.header)
 # hints, what the compiler alone needs, and lanes that the emulator does not let diverge
 UNNEEDED = re.compile(
     r"prefetch_tensor_map|wgmma_has_written|wgmma_has_read|take_registers|tiles.has_next|.*wait_group needs all lanes"
@@ -104,12 +107,9 @@ def one_unit(folder: Path, kernels: Sequence[TensorKernel], texts: Sequence[str]
     for number, (kernel, text) in enumerate(zip(kernels, texts)):
         header, space = f"matmul/kernel_{number}.cuh", f"wt_matmul_{number}"
         (folder / header).write_text(re.sub(r"\bwt_matmul\b", space, text), "utf-8")
-        source = (
-            kernel.source(*FUNCTION if kernel.has_function else ()).replace(HEADER, header).replace("wt_matmul", space)
-        )
-        source = source.replace(kernel.name, f"kernel_{number}").replace(
-            f", {kernel.stages}, ", f", {stages or kernel.stages}, "
-        )
+        source = kernel.source(*FUNCTION if kernel.has_function else ()).replace(kernel.header, header)
+        source = re.sub(r"\bwt_matmul\b", space, source).replace(kernel.name, f"kernel_{number}")
+        source = source.replace(f", {kernel.stages}, ", f", {stages or kernel.stages}, ")
         parts.append(re.sub(r"\bP\b", f"P{number}", source))
     return flatten("\n".join(parts), folder)
 
@@ -187,6 +187,7 @@ class Product:
         rows, columns = -(-m // (kernel.cluster_m * kernel.tile_m)), -(-n // (kernel.cluster_n * kernel.tile_n))
         tiles = batch * rows * columns
         whole = tiles if slices == 1 else tiles // CLUSTERS * CLUSTERS
+        self.blocks = CLUSTERS * kernel.cluster if kernel.is_persistent else whole + (tiles - whole) * slices
         self.given = _Arguments(m, n, k, batch, 1, not is_shared, rows, whole, slices, alpha, beta)
         if slices > 1:
             split = (tiles - whole) * kernel.cluster
@@ -196,15 +197,22 @@ class Product:
         lines_a, lines_b = (a.swapaxes(1, 2) if kernel.a_along_m else a), (b if kernel.b_along_n else b.swapaxes(1, 2))
         lines_c = c if kernel.has_beta else np.full(c.shape, np.nan)
         self.maps = [
-            self._map(name, lines, dtype, box)
-            for name, lines, dtype, box in zip(
-                "abc", (lines_a, lines_b, lines_c)[: 2 + kernel.has_map], (kernel.a, kernel.a, kernel.out), kernel.boxes
+            self._map(name, lines, dtype, box, swizzle)
+            for name, lines, dtype, box, swizzle in zip(
+                "abc"[: 2 + kernel.has_map],
+                (lines_a, lines_b, lines_c),
+                (kernel.a, kernel.a, kernel.out),
+                kernel.boxes,
+                kernel.swizzles,
             )
         ]
-        if not kernel.has_map:
+        if len(self.maps) < 3:
             self.maps.append(bytes(len(self.maps[0])))
-            self.given.c = self.memory.add("c", stored(np.full((batch, m, n + 1), np.nan), kernel.out)[:, :, :n])
-            self.given.c_row, self.given.c_matrix = n + 1, m * (n + 1)
+            row = n + (4 if kernel.has_map else 1)
+            longer = np.full((batch, m, row), np.nan)
+            longer[:, :, :n] = lines_c
+            self.given.c = self.memory.add("c", stored(longer, kernel.out)[:, :, :n])
+            self.given.c_row, self.given.c_matrix = row, m * row
         self.expected = alpha * (1.0 if factor is None else factor) * (a.astype(float) @ b.astype(float))
         if kernel.has_beta:
             self.expected += beta * c
@@ -216,20 +224,20 @@ class Product:
         if kernel.has_function:
             self.expected *= 3
 
-    def _map(self, name: str, values: Values, dtype: DType, box: tuple[int, int]) -> bytes:
+    def _map(self, name: str, values: Values, dtype: DType, box: tuple[int, int], swizzle: int) -> bytes:
         """Adds an array to the memory. Returns its map."""
         size, (matrices, lines, length) = DTYPE_BYTES[dtype], values.shape
         padded = np.zeros((matrices, lines, -(-length * size // 16) * 16 // size + 16 // size))
         padded[:, :, :length] = values
         view = stored(padded, dtype)[:, :, :length]
         address = self.memory.add(name, view)
-        return tensor_map(address, size, (length, lines, matrices), view.strides[1::-1], (*box, 1), box[0] * size)
+        return tensor_map(address, size, (length, lines, matrices), view.strides[1::-1], (*box, 1), swizzle)
 
     def run(self, module: EmulatedModule, number: int) -> Outcome:
         """Launches the kernel with this number."""
-        arguments, cluster = [*self.maps, bytes(self.given)], self.kernel.cluster
-        name, shared_bytes = f"kernel_{number}", self.kernel.shared_bytes
-        return module.launch(name, CLUSTERS * cluster, THREADS, arguments, self.memory, shared_bytes, cluster)
+        kernel, arguments = self.kernel, [*self.maps, bytes(self.given)]
+        memory = self.memory, kernel.shared_bytes
+        return module.launch(f"kernel_{number}", self.blocks, kernel.threads, arguments, *memory, kernel.cluster)
 
     def check(self, module: EmulatedModule, number: int) -> None:
         """Launches the kernel. Its result is exact, but for one rounding to C's type."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles import settings
-from warp_tiles.array_products.tensor_kernel import HEADER
+from warp_tiles.array_products.lane_kernel import LaneKernel
+from warp_tiles.array_products.tensor_kernel import TensorKernel
 from warp_tiles.build.engine import Engine
 from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.compile import sources
@@ -220,6 +221,6 @@ def unchecked() -> tuple[str, ...]:
     found = [path for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES]
     providers = (provider(facts) for provider in {check.provider for check in all_checks()})
     compiled = {Path(path).resolve() for provider in providers for path in facts.closure(provider.source()).values()}
-    for header in (REVERSED_HEADER, SOLVER_HEADER, HEADER):
+    for header in (REVERSED_HEADER, SOLVER_HEADER, TensorKernel.header, LaneKernel.header):
         compiled.update(path.resolve() for path in sources.include_closure(top / header, [top]).values())
     return tuple(sorted(path.relative_to(top).as_posix() for path in found if path not in compiled))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Literal
 
+from warp_tiles.array_products.lane_kernel import LaneKernel
 from warp_tiles.array_products.matmul_problem import (
     ALIGNED,
     LOADING_THREADS,
@@ -25,15 +26,9 @@ from warp_tiles.array_products.matmul_problem import (
     unaligned_us,
 )
 from warp_tiles.array_products.tensor_kernel import (
-    MOST_SLICES,
-    MOST_SUMS,
-    REGISTER_TILES,
-    REGISTERS,
     ROW_BYTES,
     STEPS_OF_SLICE,
-    THREADS,
     TILE_PARTS,
-    TILES,
     Slices,
     TensorKernel,
     clusters,
@@ -58,6 +53,7 @@ from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 # ---- constants of architectures and types
 
 _KERNEL_SIDE = 33  # rows and columns of C, at least, for the kernel with tensor copies: over half a tile
+_KERNEL_DEPTH = 128  # elements of K, at least, for that of float32: no shorter ones were measured
 _GROUP_ROWS = 1024  # of C that consecutive blocks share
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 
@@ -130,8 +126,9 @@ RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-# for the kernel with tensor copies, also beside a loop without wgmma, whose estimate is too short (docs/experiments.md)
-_PREFERENCE, _PREFERENCE_OVER_MMA = 1.2, 1.4
+# for the kernel with tensor copies, also beside a loop without wgmma, whose estimate is too short, and for float32
+# (docs/experiments.md)
+_PREFERENCE, _PREFERENCE_OVER_MMA, _PREFERENCE_OVER_FMA = 1.2, 1.4, 1.05
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.5  # of a loop, and of the kernel that adds the products of a batch
 
@@ -220,12 +217,15 @@ def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverri
     p = problem
     refuse(accepted(pipeline) is not None, "loop_asked")
     refuse(not has_wgmma(arch), "gpu_without_wgmma")
-    refuse(p.kind not in ("float16", "tf32") or p.b != p.a, "kernel_dtypes", p.kind)
+    is_lane = p.kind == "float32"
+    refuse(p.kind == "float64" or p.b != p.a or (is_lane and p.out != p.a), "kernel_dtypes", p.kind)
     refuse(p.k == 0, "no_products")
     refuse(p.summed or p.split_operand is not None, "kernel_sums")
-    refuse(p.c_alignment == STRIDED or (p.has_beta and p.c_alignment < ALIGNED), "kernel_alignment")
+    reads_by_copies = p.has_beta and not is_lane
+    refuse(p.c_alignment == STRIDED or (reads_by_copies and p.c_alignment < ALIGNED), "kernel_alignment")
     refuse(_kernel_copies_us(p) == math.inf, "kernel_copies")
     refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
+    refuse(is_lane and p.k < _KERNEL_DEPTH, "kernel_depth", _KERNEL_DEPTH)
 
 
 @rejectable
@@ -239,7 +239,8 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
         refuse(not measured.tensor_copies, "loop_configured")
         return min(launches, key=lambda launch: (*_distance(launch.config, measured), launch.time_us))
     best = min(launches, key=lambda launch: launch.time_us)
-    factor = _PREFERENCE if problem.has_wgmma(gpu.arch) else _PREFERENCE_OVER_MMA
+    over_loops = _PREFERENCE_OVER_FMA if problem.kind == "float32" else _PREFERENCE_OVER_MMA
+    factor = _PREFERENCE if problem.has_wgmma(gpu.arch) else over_loops
     refuse(factor * loop.time_us < best.time_us, "loop_faster", f"{factor:g}")
     return best
 
@@ -306,21 +307,23 @@ def candidates(problem: MatmulProblem, gpu: Gpu) -> tuple[Candidate, ...]:
 def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
     """All launches of the kernel with tensor copies. The last tiles, if too few for all multiprocessors, get slices."""
     kernel = _kernel(problem, (0, 0))
-    for lines, cluster in product(REGISTER_TILES if kernel.in_registers else TILES, _clusters(problem)):
+    for lines, cluster in product(kernel.tiles, _clusters(problem)):
         tile = lines[::-1] if kernel.computes_transpose else lines
+        kernel = _kernel(problem, tile, False, cluster)
         is_useful = all(size > side - part for size, side, part in zip((problem.m, problem.n), tile, TILE_PARTS))
-        if not is_useful or (problem.has_function and math.prod(tile) > MOST_SUMS):
+        if not is_useful or (problem.has_function and not kernel.has_registers):
             continue
         yield (whole := launch_candidate(problem, tile, 1, gpu, cluster))
-        resident = resident_clusters(gpu.multiprocessors, math.prod(cluster))
+        resident = resident_clusters(gpu.multiprocessors, kernel)
         rest, steps = whole.slices.whole % resident, _ceil(problem.k, whole.config.tile_k)
-        if rest and math.prod(tile) <= MOST_SUMS:
-            for count in range(2, min(MOST_SLICES, resident // rest, steps // STEPS_OF_SLICE) + 1):
+        if rest and kernel.has_registers:
+            most = min(kernel.most_slices, kernel.slice_waves * resident // rest, steps // STEPS_OF_SLICE)
+            for count in range(2, most + 1):
                 yield launch_candidate(problem, tile, count, gpu, cluster)
 
 
 def _clusters(problem: MatmulProblem) -> Sequence[tuple[int, int]]:
-    return clusters(*_row_bytes(problem))
+    return ((1, 1),) if problem.kind == "float32" else clusters(*_row_bytes(problem))
 
 
 def _row_bytes(problem: MatmulProblem) -> tuple[int, int]:
@@ -355,7 +358,7 @@ def launch_candidate(
     config = MatmulConfig(
         *tile,
         kernel.tile_k,
-        THREADS,
+        kernel.threads,
         slices,
         _group(p, rows),
         cluster_m=cluster[0],
@@ -365,11 +368,15 @@ def launch_candidate(
         copies_b="b" in copies,
     )
     tiles = p.batch * _ceil(p.m, rows) * _ceil(p.n, columns)
-    rest = tiles % resident_clusters(gpu.multiprocessors, kernel.cluster) if is_split else 0
+    rest = tiles % resident_clusters(gpu.multiprocessors, kernel) if is_split else 0
     work = Slices(tiles - rest, rest, slices)
-    time_us = launch_us(kernel, work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors)
+    if isinstance(kernel, LaneKernel):
+        time_us = kernel.launch_us(work, p.k, p.array_bytes, gpu.multiprocessors)
+    else:
+        time_us = launch_us(kernel, work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors)
     time_us += _kernel_copies_us(p)
-    return Candidate(config, time_us, kernel.shared_bytes, REGISTERS, kernel=kernel, slices=work)
+    memory = kernel.shared_bytes, kernel.registers, kernel.resident_blocks
+    return Candidate(config, time_us, *memory, kernel=kernel, slices=work)
 
 
 def _transposed(problem: MatmulProblem) -> Operand | None:
@@ -382,9 +389,9 @@ def _kernel(
 ) -> TensorKernel:
     p, copied = problem, _transposed(problem)
     along_m, along_n = p.a_transposed and copied != "a", not p.b_transposed and copied != "b"
-    return TensorKernel(
+    return (LaneKernel if p.kind == "float32" else TensorKernel)(
         *(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, has_slices, *cluster),
-        has_map=p.c_alignment == ALIGNED,
+        has_map=p.c_alignment == ALIGNED and (p.kind != "float32" or p.n % 4 == 0),
     )
 
 

@@ -265,7 +265,7 @@ class MatmulPlan:
             "product": self.problem.describe(),
             "config": self.chosen.config.to_json(),
             "kernel": kernel.name if kernel else "",
-            "instruction": "wgmma" if kernel else loop.loop.instruction if loop else "",
+            "instruction": kernel.instruction if kernel else loop.loop.instruction if loop else "",
             "warps": list(kernel.warps) if kernel else warps,
             "stages": kernel.stages if kernel else loop.loop.stages if loop else 1,
             **{name: getattr(self.chosen, name) for name in ("shared_bytes", "registers", "resident_blocks")},

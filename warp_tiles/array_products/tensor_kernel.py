@@ -1,6 +1,6 @@
 """The kernel of :func:`warp_tiles.matmul` that Warp does not generate: its constants, its memory and its source. Pure.
 
-It is ``kernels/matmul/tensor_matmul.cuh``, for sm_90a.
+It is ``kernels/matmul/tensor_matmul.cuh``, for sm_90a. ``lane_kernel.py`` has the one of float32.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
 
-HEADER, ARCH_SUFFIX = "matmul/tensor_matmul.cuh", "a"
+ARCH_SUFFIX = "a"
 TARGET = f"sm_{WGMMA_ARCH}{ARCH_SUFFIX}"
 THREADS = 384  # one warpgroup that loads and two that multiply
-REGISTERS = 168  # that a thread starts with
 ROW_BYTES = 128  # of a stage; a line of the caches has as many
 # rows and columns; of the transpose if instructions compute that, with fewer if an operand passes through registers
 TILES = (
@@ -40,20 +40,19 @@ _STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us while it mult
 _STORED_ANYWHERE = 1.7e4  # ... at most, if elements are stored one by one
 _STORED_ELEMENTS = 4.0e3  # elements that one warpgroup stores so in 1 us, at most
 _ADD_US, _ADDED = 2.0, 2.5e4  # of slices: the time until they are added, and the bytes that are added in 1 us
-_MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
+MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
 _OVERLAP = 3  # exponent of limits that overlap
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
 _MOST_OWN_SUMS = 128 * 192  # of a tile that one warpgroup computes
 _SUM_BYTES = _TF32_BYTES = 4
-MOST_SLICES = 8
 _CLUSTERS = (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)  # blocks along M and N
 _PAIR = 2  # blocks: each multiprocessor has a neighbour
 STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
-_ALIGNMENT, _BARRIER_BYTES = 1024, 8
+ALIGNMENT, BARRIER_BYTES = 1024, 8
 ROWS = 64  # of C, that a warpgroup stores at a time
 _GROUP_WARPS = 4  # of a warpgroup
 _CHUNKS = 2 * 2  # of two warpgroups
-_GROUP_BYTES = 3 * _BARRIER_BYTES + 4  # of a warpgroup: mbarriers of its turn and of two chunks, and a flag
+_GROUP_BYTES = 3 * BARRIER_BYTES + 4  # of a warpgroup: mbarriers of its turn and of two chunks, and a flag
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,13 @@ class Slices:
 NO_WORK = Slices(0)
 
 
-def resident_clusters(multiprocessors: int, blocks: int) -> int:
-    """About the clusters of so many blocks that a GPU runs at a time.
+def resident_clusters(multiprocessors: int, kernel: TensorKernel) -> int:
+    """About the clusters of a kernel that a GPU runs at a time.
 
-    Those of four fill 120 of an H200's 132 multiprocessors.
+    Those of four blocks fill 120 of an H200's 132 multiprocessors.
     """
-    return max(1, (multiprocessors if blocks <= _PAIR else multiprocessors * 10 // 11) // blocks)
+    usable = multiprocessors if kernel.cluster <= _PAIR else multiprocessors * 10 // 11
+    return max(1, usable * kernel.resident_blocks // kernel.cluster)
 
 
 def launch_us(
@@ -113,11 +113,11 @@ def launch_us(
         groups = max(kernel.warps) // _GROUP_WARPS  # that store a tile
         stored_us = max(stored_bytes / _STORED_ANYWHERE, elements / (groups * _STORED_ELEMENTS))
     tile_us = steps * step_us + stored_us
-    time_us = -(-slices.whole // resident_clusters(multiprocessors, kernel.cluster)) * tile_us
+    time_us = -(-slices.whole // resident_clusters(multiprocessors, kernel)) * tile_us
     if slices.split:
         added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
         time_us += -(-steps // slices.count) * step_us + added_us
-    return _START_US + _CLUSTER_US * (kernel.cluster > 1) + overlapped(time_us, array_bytes / _MEMORY)
+    return _START_US + _CLUSTER_US * (kernel.cluster > 1) + overlapped(time_us, array_bytes / MEMORY)
 
 
 def overlapped(*limits_us: float, exponent: int = _OVERLAP) -> float:
@@ -169,6 +169,29 @@ class TensorKernel:
     cluster_n: int = 1
     has_map: bool = True
 
+    header: ClassVar[str] = "matmul/tensor_matmul.cuh"
+    entry: ClassVar[str] = "matmul"  # the function of the header
+    instruction: ClassVar[str] = "wgmma"
+    registers: ClassVar[int] = 168  # that a thread starts with
+    is_persistent: ClassVar[bool] = True  # a block computes several tiles
+    most_slices: ClassVar[int] = 8
+    slice_waves: ClassVar[int] = 1  # in which slices may run
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return THREADS
+
+    @property
+    def resident_blocks(self) -> int:
+        """The blocks that a multiprocessor runs at a time."""
+        return 1
+
+    @property
+    def has_registers(self) -> bool:
+        """True if its sums leave registers for a function or for slices."""
+        return self.tile_m * self.tile_n <= MOST_SUMS
+
     @property
     def cluster(self) -> int:
         """Blocks of a cluster."""
@@ -182,6 +205,11 @@ class TensorKernel:
         b = (depth if self.b_along_n else self.tile_n) // self.cluster_m
         columns = self.columns
         return (depth, a), (depth, b), (columns, columns if self.computes_transpose else ROWS)
+
+    @property
+    def swizzles(self) -> tuple[int, ...]:
+        """The bytes of a row whose vectors are permuted, of a copy of A, of B and of C."""
+        return ROW_BYTES, ROW_BYTES, self.columns * DTYPE_BYTES[self.out]
 
     @property
     def tile_k(self) -> int:
@@ -210,6 +238,11 @@ class TensorKernel:
         return self.in_registers and self.b_along_n
 
     @property
+    def tiles(self) -> Sequence[tuple[int, int]]:
+        """The tiles that such a kernel may have, by their ``lines``."""
+        return REGISTER_TILES if self.in_registers else TILES
+
+    @property
     def lines(self) -> tuple[int, int]:
         """Rows and columns of a tile, or of its transpose, as instructions compute it."""
         return (self.tile_n, self.tile_m) if self.computes_transpose else (self.tile_m, self.tile_n)
@@ -232,11 +265,11 @@ class TensorKernel:
 
     @property
     def _stage_bytes(self) -> int:
-        return (self.tile_m + self.loaded_n) * ROW_BYTES + 2 * _BARRIER_BYTES
+        return (self.tile_m + self.loaded_n) * ROW_BYTES + 2 * BARRIER_BYTES
 
     @property
     def _fixed_bytes(self) -> int:
-        return _CHUNKS * ROWS * self.columns * DTYPE_BYTES[self.out] + _ALIGNMENT + 2 * _GROUP_BYTES
+        return _CHUNKS * ROWS * self.columns * DTYPE_BYTES[self.out] + ALIGNMENT + 2 * _GROUP_BYTES
 
     def workspace_bytes(self, slices: Slices) -> int:
         """Memory for the sums of slices."""
@@ -254,7 +287,7 @@ class TensorKernel:
             + "_anywhere" * (not self.has_map)
             + (f"_cluster_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else "")
         )
-        return f"matmul_{self.a}_{self.out}_{layouts}_{self.tile_m}x{self.tile_n}{more}"
+        return f"{self.entry}_{self.a}_{self.out}_{layouts}_{self.tile_m}x{self.tile_n}{more}"
 
     def source(self, function: str = "", code: str = "") -> str:
         """The translation unit.
@@ -264,16 +297,6 @@ class TensorKernel:
             code: The code that defines the function. Its macros, e.g. ``int(x)``, must not affect the kernel's header.
         """
         assert self.has_function == bool(function)
-        flags = ", ".join(
-            str(flag).lower()
-            for flag in (self.a_along_m, self.b_along_n, self.has_beta, self.has_slices, not self.has_map)
-        )
-        types = ", ".join(f"wt::{DTYPES[dtype].code}" if dtype else "void" for dtype in (self.a, self.out, self.bias))
-        sizes = f"{self.tile_m}, {self.tile_n}, {self.stages}"
-        blocks, bounds = "", "__launch_bounds__(wt_matmul::THREADS, 1)"
-        if self.cluster > 1:
-            blocks = f", {self.cluster_m}, {self.cluster_n}"
-            bounds += f" __cluster_dims__({self.cluster}, 1, 1)"
         declared, applied = "", "void"
         if function:
             declared = (
@@ -281,10 +304,34 @@ class TensorKernel:
             )
             applied = "Function"
         maps = ", ".join(f"const __grid_constant__ wt_matmul::TensorMap {name}" for name in "abc")
+        bounds = f"__launch_bounds__({self.threads}, {self.resident_blocks})"
+        if self.cluster > 1:
+            bounds += f" __cluster_dims__({self.cluster}, 1, 1)"
         return (
-            f'#include "{HEADER}"\n'
-            f"{declared}using P = wt_matmul::Config<{types}, {applied}, {sizes}, {flags}{blocks}>;\n"
+            f'#include "{self.header}"\n'
+            f"{declared}using P = wt_matmul::{self._config(applied)};\n"
             f'extern "C" __global__ void {bounds}\n'
             f"{self.name}({maps}, const __grid_constant__ wt_matmul::Arguments given)\n"
-            "{\n    wt_matmul::matmul<P>(a, b, c, given);\n}\n"
+            f"{{\n    wt_matmul::{self.entry}<P>(a, b, c, given);\n}}\n"
         )
+
+    def _config(self, function: str) -> str:
+        """The class of the constants, with that of the user's function."""
+        clusters = (self.cluster_m, self.cluster_n) if self.cluster > 1 else ()
+        return template(
+            "Config",
+            *(code_of(dtype) for dtype in (self.a, self.out, self.bias)),
+            *(function, self.tile_m, self.tile_n, self.stages),
+            *(self.a_along_m, self.b_along_n, self.has_beta, self.has_slices, not self.has_map, *clusters),
+        )
+
+
+def code_of(dtype: DType | None) -> str:
+    """An element type in C++; void for None."""
+    return "void" if dtype is None else f"wt::{DTYPES[dtype].code}"
+
+
+def template(name: str, *values: str | int) -> str:
+    """A class template in C++ with its arguments."""
+    texts = (str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+    return f"{name}<{', '.join(texts)}>"

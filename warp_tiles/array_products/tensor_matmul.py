@@ -17,7 +17,7 @@ from warp_tiles._warp.launch import Definition, NativeKernel, is_saving_capture
 from warp_tiles.array_products.call import MatmulCall, View
 from warp_tiles.array_products.kernels import function_kernel
 from warp_tiles.array_products.matmul_problem import ALIGNED, Candidate, MatmulPlan
-from warp_tiles.array_products.tensor_kernel import ARCH_SUFFIX, HEADER, TARGET, THREADS, TensorKernel
+from warp_tiles.array_products.tensor_kernel import ARCH_SUFFIX, TARGET, TensorKernel
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import WGMMA_ARCH
@@ -35,9 +35,9 @@ _FLAGS = (f"-arch={TARGET}", "--std=c++17", "--define-macro=NDEBUG")
 _MOST_MAPS = 64  # of the arrays of one product
 _MAP_ALIGNMENT = 64
 _FUNCTION_THREADS = 256  # of the kernel for which a function is generated; it is not launched
-# enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE; swizzling, by the bytes of a box's row
+# enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE; swizzling, by the bytes of a row
 _TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
-_SWIZZLES = {64: 2, 128: 3}
+_SWIZZLES = {0: 0, 64: 2, 128: 3}
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ class TensorMatmul:
         self._mapped = {*range(len(self._views))} - {number for number, *_ in self._copies}  # by their own addresses
         self._maps: dict[tuple[int, ...], tuple[Any, ...]] = {}
         self._given = _arguments(call, plan.chosen)
-        self._blocks = min(slices.items, self._native.clusters) * kernel.cluster  # each computes several items
+        resident = self._native.clusters if kernel.is_persistent else slices.items
+        self._blocks = min(slices.items, resident) * kernel.cluster
         self._counters, self._workspace_bytes = slices.split * kernel.cluster, size_bytes
 
     def is_current(self) -> bool:
@@ -156,7 +157,8 @@ class TensorMatmul:
     def _encoded(self, pointers: tuple[int, ...]) -> tuple[Any, ...] | None:
         """The addresses of the parameters and the maps of these arrays; None if the driver refuses a map."""
         with wp.ScopedDevice(self.device):  # a new thread has no context
-            maps = [TensorMap.of(*arguments) for arguments in zip(self._views, pointers, self._kernel.boxes)]
+            arguments = zip(self._views, pointers, self._kernel.boxes, self._kernel.swizzles)
+            maps = [TensorMap.of(*of_array) for of_array in arguments]
         if any(tensor_map is None for tensor_map in maps):
             warn_of_loop(self.plan, f"the driver refuses a tensor map of its arrays on {self.device}")
             return None
@@ -200,7 +202,7 @@ def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings, function:
     context = engine.build_context(resolved)
     folder = kernels_folder()
     toolchain = context.toolchain()
-    covered = {"headers": context.facts.source_digest(DeviceSource(folder / HEADER, folder, (folder,)))}
+    covered = {"headers": context.facts.source_digest(DeviceSource(folder / kernel.header, folder, (folder,)))}
     compile_flags: tuple[str, ...] = _FLAGS
     folders: tuple[str, ...] = (str(folder),)
     if function is None:
@@ -239,7 +241,7 @@ def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | N
     hooks = installed()
     assert hooks is not None  # else the plan has no kernel
     code = cubin_of(hooks.engine, kernel, current(), function)
-    return NativeKernel(wp.get_device(alias), code, kernel.name, THREADS, kernel.shared_bytes, kernel.cluster)
+    return NativeKernel(wp.get_device(alias), code, kernel.name, kernel.threads, kernel.shared_bytes, kernel.cluster)
 
 
 def _arguments(call: MatmulCall, launch: Candidate) -> _Arguments:
@@ -258,10 +260,10 @@ class TensorMap(ctypes.Structure):
     _fields_ = (("words", ctypes.c_uint64 * 16),)
 
     @classmethod
-    def of(cls, view: View, pointer: int, box: tuple[int, int]) -> TensorMap | None:
+    def of(cls, view: View, pointer: int, box: tuple[int, int], swizzle: int) -> TensorMap | None:
         """The driver's map of a view whose rows are contiguous; None if the driver refuses it.
 
-        A copy has ``box`` elements: along a row, and rows.
+        A copy has ``box`` elements: along a row, and rows. The vectors of rows of ``swizzle`` bytes are permuted.
         """
         batch, lines, length = view.shape
         far, between, size = *view.strides[:2], DTYPE_BYTES[view.dtype]
@@ -281,7 +283,7 @@ class TensorMap(ctypes.Structure):
             (ctypes.c_uint32 * 3)(*box, 1),
             (ctypes.c_uint32 * 3)(1, 1, 1),
             0,  # no interleaving
-            _SWIZZLES[box[0] * size],
+            _SWIZZLES[swizzle],
             2,  # fetches of 128 bytes into the L2 cache
             0,  # zeros outside of the tensor
         )

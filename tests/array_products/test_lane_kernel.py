@@ -1,0 +1,96 @@
+"""The kernel of float32: which products it computes, its tiles, memory and source."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nightly import some
+from warp_tiles import settings
+from warp_tiles.array_products.lane_kernel import TILES, LaneKernel
+from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, kernel_rejection
+from warp_tiles.array_products.matmul_problem import Gpu, MatmulProblem
+from warp_tiles.array_products.tensor_kernel import Slices
+from warp_tiles.array_products.tensor_matmul import cubin_of
+from warp_tiles.build.engine import Engine
+from warp_tiles.gemm.hardware import LANES, multiprocessor
+from warp_tiles.gemm.rejected import Rejected
+
+H200 = Gpu(90, 132, "GPU")
+SINGLE = MatmulProblem(4096, 4096, 4096)
+KERNELS = [LaneKernel("float32", "float32", *sides, *along) for sides in TILES for along in ((), (True, True))]
+
+
+def test_large_products_have_it() -> None:
+    plan = choose_matmul(SINGLE, H200)
+    kernel, shown = plan.chosen.kernel, plan.to_json()
+    assert isinstance(kernel, LaneKernel)
+    assert shown["config"]["threads"] == kernel.threads
+    assert shown["instruction"] == "fma"
+    assert shown["resident_blocks"] == kernel.resident_blocks
+    assert {(way.config.cluster_m, way.config.cluster_n) for way in candidates(SINGLE, H200)} == {(1, 1)}
+
+
+@pytest.mark.parametrize(("change", "rejected"), [
+    ({"c_alignment": 0}, Rejected("kernel_alignment")),
+    ({"bias": "float32", "has_function": True}, None),
+    ({"c_alignment": 4, "has_beta": True}, None),
+], ids=str)  # fmt: skip
+def test_which_products_it_computes(change: dict[str, Any], rejected: Rejected | None) -> None:
+    assert kernel_rejection(replace(SINGLE, **change), 90) == rejected
+
+
+@pytest.mark.parametrize(("n", "c_alignment", "has_map"), [(64, 16, True), (66, 16, False), (64, 8, False)])
+def test_c_is_stored_in_vectors_if_its_rows_have_whole_ones(n: int, c_alignment: int, has_map: bool) -> None:
+    problem = replace(SINGLE, n=n, c_alignment=c_alignment)
+    assert {way.kernel.has_map for way in candidates(problem, H200) if way.kernel} == {has_map}
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_blocks_fit_a_multiprocessor(kernel: LaneKernel) -> None:
+    memory = multiprocessor(90)
+    blocks = kernel.resident_blocks
+    assert blocks * (kernel.shared_bytes + memory.reserved_bytes) <= memory.shared_bytes
+    assert blocks * kernel.threads <= memory.threads
+    assert kernel.stages >= 3, "a stage is loaded while the one before is transposed and the one before that multiplied"
+    rows, columns = kernel.tile_m // kernel.warps[0], kernel.tile_n // kernel.warps[1]
+    accumulators = rows * columns // LANES
+    assert accumulators <= memory.registers // (blocks * kernel.threads) // 2, "operands need registers too"
+
+
+def test_an_operand_along_k_arrives_permuted() -> None:
+    kernel = LaneKernel("float32", "float32", 128, 256, False, True)
+    assert (kernel.boxes, kernel.swizzles) == (((32, 128), (32, 32)), (128, 0))
+
+
+def test_the_workspace_has_the_sums_of_slices() -> None:
+    kernel = LaneKernel("float32", "float32", 64, 64, has_slices=True)
+    assert kernel.workspace_bytes(Slices(5, 7, 3)) == 7 * 3 * 64 * 64 * 4
+
+
+def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
+    kernel = LaneKernel("float32", "float32", 128, 64, True, False, True, "float16")
+    assert kernel.name == "lane_matmul_float32_float32_mk_128x64_c_float16"
+    assert "LaneConfig<wt::f16, void, 128, 64, 2, 2, 8, 32, 3, true, false, true, false, false>" in kernel.source()
+    changes: list[dict[str, Any]] = [
+        {"tile_m": 64}, {"tile_n": 128}, {"a_along_m": False}, {"b_along_n": True}, {"has_beta": False}, {"bias": None},
+        {"bias": "float32"}, {"has_slices": True}, {"has_map": False},
+    ]  # fmt: skip
+    kernels = [kernel, *(replace(kernel, **change) for change in changes)]
+    assert len({kernel.source() for kernel in kernels}) == len({kernel.name for kernel in kernels}) == 10
+
+
+@pytest.mark.usefixtures("toolchain")
+@pytest.mark.parametrize("kernel", some([
+    LaneKernel("float32", "float32", 64, 64, False, True),
+    LaneKernel("float32", "float32", 64, 64, True, True, has_slices=True),
+    LaneKernel("float32", "float32", 128, 128, True, False, True, "float32", has_map=False),
+], 2, "slow"), ids=lambda kernel: kernel.name)  # fmt: skip
+def test_it_compiles(kernel: LaneKernel, tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path):
+        engine = Engine()
+        try:
+            assert kernel.name.encode() in cubin_of(engine, kernel, settings.current())
+        finally:
+            engine.close()

@@ -1,0 +1,97 @@
+"""The kernel of matmul for float32, on the emulator, and mutations that it reports."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.emulator.module import EmulatedModule, Machine
+from tests.emulator.test_tensor_matmul import Product, one_unit, text_of
+from tests.mutation.made import changes
+from warp_tiles.array_products.lane_kernel import TILES, LaneKernel
+
+pytestmark = pytest.mark.slow  # the emulator compiles for seconds
+
+TEXT = text_of(LaneKernel.header)
+
+
+def kernel(tile_m: int, tile_n: int, along_m: bool, along_n: bool, **options: Any) -> LaneKernel:
+    return LaneKernel("float32", "float32", tile_m, tile_n, along_m, along_n, **options)
+
+
+KERNELS = (
+    kernel(128, 256, False, True),
+    kernel(256, 128, True, True, has_beta=True, bias="float32"),
+    kernel(128, 128, False, False, has_slices=True),
+    kernel(64, 128, True, False, has_map=False, has_beta=True),
+    kernel(128, 64, False, True, has_function=True, bias="float32"),
+    kernel(64, 64, True, True, has_slices=True, has_map=False),
+    kernel(128, 128, True, True, has_slices=True),
+    kernel(64, 64, False, False),
+)
+SMALL = kernel(64, 64, False, True)
+SLICED = replace(SMALL, has_slices=True)
+STAGES = 3  # of the mutated kernels
+UNNEEDED = "fence_for_wgmma"  # the emulator orders writes of threads and of copies by mbarriers alone
+
+
+def mutants() -> Iterator[tuple[LaneKernel, str, str]]:
+    """Yields kernels as they are, and for each call of the header one that has it, without the call."""
+    yield from ((kernel, "", TEXT) for kernel in (SMALL, SLICED))
+    of_slices = range(TEXT.index("add_slices("), TEXT.index("// An element of an array"))
+    for name, old, new in changes(TEXT):
+        if re.match(r"[\w:.]+(<.*>)?\(.*\); -> ; in", name) and not name.startswith(UNNEEDED):
+            is_sliced = TEXT.index(old) in of_slices or "add_slices" in name
+            yield SLICED if is_sliced else SMALL, name, TEXT.replace(old, new)
+
+
+MUTANTS = list(mutants())
+
+
+@pytest.fixture(scope="module")
+def module(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> EmulatedModule:
+    folder = tmp_path_factory.mktemp("lane_matmul") / "kernels"
+    return machine.module(one_unit(folder, KERNELS, [TEXT] * len(KERNELS)), (), 90)
+
+
+@pytest.fixture(scope="module")
+def mutated(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> EmulatedModule:
+    folder = tmp_path_factory.mktemp("mutated_lane_matmul") / "kernels"
+    kernels, _, texts = zip(*MUTANTS)
+    return machine.module(one_unit(folder, kernels, texts, STAGES), (), 90)
+
+
+def test_the_kernels_have_all_tiles_and_layouts() -> None:
+    assert {(kernel.tile_m, kernel.tile_n) for kernel in KERNELS} == {*TILES}
+    assert len({(kernel.a_along_m, kernel.b_along_n) for kernel in KERNELS}) == 4
+
+
+@pytest.mark.parametrize(("number", "sizes", "options"), [
+    (0, (136, 264, 5 * 32 + 4), {}),  # four tiles, each of more stages than the ring has
+    (0, (40, 136, 16), {"batch": 3, "is_shared": True, "factor": 4.0, "alpha": 0.5}),
+    (1, (264, 136, 72), {"alpha": 0.5, "beta": 2.0}),
+    (2, (136, 200, 200), {"slices": 3}),  # two whole tiles, and two with slices
+    (2, (40, 40, 64), {"slices": 3}),  # the last slice is empty
+    (3, (72, 131, 72), {"batch": 2, "beta": -1.0}),
+    (4, (136, 72, 40), {"alpha": 0.5}),
+    (5, (200, 67, 168), {"slices": 2, "batch": 3}),
+    (6, (136, 200, 200), {"slices": 3}),
+    (7, (72, 136, 5 * 32 + 4), {"batch": 2}),
+], ids=str)  # fmt: skip
+def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
+    Product(KERNELS[number], sizes, **options).check(module, number)
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)), ids=[name or "all calls" for _, name, _ in MUTANTS])
+def test_each_call_is_needed(mutated: EmulatedModule, number: int) -> None:
+    kernel, name, _ = MUTANTS[number]
+    product = Product(kernel, (40, 136, 6 * 32 + 4), slices=2 if kernel.has_slices else 1)  # the third tile has slices
+    if not name:
+        product.check(mutated, number)
+        return
+    outcome = product.run(mutated, number)
+    kept = outcome.arrays.get("arrived", np.zeros(1)).any()
+    assert outcome.error or kept or not np.array_equal(product.result(outcome), product.expected)

@@ -1,0 +1,87 @@
+"""Products by the kernel for float32, on a GPU that has it: exact for small whole numbers."""
+
+import itertools
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.array_products.cases import LAYOUTS, integers, on
+from tests.gpu.test_tensor_matmul import by_kernel, product_of
+from warp_tiles.array_products.lane_kernel import TILES, LaneKernel
+from warp_tiles.gemm.hardware import has_wgmma
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
+EACH_TILE = pytest.mark.parametrize("tile", TILES, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _has_the_kernel(gpu: str) -> None:
+    if not has_wgmma(wp.get_device(gpu).arch):
+        pytest.skip("the kernel is built for sm_90 alone")
+
+
+@EACH_TILE
+@pytest.mark.parametrize("shape", [(128, 256, 64), (1000, 776, 520), (8, 16, 8), (2056, 1032, 4104)], ids=str)
+def test_shapes_and_layouts(tile: tuple[int, int], shape: tuple[int, int, int], gpu: str) -> None:
+    m, n, k = shape
+    a, b = integers(1, m, k), integers(2, k, n)
+    for first, second in itertools.product(("rows", "columns"), repeat=2):
+        x, y = LAYOUTS[first](a, wp.float32, gpu), LAYOUTS[second](b, wp.float32, gpu)
+        out = on(np.full((m, n), np.nan), wp.float32, gpu)
+        product = product_of(x, y, out, tile)
+        assert isinstance(product.plan.chosen.kernel, LaneKernel)
+        for _ in range(3):  # a race need not show in one launch
+            out.fill_(np.nan)
+            product.run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
+            assert np.array_equal(out.numpy(), a @ b), (first, second)
+
+
+@EACH_TILE
+def test_slices(tile: tuple[int, int], gpu: str) -> None:
+    """Also many times on the same counters."""
+    a, b = integers(1, 200, 4104), integers(2, 4104, 520)
+    x, y = on(a, wp.float32, gpu), on(b, wp.float32, gpu)
+    out = on(np.full((200, 520), np.nan), wp.float32, gpu)
+    for slices in (3, 16):
+        product = product_of(x, y, out, tile, slices)
+        for factor in (1, 2, 3, 4):
+            out.fill_(np.nan)
+            product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
+            assert np.array_equal(out.numpy(), factor * (a @ b))
+
+
+@EACH_TILE
+def test_rows_that_begin_anywhere_and_batches(tile: tuple[int, int], gpu: str) -> None:
+    a, b, c = integers(1, 5, 131, 77), integers(2, 5, 77, 201), integers(3, 5, 131, 201)
+    x, y = on(a, wp.float32, gpu), on(b, wp.float32, gpu)
+    for beta in (0.0, 3.0):
+        out = on(c if beta else np.full(c.shape, np.nan), wp.float32, gpu)
+        assert np.array_equal(by_kernel(x, y, out, tile, alpha=0.5, beta=beta).numpy(), 0.5 * (a @ b) + beta * c)
+
+
+@wp.func
+def shifted(x: float):
+    return 2.0 * x + 1.0
+
+
+def test_bias_and_function(gpu: str) -> None:
+    a, b, bias = integers(1, 200, 136), integers(2, 136, 328), integers(3, 328)
+    x, y, z = on(a, wp.float32, gpu), on(b, wp.float32, gpu), on(bias, wp.float32, gpu)
+    out = on(np.full((200, 328), np.nan), wp.float32, gpu)
+    result = by_kernel(x, y, out, (128, 128), bias=z, epilogue=shifted)
+    assert np.array_equal(result.numpy(), 2 * (a @ b + bias) + 1)
+
+
+def test_the_chooser_and_gradients(gpu: str) -> None:
+    a, b = integers(1, 512, 384), integers(2, 384, 640)
+    x, y = (wp.array(values, dtype=wp.float32, device=gpu, requires_grad=True) for values in (a, b))
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y)
+    assert np.array_equal(out.numpy(), a @ b)
+    g = integers(3, 512, 640)
+    out.grad.assign(on(g, wp.float32, gpu))
+    tape.backward()
+    assert np.array_equal(x.grad.numpy(), g @ b.T)
+    assert np.array_equal(y.grad.numpy(), a.T @ g)
