@@ -9,7 +9,7 @@ import pytest
 from tests.nightly import some
 from warp_tiles import settings
 from warp_tiles.array_products.lane_kernel import TILES, LaneKernel
-from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, kernel_rejection
+from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, kernel_rejection, launch_candidate
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulProblem
 from warp_tiles.array_products.tensor_kernel import Slices
 from warp_tiles.array_products.tensor_matmul import cubin_of
@@ -32,10 +32,63 @@ def test_large_products_have_it() -> None:
     assert {(way.config.cluster_m, way.config.cluster_n) for way in candidates(SINGLE, H200)} == {(1, 1)}
 
 
+# sizes for which a launch like that was faster than the loop on an H200 (docs/experiments.md)
+@pytest.mark.parametrize(("sizes", "layout", "tile", "slices"), [
+    ((4096, 4096, 4096), "nn", (256, 128), 1),  # A has a panel for each warp
+    ((4096, 4096, 4096), "nt", (256, 128), 1),
+    ((4096, 4096, 4096), "tn", (128, 128), 1),
+    ((3739, 5512, 128), "nt", (256, 128), 1),
+    ((1688, 2496, 3832), "nt", (64, 64), 1),
+    ((2240, 768, 3456), "tt", (64, 64), 2),
+    ((768, 456, 2870), "tn", (64, 64), 4),
+    ((400, 368, 3792), "nn", (64, 64), 6),
+], ids=str)  # fmt: skip
+def test_the_launch_with_the_least_estimated_time(
+    sizes: tuple[int, int, int], layout: str, tile: tuple[int, int], slices: int
+) -> None:
+    m, n, k = sizes
+    plan = choose_matmul(MatmulProblem(m, n, k, a_transposed=layout[0] == "t", b_transposed=layout[1] == "t"), H200)
+    config = plan.chosen.config
+    assert isinstance(plan.chosen.kernel, LaneKernel)
+    assert (config.tile_m, config.tile_n, config.split_k) == (*tile, slices)
+
+
+@pytest.mark.parametrize("sizes", [(512, 512, 512), (64, 64, 1 << 16)], ids=str)
+def test_loops_compute_products_of_few_tiles(sizes: tuple[int, int, int]) -> None:
+    """They have smaller tiles, or more slices of K."""
+    plan = choose_matmul(MatmulProblem(*sizes), H200)
+    assert plan.rejection == Rejected("loop_faster", ("1.05",))
+    assert "no kernel with tensor copies: its estimated time is more than 1.05 times the loop's" in plan.reason
+
+
+def test_stores_of_elements_take_longest_without_another_block() -> None:
+    def longer_us(*tile: int) -> float:
+        vectors, elements = (
+            launch_candidate(replace(SINGLE, c_alignment=alignment), (tile[0], tile[1]), 1, H200).time_us
+            for alignment in (16, 8)
+        )
+        return elements - vectors
+
+    assert longer_us(256, 128) > 2 * longer_us(64, 64) > 0
+
+
+def test_blocks_that_start_later_are_not_spread_evenly() -> None:
+    kernel = LaneKernel("float32", "float32", 64, 64, True, True)
+
+    def time_us(blocks: int) -> float:
+        return kernel.launch_us(Slices(blocks), 4096, 0, 132)
+
+    assert kernel.resident_blocks == 4
+    assert time_us(5 * 132) - time_us(4 * 132) > time_us(132) - time_us(0) > time_us(2 * 132) - time_us(132)
+
+
 @pytest.mark.parametrize(("change", "rejected"), [
     ({"c_alignment": 0}, Rejected("kernel_alignment")),
     ({"bias": "float32", "has_function": True}, None),
     ({"c_alignment": 4, "has_beta": True}, None),
+    ({"k": 128}, None),
+    ({"k": 127}, Rejected("kernel_depth", (128,))),
+    ({"out": "float64"}, Rejected("kernel_dtypes", ("float32",))),
 ], ids=str)  # fmt: skip
 def test_which_products_it_computes(change: dict[str, Any], rejected: Rejected | None) -> None:
     assert kernel_rejection(replace(SINGLE, **change), 90) == rejected

@@ -14,6 +14,7 @@ from warp_tiles.array_products.tensor_kernel import (
     ALIGNMENT,
     BARRIER_BYTES,
     MEMORY,
+    MOST_SUMS,
     ROW_BYTES,
     Slices,
     TensorKernel,
@@ -28,7 +29,7 @@ _BARRIERS = 3  # of a stage: its copies have arrived, it is multiplied, its pane
 _FLAG_BYTES = 4
 _SCHEDULER_THREADS = 4 * LANES  # a warp for each scheduler of a multiprocessor
 _MOST_STAGES = 4
-# estimates, fitted to 27 products with 316 launches on an H200 (docs/experiments.md)
+# estimates, fitted to 27 products with 286 launches on an H200 (docs/experiments.md)
 _START_US = 7.5  # of a launch
 # bytes of C that a multiprocessor stores in 1 us, in vectors, and one by one by how many blocks are resident
 _STORED, _STORED_ELEMENTS = 9.0e4, {1: 6.0e3, 2: 9.0e3}
@@ -36,6 +37,7 @@ _STORED_HIDDEN = 2.3e4  # ... one by one, if more are resident
 _ADD_US, _ADDED = 2.4, 4.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _BLOCK_US = {1: 2.3, 2: 1.3, 3: 0.5}  # of a block's first loads and last stores, by how many are resident and hide them
 _UNEVEN = 1.03  # factor of a stage's time if warps transpose unequal numbers of panels
+_SLICED = 1.06  # ... if a tile of 128x128 has slices, whose registers are fewer
 _OF_TWO_WARPS = 0.95  # of the speed of a multiprocessor, of two warps of each scheduler, if it could have more
 _SPREAD = 0.5  # blocks that a multiprocessor gets beyond the mean, after those that it started with
 
@@ -154,7 +156,8 @@ class LaneKernel(TensorKernel):
         tile, blocks, threads = self._tile, self.resident_blocks, self.threads
         is_uneven = self._transposed_panels > 2 and self._transposed_panels % math.prod(self.warps) > 0
         stored_us = tile_bytes / (_STORED if self.has_map else _STORED_ELEMENTS.get(blocks, _STORED_HIDDEN))
-        step_us = tile.step_us * (_UNEVEN if is_uneven else 1.0)
+        is_slower = self.has_slices and self.tile_m * self.tile_n >= MOST_SUMS
+        step_us = tile.step_us * (_UNEVEN if is_uneven else 1.0) * (_SLICED if is_slower else 1.0)
 
         def blocks_us(count: int, steps: int, is_first: bool) -> float:
             """The time of so many blocks. Only the first ones are spread evenly."""
