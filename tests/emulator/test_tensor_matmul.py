@@ -82,7 +82,7 @@ UNNEEDED = re.compile(
 CALLS = {
     "all lanes have read": REGISTERS,
     "store_elements": ANYWHERE,
-    "warpgroup_barrier(group); (4)": ANYWHERE,
+    "warpgroup_barrier(group); (2)": ANYWHERE,
     "add_slices<": SLICED,
     **dict.fromkeys(("_to_blocks", "_at_block", "cluster_", "mbarrier_wait(ring.empty()"), CLUSTERED),
     "// while the tile": READING,
