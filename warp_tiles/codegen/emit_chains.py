@@ -33,7 +33,8 @@ class _Emitter:
         self._macros, self._hook, self._chain = macros, hook, chain
 
     def emit(self) -> None:
-        chain, rows = self._chain, self._rows
+        chain = self._chain
+        rows = f"{chain.rows}, {4 if chain.instruction == 'wgmma' else 1}"  # and the warps that compute together
         begin, end = (partial(self._macros.add, hook, self._hook) for hook in (Hook.BEGIN, Hook.END))
         shared = [tile for tile in chain.carried if tile.owner]
         held = [tile for tile in chain.carried if not tile.owner]
@@ -94,11 +95,6 @@ class _Emitter:
         adding = (node for node in later if node.elementwise is not None and node.elementwise.adds)
         operands = (value for node in adding for value in node.operands if isinstance(value, Tile))
         return any(chain.roots.get(value.name, value) == tile for value in operands)
-
-    @property
-    def _rows(self) -> str:
-        """Rows of a warp, and the warps that compute an instruction together."""
-        return f"{self._chain.rows}, {4 if self._chain.instruction == 'wgmma' else 1}"
 
     @property
     def _first(self) -> str:

@@ -77,12 +77,10 @@ class GeneratedModule:
         source: Its source, with a placeholder for the prelude.
         trace: The traces of its functions; empty if Warp's code generator could not be followed.
         called: Numbers of the sites whose adjoints are called.
-        kernels: Keys of its kernels.
         uses: The functions with sites that each kernel uses.
-        indexed_elements: Elements for each thread, at most, that an indexed load or store has.
-        linker_reason: The reason why Warp links the module, without a register limit; empty if warp_tiles links it.
-        loops_reason: The reason why no loop was examined; empty if loops were examined.
         records: Measured pipelines of loops; None leaves all choices to the heuristics.
+
+    The others are those of :class:`.ModulePlan`.
     """
 
     session: Session
@@ -332,6 +330,9 @@ class _Planner:
         reverse = (store for function in moving for store in reversed_stores(Context(self.trace, function)))
         chained = {operation for loop in loops if loop.chain for operation in loop.chain.operations}
         reductions = (row for function in moving for row in row_reductions(function, self.session.block_dim))
+        not_repeated = self._with_functions(calls) & sites_without_replay(self.trace)
+        nodes = (node for _, node in self.trace.operations() if node.product is not None)
+        skipped = tuple(node.own_hook for node in nodes if node.site in not_repeated)
         return ModuleCode(
             hooks=tuple(hook for function in traces for hook in function.hooks()),
             calls=named,
@@ -348,15 +349,9 @@ class _Planner:
             stores=tuple(store for store in stores if store.store not in stored),
             reversed_stores=tuple(reverse),
             reductions=tuple(reduction for reduction in reductions if reduction not in chained),
-            skipped=self._skipped(calls) if self.settings.register_accumulators else (),
+            skipped=skipped if self.settings.register_accumulators else (),
             unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )
-
-    def _skipped(self, calls: _Calls) -> tuple[int, ...]:
-        """The hooks of the products that the reverse pass need not repeat."""
-        here = self._with_functions(calls) & sites_without_replay(self.trace)
-        nodes = (node for _, node in self.trace.operations() if node.product is not None)
-        return tuple(node.own_hook for node in nodes if node.site in here)
 
     def _calls_of(self, site: Site, calls: _Calls, waiting: Collection[int]) -> Iterator[FunctionCall]:
         if site.is_solver:  # each function can take the scalar path alone

@@ -422,10 +422,8 @@ def _flat(value: Any) -> Iterable[Any]:
 
 def _layout(array: Any) -> str:
     """Returns ``contiguous``, or the strides in elements."""
-    size, expected = getattr(array, "itemsize", 0) or 0, 1
-    if not size:
-        size = wp.types.type_size_in_bytes(array.dtype)
-    contiguous = True
+    size = getattr(array, "itemsize", 0) or wp.types.type_size_in_bytes(array.dtype)
+    expected, contiguous = 1, True
     for extent, stride in zip(reversed(array.shape), reversed(array.strides)):
         contiguous = contiguous and (extent == 1 or stride == expected * size)
         expected *= extent
