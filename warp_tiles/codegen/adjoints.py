@@ -174,13 +174,9 @@ def _changes_tiles(module: ModuleTrace, operation: Operation) -> bool:
 
 
 @rejectable
-def plan_reverse(
-    context: Context, loop: Loop, products: Sequence[Accumulation], target: LoopTarget
-) -> ReverseRing | None:
+def plan_reverse(context: Context, loop: Loop, products: Sequence[Accumulation], target: LoopTarget) -> ReverseRing:
     """Returns the stages of a loop's reverse pass, or the reason why it has none."""
-    if not target.families:
-        accepted(target.rejection)
-        return None
+    accepted(target.no_stages)
     body = accepted(body_of(context.function, loop, products))
     accepted(body.computes)
     is_range = loop.kind == "range" and loop.reverses

@@ -61,11 +61,9 @@ def is_chain(loop: Loop, products: Sequence[Operation]) -> bool:
 @rejectable
 def plan_chain(context: Context, loop: Loop, products: Sequence[Operation], target: LoopTarget) -> Chain:
     """Returns how a loop keeps its tiles in registers, or the reason why it does not."""
-    if target.rejection and not target.families:
-        accepted(target.rejection)
+    accepted(target.no_stages)
     refuse(not target.ahead, "async_copies_off")
-    if target.forbidden:
-        accepted(target.forbidden)
+    accepted(target.forbidden)
     refuse(loop.kind != "range" or not loop.iterator, f"{'unrolled' if loop.kind == 'unrolled' else 'while'}_loop")
     problems = [target.problems.get(product.site) for product in products]
     refuse(None in problems, "no_function")

@@ -55,12 +55,10 @@ from warp_tiles.codegen.pipelines import (
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, loops, operations, own_operations, path_to
 from warp_tiles.gemm.hardware import thread_registers
-from warp_tiles.gemm.problem import DTYPES
 from warp_tiles.gemm.rejected import Refused, Rejected, accepted, refuse, rejectable
 
 # the least measured share of a loop's speed, without its stages (benchmarks/results/loops.json)
 _SPEED_WITHOUT_STAGES = {"tensor cores": 0.09, "fma": 0.73}
-_DOUBLE = DTYPES["float64"].warp_type
 # beside a solver of so few rows, or of float32, the addresses of products stay in registers. With recomputed ones,
 # blocked factorizations took up to 1.07 times as long on an H200, and less with 32 rows of float64. See
 # docs/experiments.md.
@@ -146,7 +144,7 @@ class _Decider:
         if self.target.rejection is None or not accumulations or (ring and ring.plan.loop.instruction == "wgmma"):
             return None
         of_functions = {accumulation.array: accumulation.accumulators for accumulation in accumulations}.values()
-        words = sum(held.count * (2 if held.ctype == _DOUBLE else 1) for held in of_functions)
+        words = sum(held.count * (1 + held.is_double) for held in of_functions)
         problem = self.target.problems[accumulations[0].operation.site]
         held, most = decision.accumulators if ring else words, thread_registers(problem.arch, problem.threads)
         return Rejected("full_registers", (held, most)) if 2 * held > most else None
@@ -195,7 +193,7 @@ class _Decider:
             assert alpha is not None
             array = arrays.setdefault((functions, home, product.matrices[2].name, alpha), product.own_hook)
             addition = addition_of(self.context.function, product)
-            recomputes = functions.ctype == _DOUBLE and self.context.function.solver_rows() > _FEW_SOLVER_ROWS
+            recomputes = functions.is_double and self.context.function.solver_rows() > _FEW_SOLVER_ROWS
             accumulations.append(Accumulation(product, functions, home, array, alpha, addition, recomputes))
         return tuple(accumulations), rejections
 

@@ -13,7 +13,7 @@ from warp_tiles.codegen.macros import Hook
 from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.gemm.main_loop import GradientProduct, LoopPlan, ReverseLoop
 from warp_tiles.gemm.pipeline import LoopInstruction, MmaPlan
-from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.problem import DTYPES, GemmProblem
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.solver.problem import Problem
 
@@ -33,6 +33,10 @@ class LoopAccumulators:
     symbol: str
     ctype: str
     count: int
+
+    @property
+    def is_double(self) -> bool:
+        return self.ctype == DTYPES["float64"].warp_type
 
 
 @dataclass(frozen=True)

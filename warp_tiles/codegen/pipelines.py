@@ -359,6 +359,11 @@ class LoopTarget:
     records: PipelineMeasurements | None = None
     reserved: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
+    @property
+    def no_stages(self) -> Rejected | None:
+        """The reason why no product has stages."""
+        return None if self.families else self.rejection
+
 
 @rejectable
 def plan_ring(context: Context, loop: Loop, body: Body, products: Sequence[Accumulation], target: LoopTarget) -> Ring:

@@ -20,7 +20,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore, Ring
+from warp_tiles.codegen.module_code import AccumulatorStore, ComputedStore, ReversedStore, Ring, StagedProduct
 from warp_tiles.codegen.operations import (
     JUMPS,
     LOAD,
@@ -38,8 +38,7 @@ from warp_tiles.codegen.operations import (
 )
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, blocks, loops, operations, path_to
 from warp_tiles.gemm.hardware import LANES
-from warp_tiles.gemm.pipeline import MmaPlan
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
+from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.rejected import given, refuse, rejectable
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -161,14 +160,13 @@ def _nothing_else_uses(function: FunctionTrace, computed: ComputedStore) -> bool
 def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> AccumulatorStore:
     """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written."""
     products, plan = [product.accumulation for product in ring.products], ring.products[0].plan
-    first = products[0]
-    c = first.c
+    first, c = products[0], products[0].c
     refuse(len({product.c.name for product in products}) > 1, "several_cs")
     refuse(len({product.array for product in products}) > 1, "several_factors")
     refuse(first.addition is not None, "added_to_another_tile")
     refuse(ring.adds_starts, "added_to_start")
     refuse(not c.owner, "c_of_caller")
-    refuse(not _are_neighbours(ring.products[0].problem, plan), "no_neighbours")
+    refuse(not _are_neighbours(ring.products[0]), "no_neighbours")
     computed = _store_after(function, loop, c)
     accumulator_store = AccumulatorStore(computed, first)
     expected = {*(product.operation for product in products), *computed.statements, computed.store}
@@ -214,16 +212,16 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore:
     return store
 
 
-def _are_neighbours(problem: GemmProblem, plan: MmaPlan) -> bool:
+def _are_neighbours(product: StagedProduct) -> bool:
     """True if a thread holds neighbouring accumulators of a row, as the products in ``kernels/module`` arrange them."""
-    if plan.instruction == "fma":
-        return problem.b.arrangement == "row_major"  # else each vector of B belongs to one column
-    if plan.instruction == "wgmma" or DTYPE_BYTES[problem.a.dtype] == 2:
+    (a, b, _), instruction = product.problem.operands, product.plan.instruction
+    rows_of_b = b.arrangement == "row_major"
+    if instruction == "fma":
+        return rows_of_b  # else each vector of B belongs to one column
+    if instruction == "wgmma" or DTYPE_BYTES[a.dtype] == 2:
         return True
-    rows_of_b = problem.b.arrangement == "row_major"
-    if problem.a.arrangement != "row_major":
-        return False
-    return rows_of_b or problem.a.dtype == "float32"  # computed as the transpose of C, or by ldmatrix
+    # computed as the transpose of C, or by ldmatrix
+    return a.arrangement == "row_major" and (rows_of_b or a.dtype == "float32")
 
 
 # ---- adjoints
