@@ -332,6 +332,8 @@ def runs_of(function: FunctionTrace, idle: Collection[str]) -> dict[tuple[str, .
     return {run: sum(sizes[name] for name in run) for run in runs}
 
 
+# ---- stages
+
 ASYNC_COPIES_OFF = Rejected("async_copies_off")
 
 

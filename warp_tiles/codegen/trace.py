@@ -193,15 +193,14 @@ def _hooks(nodes: tuple[Node, ...], end: int | None) -> Iterator[tuple[Hook, int
                         yield Hook.RECOMPUTE, node.hook
                 if node.zeroes:
                     yield Hook.ZERO, node.hook
-            continue
-        if isinstance(node, Branch):
+        elif isinstance(node, Branch):
             yield from _hooks(node.nodes, node.end_wait)
-            continue
-        yield Hook.BEGIN, node.hook
-        yield from _hooks(node.nodes, node.end_wait)
-        yield Hook.END, node.hook
-        if node.reverses:
-            yield from ((Hook.REVERSE_BEGIN, node.hook), (Hook.REVERSE_END, node.hook))
+        else:
+            yield Hook.BEGIN, node.hook
+            yield from _hooks(node.nodes, node.end_wait)
+            yield Hook.END, node.hook
+            if node.reverses:
+                yield from ((Hook.REVERSE_BEGIN, node.hook), (Hook.REVERSE_END, node.hook))
     if end is not None:
         yield from ((Hook.WAIT, end), (Hook.REPLAY_WAIT, end))
 
@@ -311,6 +310,9 @@ def _without(nodes: tuple[Node, ...], unread: Collection[Operation]) -> tuple[No
         else replace(node, nodes=_without(node.nodes, unread))
         for node in nodes
     )
+
+
+# ---- call sites
 
 
 @dataclass(frozen=True)

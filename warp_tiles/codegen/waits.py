@@ -139,6 +139,8 @@ def _may_access_tiles(operation: Operation) -> bool:
     return operation.effect not in (Effect.NONE, Effect.ALIAS) or operation.name in JUMPS
 
 
+# ---- lanes that wait for each other forever
+
 _TID, _BLOCK_DIM, _NEXT = "tid", "block_dim", "iter_next"
 _ELEMENT_UPDATES = frozenset(f"tile_{name}_inplace" for name in ("add", "sub", "bit_and", "bit_or", "bit_xor"))
 _SAME_IN_A_BLOCK = ("floordiv", "div")  # of a thread's number by the threads of a block

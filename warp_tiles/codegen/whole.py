@@ -187,6 +187,9 @@ class WholeProduct:
         refuse(not is_whole, "steps_do_not_cover", len(turns), stride, first, k)
 
 
+# ---- the product of a trace
+
+
 @rejectable
 def whole_product(function: FunctionTrace) -> WholeProduct:
     """The product that a kernel computes, or the reason why it is more or less than one."""

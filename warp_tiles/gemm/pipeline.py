@@ -179,6 +179,8 @@ class PipelineConfig:
     rejection: Rejected | None = None
 
 
+# ---- the instruction with which a block multiplies tiles in stage buffers, and its warps
+
 WARPGROUP = 4 * LANES  # threads
 WGMMA_ROWS = 64  # of an instruction of wgmma: rows of C, or of its transpose
 _REGISTER_OPERAND_K = 16  # of K in an iteration, if an operand is in registers

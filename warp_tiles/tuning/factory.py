@@ -42,8 +42,6 @@ class Limits:
     @classmethod
     def of(cls, device: Any) -> Limits:
         """The limits on a Warp device, which may be given by name."""
-        import warp as wp
-
         device = wp.get_device(device)
         if device.is_cpu:
             return CPU_LIMITS
@@ -166,6 +164,9 @@ class Random:
         if self.n >= len(configs):
             return tuple(configs)
         return tuple(random.Random(self.seed).sample(list(configs), self.n))
+
+
+# ---- kernels
 
 
 @dataclass(frozen=True, eq=False)
