@@ -125,7 +125,7 @@ class Bench:
     def __init__(self, torch: Any, problem: MatmulProblem) -> None:
         import warp as wp
 
-        from warp_tiles.array_products.checks import checked
+        from warp_tiles.array_products.call import checked
 
         layout = "".join("t" if transposed else "n" for transposed in (problem.a_transposed, problem.b_transposed))
         dtype = "tf32" if problem.tf32 else problem.a

@@ -16,8 +16,7 @@ from tests.array_products.cases import integers, on
 from warp_tiles import settings
 from warp_tiles._warp.intercept import collected_products, intercepted, note_product
 from warp_tiles.array_products import prepared
-from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
-from warp_tiles.array_products.checks import checked
+from warp_tiles.array_products.call import Bias, MatmulCall, View, checked, contiguous
 from warp_tiles.array_products.kernels import tile_kernel
 from warp_tiles.array_products.matmul_choice import choose_matmul
 from warp_tiles.array_products.matmul_problem import (

@@ -17,7 +17,7 @@ from tests.array_products.cases import square
 from tests.integration.plans import needs_tf32
 from tests.nightly import some
 from warp_tiles.array_products import prepared
-from warp_tiles.array_products.checks import checked
+from warp_tiles.array_products.call import checked
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, reduce_kernel, tile_kernel
 from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, shared_bytes
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulProblem

@@ -11,8 +11,7 @@ import warp as wp
 
 from tests.array_products.cases import CPU, LAYOUTS, integers, on, square, transposed, values_of
 from tests.nightly import some
-from warp_tiles.array_products.call import MatmulCall, View, aligned_view, contiguous, view_of
-from warp_tiles.array_products.checks import checked
+from warp_tiles.array_products.call import MatmulCall, View, aligned_view, checked, contiguous, view_of
 from warp_tiles.array_products.elementwise import padding_kernel
 from warp_tiles.array_products.matmul_problem import MatmulConfig
 from warp_tiles.array_products.prepared import padded_copy, prepare, transposed_copy

@@ -12,8 +12,7 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, Values, integers, on, square, values_of
-from warp_tiles.array_products.call import canonicalize
-from warp_tiles.array_products.checks import checked
+from warp_tiles.array_products.call import canonicalize, checked
 from warp_tiles.array_products.matmul_choice import candidates
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig
 from warp_tiles.array_products.prepared import planned, prepare

@@ -13,7 +13,7 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, integers, on, values_of
-from warp_tiles.array_products.checks import checked
+from warp_tiles.array_products.call import checked
 from warp_tiles.array_products.matmul_choice import launch_candidate
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig
 from warp_tiles.array_products.prepared import kernel_copies, planned, prepare, prepared

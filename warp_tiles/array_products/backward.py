@@ -15,12 +15,13 @@ from warp_tiles.array_products.call import (
     MatmulCall,
     View,
     are_distinct,
+    check_overlap,
+    checked,
     contiguous,
     lower_view,
     right_sides,
     view_of,
 )
-from warp_tiles.array_products.checks import check_overlap, checked
 from warp_tiles.array_products.elementwise import (
     CHUNK,
     column_sums_kernel,

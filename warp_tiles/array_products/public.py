@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import warp as wp
 
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles._warp.launch import runtime
-from warp_tiles.array_products.call import lower_view, right_sides
-from warp_tiles.array_products.checks import (
+from warp_tiles.array_products.call import (
     CheckedCall,
     check_alike,
     check_distinct,
@@ -21,10 +21,12 @@ from warp_tiles.array_products.checks import (
     checked_array,
     described,
     flag,
+    lower_view,
     number,
+    right_sides,
 )
 from warp_tiles.array_products.matmul_problem import ALIGNED
-from warp_tiles.array_products.prepared import prepared, remember
+from warp_tiles.array_products.prepared import PreparedProduct, prepared, remember
 from warp_tiles.errors import MatmulError
 
 if TYPE_CHECKING:
@@ -32,6 +34,14 @@ if TYPE_CHECKING:
 
 _DTYPES = ("float32", "float64")
 _MOST_CALLS = 1024  # of each function that are remembered
+
+
+@dataclass
+class _Known:
+    """A call whose arguments were checked, and its prepared product; None if there is none yet, or if C is empty."""
+
+    checked: CheckedCall
+    product: PreparedProduct | None = None
 
 
 class _Repeat(NamedTuple):
@@ -44,10 +54,10 @@ class _Repeat(NamedTuple):
     arrays: tuple[Any, Any, Any]
     states: tuple[tuple[Any, ...], ...]
     options: tuple[bool, bool, Any, str]
-    known: CheckedCall
+    known: _Known
 
 
-_products: dict[Any, CheckedCall] = {}
+_products: dict[Any, _Known] = {}
 _repeats: dict[tuple[int, int, int], _Repeat] = {}  # by the identities of a, b and out
 _solves: dict[Any, PreparedSolve] = {}  # calls with these arrays, without a tape; if repeated, nothing is checked again
 
@@ -114,12 +124,12 @@ def matmul(
     key = _product_key(a, b, out, bias, options) if is_kept else None
     known = None if key is None else _products.get(key)
     if known is None:
-        known = checked(a, b, out, alpha, beta, bias, epilogue, precision)
-    call = known.call
+        known = _Known(checked(a, b, out, alpha, beta, bias, epilogue, precision))
+    call = known.checked.call
     is_new = out is None
     if out is None:
         needs_gradient = tape is not None and any(getattr(array, "requires_grad", False) for array in (a, b, bias))
-        out = wp.empty(known.shape, dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
+        out = wp.empty(known.checked.shape, dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
     if not call.is_empty and (known.product is None or not known.product.is_current()):
         known.product = prepared(call, out.device)
     if key is not None:
@@ -128,7 +138,7 @@ def matmul(
     if product is None:
         return out
     if not is_new:
-        _check_memory(known.spans, a, b, bias, out)
+        _check_memory(known.checked.spans, a, b, bias, out)
     if is_repeatable:
         references = (weakref.ref(a), weakref.ref(b), weakref.ref(out))
         repeat = _Repeat(references, _states(a, b, out), options, known)
