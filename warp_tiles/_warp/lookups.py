@@ -274,7 +274,9 @@ def _exact_hasher() -> Any:
             constants, types, functions = adjoint.get_references()
             named = _named_values(adjoint)
             values = [*constants.items(), *adjoint.resolved_static_expressions.items(), *named]
-            values += [*_evaluated_late(adjoint, dict(named)), *_defaults(adjoint)]
+            values += _evaluated_late(adjoint, dict(named))
+            defaults = *(adjoint.func.__defaults__ or ()), *(adjoint.func.__kwdefaults__ or {}).values()
+            values += [(f"default {number}", value) for number, value in enumerate(defaults) if value is not None]
             parts = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
             for name, value in values:
                 try:
@@ -341,12 +343,6 @@ def _named_values(adjoint: Any) -> list[tuple[str, Any]]:
     return values
 
 
-def _defaults(adjoint: Any) -> list[tuple[str, Any]]:
-    """The default values of a function's parameters, which its definition has evaluated."""
-    given = *(adjoint.func.__defaults__ or ()), *(adjoint.func.__kwdefaults__ or {}).values()
-    return [(f"default {number}", value) for number, value in enumerate(given) if value is not None]
-
-
 def _evaluated_late(adjoint: Any, named: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The deferred ``wp.static`` expressions and their values, without those that follow from the source and ``named``.
 
@@ -395,11 +391,6 @@ def _has_usual_operators(value: Any) -> bool:
     return keeps_bits and all(getattr(kind, name) is getattr(base, name) for name in _OPERATORS if base is not kind)
 
 
-def _is_type(value: Any) -> bool:
-    # a function's annotation may name typing.Tuple, which is no class
-    return isinstance(value, type) or hasattr(value, "native_name") or get_origin(value) is tuple
-
-
 def _exact_type(kind: Any) -> str:
     """The name, shape and scalar of a type, with those of its fields, elements and arguments."""
     inner = [getattr(kind, "dtype", None), *getattr(kind, "types", ()), get_origin(kind), *get_args(kind)]
@@ -417,7 +408,8 @@ def _exact_value(value: Any, others: Callable[[Any], bytes]) -> str:
         return repr(value)
     if isinstance(value, (tuple, list)):
         return repr([_exact_value(element, others) for element in value])
-    if _is_type(value):
+    # a function's annotation may name typing.Tuple, which is no class
+    if isinstance(value, type) or hasattr(value, "native_name") or get_origin(value) is tuple:
         return _exact_type(value)
     number = getattr(value, "value", value)
     if isinstance(number, int):

@@ -439,11 +439,6 @@ def kernels_of(module: Any) -> tuple[object, ...]:
     return tuple((weakref.ref(kernel), len(kernel.overloads)) for kernel in module.kernels.values())
 
 
-def packages_of(module: Any) -> list[str]:
-    """The Python packages that define the kernels of a module, by the first part of their names."""
-    return sorted({str(kernel.func.__module__).partition(".")[0] for kernel in module.kernels.values()})
-
-
 def long_callers(module: Any) -> list[Any]:
     """The modules of the Python files with a running function, other than this one, whose kernels are long."""
     frame, modules, names = sys._getframe(1), user_modules(), dict[str, None]()

@@ -75,28 +75,25 @@ def open_bundle(settings: Settings) -> Bundle:
         )
     bundle = Bundle(settings.bundle, trusted_by(settings))
     try:
-        _check_facts(settings, _facts_of(bundle))
+        facts = _facts_of(bundle)
+        for name, version in _versions().items():
+            made_with = facts.get("versions", {}).get(name)
+            if made_with != version:
+                raise BundleError(
+                    f"the bundle {settings.bundle} was made with {name} {made_with!s:.40}, and this is {version}",
+                    remedy=f"install that version, or {_AGAIN}",
+                )
+        for name, value in facts.get("settings", {}).items():
+            if (here := settings.affecting_code().get(name, value)) != value:
+                raise BundleError(
+                    f"the bundle {settings.bundle} was made with {name}={value!s:.40}, "
+                    f"and {settings.named(name)} is {here}",
+                    remedy=f"{settings.remedy(name, str(value))}, or {_AGAIN}",
+                )
     except BaseException:
         bundle.close()
         raise
     return bundle
-
-
-def _check_facts(settings: Settings, facts: dict[str, Any]) -> None:
-    for name, version in _versions().items():
-        made_with = facts.get("versions", {}).get(name)
-        if made_with != version:
-            raise BundleError(
-                f"the bundle {settings.bundle} was made with {name} {made_with!s:.40}, and this is {version}",
-                remedy=f"install that version, or {_AGAIN}",
-            )
-    for name, value in facts.get("settings", {}).items():
-        if (here := settings.affecting_code().get(name, value)) != value:
-            raise BundleError(
-                f"the bundle {settings.bundle} was made with {name}={value!s:.40}, "
-                f"and {settings.named(name)} is {here}",
-                remedy=f"{settings.remedy(name, str(value))}, or {_AGAIN}",
-            )
 
 
 def not_in_bundle(plan: ModulePlan, bundle: Path) -> LockedError:

@@ -304,15 +304,17 @@ class Engine:
         """The chain of providers. Raises a SettingError if the policy forbids the provider of the settings."""
         facts = self.build_context(resolved).facts
         tuned = self.measurements(resolved)
-        make: dict[str, Callable[[], tuple[Provider[Any], ...]]] = {
-            "own": lambda: _own_templates(facts, tuned),
-            "cublasdx": lambda: (CublasdxProvider(facts),),
-            "libmathdx": lambda: (LibmathdxProvider(self._libmathdx),),
-            "scalar": lambda: (ScalarProvider(),),
+        own = OwnProvider(facts, tuned), SolverProvider(facts)
+        named: dict[str, tuple[Provider[Any], ...]] = {
+            "own": (*own, *(InSourceProvider(provider, facts) for provider in own)),
+            "cublasdx": (CublasdxProvider(facts),),
+            "libmathdx": (LibmathdxProvider(self._libmathdx),),
+            "scalar": (ScalarProvider(),),
         }
-        absent = {"libmathdx"} if self._libmathdx is None and resolved.provider == "auto" else set()
-        made = (make[name]() for name in resolved.providers if name not in absent)
-        return Chain(resolved, tuple(provider for providers in made for provider in providers), tuned)
+        if self._libmathdx is None and resolved.provider == "auto":
+            del named["libmathdx"]
+        providers = (provider for name in resolved.providers for provider in named.get(name, ()))
+        return Chain(resolved, tuple(providers), tuned)
 
     def records_changed(self) -> None:
         """Read tuning records again, because the choices may differ now."""
@@ -515,11 +517,6 @@ class Engine:
             tile_config=recipe.tile_config, started_at_s=started, compiled=next(iter(context.compiled), None),
             in_source=provider.in_source,
         )  # fmt: skip
-
-
-def _own_templates(facts: ToolchainFacts, tuned: Tuned | None) -> tuple[Provider[Any], ...]:
-    own: tuple[NvrtcProvider[Any], ...] = (OwnProvider(facts, tuned), SolverProvider(facts))
-    return (*own, *(InSourceProvider(provider, facts) for provider in own))
 
 
 def _pool_of(executor: Executor, facts: ToolchainFacts, jobs: int) -> CompilerPool:

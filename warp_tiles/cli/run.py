@@ -316,10 +316,11 @@ class LaunchedModules:
         self, module: Any, target: Any, arch: int, threads: int, *, is_launched: bool = True
     ) -> tuple[AheadModule | None, Row]:
         """Generate a module, and queue its build, which completes the row."""
-        from warp_tiles._warp.reload import generate_launched, packages_of
+        from warp_tiles._warp.reload import generate_launched
 
         generated, row = None, _row(str(module.name), threads, arch, "cubin")
-        row["packages"] = packages_of(module)
+        # the Python packages that define its kernels, by the first part of their names
+        row["packages"] = sorted({str(k.func.__module__).partition(".")[0] for k in module.kernels.values()})
         given = {"device": target, "output_arch": arch}
         try:
             generated = generate_launched(module, threads, given, is_launched=is_launched)

@@ -394,15 +394,15 @@ class RemoteStore:
 
     def has(self, kind: str, key: str) -> bool | None:
         """True if the store has an entry with a sound, trusted statement; None without a reply. Reads no payload."""
-        return self.reply(functools.partial(self._has, kind, key))
-
-    def _has(self, kind: str, key: str) -> bool:
         wanted = Wanted(kind, key, self._toolchain(kind))
-        try:
-            check_statement(self.client().read(object_name(kind, key)), wanted, self.trusted)
-        except (MissingObjectError, RefusedError):
+
+        def has() -> bool:
+            with suppress(MissingObjectError, RefusedError):
+                check_statement(self.client().read(object_name(kind, key)), wanted, self.trusted)
+                return True
             return False
-        return True
+
+        return self.reply(has)
 
     def keys(self, kind: str) -> list[str]:
         """The keys of the entries of a kind, in order. Raises RemoteError if the store does not list them."""
