@@ -16,8 +16,8 @@ from tests.integration.commands import MAIN, command, json_of, usage_error
 from tests.store.subjects import entry
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.build.deployment import _FACTS_KEY as FACTS_KEY
-from warp_tiles.build.deployment import open_bundle
+from warp_tiles.compile.toolchain import _FACTS_KEY as FACTS_KEY
+from warp_tiles.compile.toolchain import open_bundle
 from warp_tiles.errors import BundleError, RecordError, SettingError
 from warp_tiles.settings import current, override
 from warp_tiles.store import MODULES, TOOLCHAIN

@@ -39,14 +39,9 @@ def is_enabled() -> bool:
 
 
 def require_hooks(what: str) -> Hooks:
-    """Returns the installed hooks.
+    """Returns the installed hooks. If there are none, raises a PlanError that names the caller, ``what``.
 
-    Args:
-        what: The caller, for the error message.
-
-    Raises:
-        PlanError: warp_tiles is not enabled.
-        UnsupportedWarpError: It was asked for, and left everything to an untested Warp.
+    If everything was left to an untested Warp, raises the UnsupportedWarpError that says why.
     """
     if _refusal is not None:
         raise _refusal

@@ -162,14 +162,10 @@ def _refuse_lost_gradients(session: Session, trace: ModuleTrace) -> None:
 
 
 def module_source(kernel: Any, arch: int, arch_suffix: str, block_dim: int) -> tuple[ModuleSource, str]:
-    """Generates the code of a kernel's module without products and solvers. Nothing is built.
+    """Generates the code of a kernel's module without products and solvers, and builds nothing.
 
-    Returns:
-        What its compiler gets besides its code, and the code.
-
-    Raises:
-        PlanError: No cache key covers the result of its compiler.
-        Exception: Any error of Warp's code generator.
+    Returns what its compiler gets besides its code, and the code. Raises a PlanError if no cache key covers the result,
+    and any error of Warp's code generator.
     """
     module = kernel.module
     with loading(module), find("codegen._codegen_lock"):

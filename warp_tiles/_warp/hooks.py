@@ -369,12 +369,7 @@ class Hooks:
             warn(f"loops of products are left as Warp generates them: {self._rejection}")
 
     def _refuse_stale_hash(self, builder: Any) -> None:
-        """Raises an error if the settings differ from those in the module's hash.
-
-        Raises:
-            LoadAgain: The module is being loaded.
-            PlanError: The module is being planned.
-        """
+        """Raises LoadAgain, or a PlanError of a plan, if the settings differ from those in the module's hash."""
         hasher = builder.module.hashers.get(builder.options["block_dim"])
         if hasher is None and this_thread.loading:  # a changed setting has discarded it
             raise LoadAgain

@@ -179,9 +179,7 @@ class PackedLaunch:
     def run_at(self, pointers: tuple[int | None, ...], *scalars: float) -> None:
         """Launches the kernel, whose scalars come before its arrays, with other memory. Thread-safe.
 
-        Args:
-            pointers: The memory of each array. Trailing arrays without memory may be left out.
-            scalars: New values of the last scalars.
+        Trailing arrays without memory may be left out. ``scalars`` are new values of the last scalars.
         """
         memory = (pointers, scalars)
         with self._lock:
@@ -289,11 +287,8 @@ def pack_launch(
 ) -> PackedLaunch:
     """Packs a launch: of the adjoint if gradients are given. Builds and loads the kernel's module. No tape records it.
 
-    The arguments are those of ``wp.launch``, or of ``wp.launch_tiled`` if ``tiled``. A generic kernel is given as its
-    overload. With no stream, each run uses the device's current one.
-
-    Raises:
-        Exception: Any error of ``wp.launch``, e.g. for a bad dimension or a module that does not build.
+    The arguments are those of ``wp.launch``, or of ``wp.launch_tiled`` if ``tiled``, and so are the errors. A generic
+    kernel is given as its overload. With no stream, each run uses the device's current one.
     """
     options: dict[str, Any] = {} if block_dim is None else {"block_dim": block_dim}
     runtime()

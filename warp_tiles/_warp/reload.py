@@ -284,11 +284,10 @@ class Prefetches:
         self.pending: dict[int, tuple[Any, Future[None]]] = {}
 
     def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
-        """Queues modules before those of a start list. Returns how many, at once.
+        """Queues modules, each with a device and a block size, before those of a start list. Returns how many, at once.
 
-        Args:
-            modules: Warp's modules, each with a device and a block size. Modules that cannot be compiled ahead are
-                left out: the cache of kernels is off, or their names or hashes do not identify their content.
+        Modules that cannot be compiled ahead are left out: the cache of kernels is off, or their names or hashes do not
+        identify their content.
         """
         targets = {id(target[0]): target for target in modules if reusable(target[0])}
         with self._lock:
@@ -398,12 +397,8 @@ class ListedModules:
     def generate(self, listed: Mapping[str, int], is_waiting: Callable[[], bool]) -> AheadModule | None:
         """Generate the next module without products, solvers and deferred ``wp.static`` expressions.
 
-        Args:
-            listed: The block size of each module, by name, in their order.
-            is_waiting: False once this thread need not wait any longer. It is asked between two modules.
-
-        Returns:
-            None if there is none, if the wait has ended, if a graph is captured, or if another thread generates.
+        ``listed`` has the block size of each module, by name, in their order. ``is_waiting`` is asked between two
+        modules. None if there is none, if it says no, if a graph is captured, or if another thread generates.
         """
         given, lock = loaded_here(), find("codegen._codegen_lock")
         if given is None or capturing() or not lock.acquire(blocking=False):

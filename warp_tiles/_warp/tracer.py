@@ -224,12 +224,9 @@ class Tracer:
     # ---- calls and statements
 
     def resolve_product(self, site: int, scalars: tuple[Any, Any], tiles: tuple[Any, ...], result: Any) -> None:
-        """Marks the innermost call as a product.
+        """Marks the innermost call as a product with alpha and beta of A and B, and of C if it adds to it.
 
-        Args:
-            scalars: alpha and beta.
-            tiles: A and B, and C if the product adds to it.
-            result: The new tile, if the product returns one, else None.
+        ``result`` is the new tile, if the product returns one.
         """
         if (call := self._call()) is not None:
             call.site, call.operands, call.results = (site, *scalars), tiles, tuple(flatten([result]))

@@ -104,10 +104,7 @@ def build_ahead(
         its functions, or if another thread or process compiles it now.
 
     Raises:
-        CacheError: The cache cannot keep it.
-        WarpTilesError: It or one of its functions cannot be built.
-        TypeError: The settings leave a product to Warp that it cannot compute.
-        OSError: Warp's files cannot be read.
+        CacheError: The cache cannot keep it. Others of :data:`FAILURES` are those of its launch.
     """
     source, linked = module.module_source(), module.linked
     if "\r" in module.source or reason_without_key(source, module.source):  # Warp writes no such character

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.build.log import COMPILE, FETCH, LOOK_UP, Phase, Phases
 from warp_tiles.compile.find import Toolchain, Version, dotted, unlinkable_reason
-from warp_tiles.compile.toolchain import ToolchainFacts
+from warp_tiles.compile.toolchain import BundledFacts, ToolchainFacts, open_bundle
 from warp_tiles.errors import BuildError, LockedError, RemoteError, WorkerError, unless_signalled
 from warp_tiles.settings import OF_MODULE, Settings, current
 from warp_tiles.store import (
@@ -220,17 +220,10 @@ class BuildContext:
 
     @property
     def bundle(self) -> Bundle | None:
-        """The deployment bundle.
-
-        Raises:
-            BundleError: It cannot be used, or was made with other versions or settings.
-            SettingError: The policy is not ``locked``.
-        """
+        """The deployment bundle. Raises what :func:`open_bundle` raises."""
         now = self.settings
         if now.bundle is None:
             return None
-        from warp_tiles.build.deployment import open_bundle
-
         return self.resources.once(lambda: open_bundle(now), "bundle", now.bundle, now.trusted_keys, now.signing_key)
 
     @property
@@ -240,8 +233,6 @@ class BuildContext:
         def make() -> ToolchainFacts:
             if bundle is None:
                 return ToolchainFacts(root, shared=shared, warp_toolkit=self.resources.warp_toolkit)
-            from warp_tiles.build.deployment import BundledFacts
-
             return BundledFacts(bundle, root, shared=shared)
 
         return self.resources.once(make, "facts", root, shared, self.settings.bundle)

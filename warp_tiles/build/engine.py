@@ -169,10 +169,8 @@ class Chain:
     def assign(self, planned: PlannedFunction, context: ProviderContext) -> tuple[PlannedFunction, CacheKey | None]:
         """Assign a needed function the first provider that can build it. Returns the function and its cache key.
 
-        Raises:
-            LockedError, ToolchainError: See :meth:`require_fallback`.
-            UnsupportedProblem: No provider can serve the problem.
-            TypeError: No provider can accumulate in bfloat16 here. The message is Warp's own.
+        Raises an UnsupportedProblem if no provider can serve it, Warp's own TypeError if none accumulates in bfloat16
+        here, and what :meth:`require_fallback` raises.
         """
         problem = planned.problem
         assert problem is not None
@@ -357,10 +355,8 @@ class Engine:
         """Text for Warp's module hash, which distinguishes the modules of warp_tiles from those of Warp.
 
         It changes with the providers of the chain, their sources, the compiler and the settings. The policy counts only
-        through its providers, so policies with the same providers share their modules.
-
-        Raises:
-            SettingError: The policy forbids the provider of the settings.
+        through its providers, so policies with the same providers share their modules. Raises what :meth:`chain`
+        raises.
         """
         resolved = resolved or current()
         context, chain = self.build_context(resolved), self.chain(resolved)

@@ -25,9 +25,11 @@ from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import BuildCall, ModuleSource, WarpCompileRequest, module_flags, reason_without_key
 from warp_tiles.compile.pool import result_of
+from warp_tiles.compile.toolchain import AGAIN
 from warp_tiles.errors import (
     BuildError,
     LinkError,
+    LockedError,
     RefusedWorkerError,
     ToolchainError,
     WarpTilesError,
@@ -76,9 +78,8 @@ class ModuleBuild:
     def start(self, lookup: Start | Rejected | None = None, meta: Mapping[str, Any] | None = None) -> None:
         """Start the functions without waiting for them, unless the linked module itself may be cached.
 
-        Args:
-            lookup: That of the module's start key, which found nothing, or why it has none.
-            meta: Warp's metadata of the module.
+        ``lookup`` is that of the module's start key, which found nothing, or why it has none; ``meta`` is Warp's
+        metadata.
         """
         self._started, self._phases = now_s(), Phases()
         self._lookup, self._meta = lookup, dict(meta or {})
@@ -103,9 +104,8 @@ class ModuleBuild:
     def finish(self, call: BuildCall) -> ModuleLog:
         """Wait for the functions, then compile and link the module.
 
-        Raises:
-            BuildError: A function could not be built and may not fall back.
-            LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
+        Raises a BuildError if a function could not be built and may not fall back, and a LinkError if the module could
+        not be compiled or linked, and the settings forbid Warp's link.
         """
         module = self._with_suffix(call.module)
         call, foreign = replace(call, module=module), foreign_inputs(call.inputs, module.keywords)
@@ -122,9 +122,11 @@ class ModuleBuild:
                 module_log = replace(self._found(cached, call.output), module_key=lease.found.key, package=package)
             else:
                 if self.plan.has_own_code and self._settings.bundle is not None:
-                    from warp_tiles.build.deployment import not_in_bundle
-
-                    raise not_in_bundle(self.plan, self._settings.bundle)
+                    raise LockedError(
+                        f"module {plan.name} for sm_{plan.arch} with {plan.block_dim} threads per block is not in the "
+                        f"bundle {self._settings.bundle}, or its source differs",
+                        remedy=f"{AGAIN}, from the script as it runs here, with --arch {plan.arch}",
+                    )
                 began = now_s()
                 self._start_functions()
                 module_log = self._built(call, self._compile(call) if linked_here else None, foreign)

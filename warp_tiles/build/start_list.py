@@ -250,9 +250,8 @@ class StartLists(Documents[StartList]):
     def update(self, file: Path, change: Callable[[StartList | None], StartList | None], wait_s: float) -> None:
         """Replace the list of a file, which others may have written meanwhile, by what ``change`` returns, if not None.
 
-        Raises:
-            RecordError: The user's file cannot be used, or the new list would not be read again.
-            OSError: It cannot be written, or another process changes lists for ``wait_s``.
+        Raises a RecordError if the user's file cannot be used, or the new list would not be read again, and an OSError
+        if it cannot be written, or another process changes lists for ``wait_s``.
         """
         with self.changing(wait_s):
             is_here = self.holds(file)

@@ -262,7 +262,7 @@ def _settings() -> Finding:
 
 
 def _bundle() -> Finding | None:
-    from warp_tiles.build.deployment import open_bundle
+    from warp_tiles.compile.toolchain import open_bundle
 
     if (now := current()).bundle is None:
         return None

@@ -121,7 +121,7 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
 
     The start keys of modules with products are left out, because a deployment asks for none.
     """
-    from warp_tiles.build.deployment import facts_entry
+    from warp_tiles.compile.toolchain import facts_entry
     from warp_tiles.store.envelope import pack
 
     now = current()

@@ -84,20 +84,16 @@ def contribute(
 ) -> tuple[list[TunedTask], int]:
     """Measure the list on GPUs that are alike, and write the file after each entry. An existing file is continued.
 
-    Stored and shipped records do not count, and settings that affect code have their defaults.
-
-    Args:
-        minutes: Time limit. Each entry has an equal share of the remaining time.
-        started: Called before each entry with its number from 1, the number of entries, and the entry.
-        progress: Called with the record of a task after each batch.
+    Stored and shipped records do not count, and settings that affect code have their defaults. Each entry has an equal
+    share of the remaining time. ``started`` is called before each with its number from 1, the number of entries, and
+    the entry, and ``progress`` with the record of a task after each batch.
 
     Returns:
         The tasks that were reached, each once, and the number of entries that were not.
 
     Raises:
         RecordError: The file exists and is no contribution of this machine and its versions, or cannot be written.
-        ToolchainError: Nothing can be built or measured here.
-        TuningError: Nothing could be measured in time.
+        ToolchainError, TuningError: Nothing can be built or measured here, or nothing was in time.
     """
     end, gpu = time.monotonic() + 60.0 * minutes, gpus[0]
     engine = require_hooks("contribute()").engine

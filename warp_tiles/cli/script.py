@@ -181,12 +181,9 @@ def discover(
     The lines that it prints are marked on both streams, because they show values that nothing has computed. Filters of
     warnings that the script sets end with it, so that they do not hide the warnings of a later build.
 
-    Args:
-        block_dim: Use this block size instead of those that the script launches with.
-        at_launch: Called at each launch, with the kernel's module, the device and the block size.
-
-    Raises:
-        ScriptError: The file is missing, or the script failed before it had any kernel.
+    ``block_dim`` takes the place of the block sizes that the script launches with. ``at_launch`` is called at each
+    launch, with the kernel's module, the device and the block size. Raises a ScriptError if the file is missing, or the
+    script failed before it had any kernel.
     """
     from warp_tiles._warp.modules import name_of, put_module, user_modules, users_own_modules
 

@@ -158,13 +158,11 @@ def tune_script(
 
     Args:
         budget_s: Seconds for all of them, 0 for no limit. Each has an equal share of the remaining time.
-        devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
-            Empty for Warp's default GPU and all others of its kind.
+        devices: Names of the GPUs that measure, see :func:`sharing_gpus`.
         progress: Called with the record of a task after each batch.
-        allow_incomplete: False raises ScriptError if the script stops early.
 
     Raises:
-        ScriptError: The script is missing, or has no kernels.
+        ScriptError: The script is missing, has no kernels, or stops early and ``allow_incomplete`` is False.
         ToolchainError: There is no GPU, no GPU with a given name, or no compiler, or the last GPU was lost.
     """
     from warp_tiles.tuning.in_kernels import Tuner, tasks_of

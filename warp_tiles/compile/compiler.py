@@ -102,14 +102,7 @@ class Nvrtc(_Library):
         return tuple(archs)
 
     def compile(self, source: str, name: str, flags: Sequence[str], output: str = "LTOIR") -> Translation:
-        """Compile one translation unit.
-
-        Args:
-            output: The form of the payload: ``LTOIR``, ``CUBIN`` or ``PTX``.
-
-        Raises:
-            BuildError: The source or a flag is wrong. Its log is attached.
-        """
+        """Compile one translation unit to ``LTOIR``, ``CUBIN`` or ``PTX``. A BuildError has the log."""
         program = c_void_p()
         self._checked("nvrtcCreateProgram", byref(program), source.encode(), name.encode(), 0, None, None)
         try:
@@ -245,13 +238,10 @@ def compile_to_ltoir(request: CompileRequest, nvrtc: Nvrtc) -> Compiled:
 
 
 def link_module(request: LinkRequest, linker: NvJitLink) -> Compiled:
-    """Link LTO-IR to a cubin or PTX, in this process.
+    """Link LTO-IR to a cubin or PTX, in this process. A LinkError has the log.
 
     The link drops unused variables. The cuBLASDx headers leave thousands of constants in each LTO-IR,
     and their names alone fill more than nine tenths of the cubin from Warp's own link.
-
-    Raises:
-        LinkError: The linker rejected an input. Its log is attached.
     """
     start = time.perf_counter()
     inputs = [(f"{request.name} {number}", data) for number, data in enumerate(request.inputs)]

@@ -172,13 +172,8 @@ def choose_libraries(
     """The compiler and the linker that are used together, and why earlier candidates were skipped.
 
     The first compiler is used that has a linker of its version or a newer one, because a linker reads no LTO-IR of a
-    newer compiler. Without such a linker, Warp links what the first compiler writes.
-
-    Args:
-        compilers, linkers: What was found, in the order of preference.
-
-    Raises:
-        ToolchainError: No compiler is fit. The message names each.
+    newer compiler. Without such a linker, Warp links what the first compiler writes. Raises a ToolchainError that names
+    each compiler if none is fit.
     """
     fit: list[Nvrtc] = []
     unfit: list[str] = []  # without paths, because hashes of modules contain the error

@@ -274,12 +274,9 @@ def _reads_files(code: str) -> bool:
 
 
 def compile_with_warp(request: WarpCompileRequest) -> Compiled:
-    """Compile a module as Warp does, in this process, which must not use CUDA.
+    """Compile a module as Warp does, in this process, which must not use CUDA. A LinkError has the log.
 
-    Raises:
-        LinkError: Warp's compiler rejected it. Its log is attached.
-        MemoryError: There is no memory for the compiler.
-        OSError: The library cannot be loaded, or there is no space for the output.
+    Raises a MemoryError if there is no memory for the compiler, and an OSError without its library, or without space.
     """
     started = time.perf_counter()
     function = ctypes.CDLL(request.native_library).wp_cuda_compile_program

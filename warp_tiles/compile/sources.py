@@ -115,9 +115,6 @@ def flatten(text: str, root: Path) -> str:
     A quoted include is looked up beside the including file, then in ``root``. Includes outside ``root`` and includes in
     angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more. The result is kept: the
     sources of a process do not change, as :meth:`Engine.fingerprint` digests them once.
-
-    Args:
-        root: Folder of the headers that are inlined.
     """
     return _flat(text, root.resolve(), root.resolve(), set())
 

@@ -155,9 +155,7 @@ def serve(parent: int | None = None, folder: str = "", *libraries: str) -> None:
 def run(request: Any, libraries: Sequence[str] = ()) -> Compiled:
     """Compile or link, in this process, which searches libraries that are not given.
 
-    Raises:
-        BuildError, LinkError: The compiler or the linker rejects the request.
-        ToolchainError: There is no library for it.
+    Raises what the compiler or the linker raises, and a ToolchainError if there is no library for the request.
     """
     if isinstance(request, (CompileRequest, LinkRequest)):
         libraries = libraries or tuple(map(os.fspath, find_toolchain().paths))

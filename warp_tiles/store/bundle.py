@@ -130,14 +130,10 @@ def _read_directory(stream: BinaryIO) -> dict[tuple[str, str], tuple[int, _Membe
 
 
 class Bundle:
-    """A bundle that is read. It stays open, and is safe for threads.
+    """A bundle that is read. It stays open, and is safe for threads. Raises a BundleError if it is none.
 
-    Args:
-        trusted: The keys whose signatures count, by key id.
-        unsigned: True to accept objects that nobody signed, as the import of a user does.
-
-    Raises:
-        BundleError: It is no bundle. Objects are verified when they are read.
+    Objects are verified when they are read: against ``trusted``, the keys whose signatures count, by key id.
+    ``unsigned`` accepts those that nobody signed, as the import of a user does.
     """
 
     def __init__(self, path: Path, trusted: Mapping[str, PublicKey], *, unsigned: bool = False) -> None:

@@ -138,12 +138,7 @@ class Cache:
     def put(self, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Entry:
         """Store an entry, which replaces one of the same key. It is valid even if it could not be stored.
 
-        Args:
-            info: JSON to keep beside the payload: inputs, symbol, sizes, build time, versions.
-
-        Raises:
-            TypeError: The payload is not bytes or ``info`` has no JSON form.
-            ValueError: The payload is empty or ``info`` holds a number that is not finite.
+        Raises what :meth:`Manifest.describe` raises.
         """
         return self.add(Entry(payload, Manifest.describe(key, payload, info)))
 
@@ -178,9 +173,8 @@ class Cache:
     def lease(self, key: CacheKey, upstream: AskUpstream | None = None, *, builds: bool = True) -> Iterator[BuildLease]:
         """Look up an entry. If it is missing, keep other threads and processes from building it while the caller does.
 
-        Args:
-            upstream: Asks another place if the entry is not stored here.
-            builds: False if the caller builds under another key. Then no process waits for this one.
+        ``upstream`` asks another place if the entry is not stored here. With ``builds=False`` the caller builds under
+        another key, and no process waits for this one.
         """
         push: Callable[[Entry], object] | None = None
 

@@ -43,12 +43,7 @@ class FutureSchemaError(ValueError):
 
 
 def dump_json(value: object) -> bytes:
-    """Compact, sorted, ASCII JSON.
-
-    Raises:
-        TypeError: A part has no JSON form.
-        ValueError: A number is not finite, or a structure contains itself.
-    """
+    """Compact, sorted, ASCII JSON. Raises a TypeError or a ValueError for what has no such form."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
@@ -205,9 +200,7 @@ class Documents(Generic[T]):
     def load(self, name: str) -> T:
         """Returns a document, and changes nothing.
 
-        Raises:
-            ValueError: It is damaged, or of a later release.
-            OSError: It is missing or unreadable, or the folder is refused.
+        Raises a ValueError if it is damaged, or of a later release, and an OSError if it cannot be read.
         """
         return self.decode(read_bounded(self.files, self.file(name), self.most_bytes)[0], name)
 

@@ -304,9 +304,7 @@ class Folder(Documents[Manifest]):
     def collect(self, max_bytes: int, keep: str | None = None) -> GcReport:
         """Remove unreferenced payloads, then the least recently used keys. The caller holds the store lock.
 
-        Args:
-            max_bytes: Keys are removed until the size is at most this; -1 to remove all.
-            keep: A key that stays in any case.
+        Keys but ``keep`` are removed until the size is at most ``max_bytes``; -1 removes all.
         """
         report = GcReport(size_bytes=self.size_bytes())
 

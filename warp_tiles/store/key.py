@@ -95,9 +95,8 @@ class CacheKey:
     def of(cls, fields: Mapping[str, KeyValue]) -> CacheKey:
         """Create a key from labelled values. Their order does not matter.
 
-        Raises:
-            TypeError: A value is neither a text nor a sequence of strings.
-            ValueError: A label is empty or cannot be encoded, or there is no field.
+        Raises a TypeError or a ValueError for a value that is neither a text nor a sequence of strings, for a label
+        that is empty or cannot be encoded, and without a field.
         """
         return cls(tuple(sorted(KeyField.of(label, value) for label, value in fields.items())))
 
@@ -171,11 +170,9 @@ class Manifest:
 
     @classmethod
     def describe(cls, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Manifest:
-        """Create the manifest of a new payload that is not stored yet.
+        """Create the manifest of a new payload that is not stored yet. ``info`` is JSON.
 
-        Raises:
-            TypeError: The payload is not bytes, or ``info`` holds a value without a JSON form.
-            ValueError: The payload is empty, or ``info`` holds a number that is not finite.
+        Raises a TypeError or a ValueError if the payload is empty or not bytes, or ``info`` has no JSON form.
         """
         if not isinstance(payload, bytes):
             raise TypeError(f"a payload must be bytes, got {type(payload).__name__}")

@@ -198,10 +198,8 @@ def trusted_keys(given: Iterable[str], file: TrustedKeys | None = None) -> dict[
 def trusted_by(settings: Settings) -> dict[str, PublicKey]:
     """The trusted keys under some settings, by key id. Whoever signs trusts the own entries.
 
-    A signing key that cannot be read is left out with a warning, because a process that only reads needs none.
-
-    Raises:
-        RemoteError: A trusted key or the user's file of keys cannot be read.
+    A signing key that cannot be read is left out with a warning, because a process that only reads needs none. Raises
+    what :func:`trusted_keys` raises.
     """
     trusted = trusted_keys(settings.trusted_keys)
     if settings.signing_key is not None:

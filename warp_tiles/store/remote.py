@@ -76,14 +76,10 @@ _network_process: int | None = None
 
 
 class Client:
-    """A connection to a store. It is safe for threads. A request that fails raises ``OSError``.
+    """A connection to a store, whose requests take ``timeout_s`` at most. It is safe for threads.
 
-    Args:
-        timeout_s: Seconds for one request, with its reply.
-
-    Raises:
-        RemoteError: The package ``obstore`` is missing, the store cannot be opened, or this is a forked process whose
-            parent has used one.
+    A request that fails raises ``OSError``. Raises a RemoteError if the package ``obstore`` is missing, if the store
+    cannot be opened, or in a forked process whose parent has used one.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
@@ -124,12 +120,7 @@ class Client:
             ) from error
 
     def read(self, name: str) -> Iterator[bytes]:
-        """The content of an object, in pieces.
-
-        Raises:
-            MissingObjectError: There is none.
-            IncompleteReplyError: It did not arrive in full.
-        """
+        """The content of an object, in pieces. Raises a MissingObjectError, or an IncompleteReplyError."""
         with self._errors():
             reply = self._library.get(self._store, name)
         try:
@@ -292,9 +283,7 @@ class RemoteStore:
     def count_wait(self, waited_s: float, saved_s: float = 0.0) -> None:
         """Count a slow reply and the build that it replaces. If replies cost more than they save, ask no more.
 
-        Args:
-            waited_s: Seconds until the reply. Those of requests side by side are added.
-            saved_s: Seconds of the build; 0 without an entry.
+        Seconds until replies to requests side by side are added. ``saved_s`` is 0 without an entry.
         """
         if waited_s < SLOW_S:
             return
@@ -351,9 +340,8 @@ class RemoteStore:
     def ask(self, kind: str, key: str) -> tuple[Entry | None, bool]:
         """Fetch and verify an entry. Its info names the key that signed it, as ``signed_by``.
 
-        Returns:
-            The entry, or None if the store does not answer with it in time; and False if the request failed, so that it
-            is not known whether there is an entry.
+        Returns the entry, or None if the store does not answer with it in time; and False if the request failed, so
+        that it is not known whether there is an entry.
         """
         if not self.trusted:
             self.say("no key is trusted, so nothing is loaded from it; `warp-tiles keys trust PUBLIC` adds one")

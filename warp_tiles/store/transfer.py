@@ -55,14 +55,9 @@ def push(
 ) -> Transfer:
     """Sign the entries of a cache that this toolchain built, and write those that the store lacks.
 
-    Entries that were fetched are left to those who signed them.
-
-    Args:
-        keys: The entries that the user names; None for all but modules that no launch has generated.
-
-    Raises:
-        RemoteError: There is no signing key.
-        CacheError: The cache cannot be read.
+    Entries that were fetched are left to those who signed them. ``keys`` are those that the user names; None for all
+    but modules that no launch has generated. Raises a RemoteError without a signing key, and a CacheError if the cache
+    cannot be read.
     """
 
     def push_entry(digest: str) -> Transfer:
@@ -127,13 +122,10 @@ class BundleReport:
 def export(
     caches: Iterable[Cache], path: Path, signer: SigningKey | None, only: Sequence[tuple[Cache, str]] = ()
 ) -> BundleReport:
-    """Write entries of caches to a bundle. An existing file is replaced.
+    """Write entries of caches to a bundle, by default every sound one. An existing file is replaced.
 
-    Args:
-        only: The keys to write, each with its cache; empty for every sound entry.
-
-    Raises:
-        CacheError: A named key has no sound entry, a folder is refused or unreadable, or the file cannot be written.
+    Raises a CacheError if one of ``only`` has no sound entry, a folder is refused or unreadable, or the file cannot be
+    written.
     """
     wanted = only or [(cache, item.key) for cache in caches for item in cache.entries()]
     skipped: list[str] = []
@@ -158,11 +150,8 @@ def export(
 def import_bundle(caches: Iterable[Cache], path: Path, trusted: Mapping[str, PublicKey]) -> BundleReport:
     """Add the entries of a bundle to the caches of their kinds. A stored key keeps its entry.
 
-    The whole bundle is verified before the first entry is stored. It may be unsigned: the user vouches for it.
-
-    Raises:
-        BundleError: It cannot be read, is malformed, or names a signer who is not trusted. The caches are unchanged.
-        CacheError: A folder is refused, or the entries cannot be stored.
+    The whole bundle is verified before the first entry is stored. It may be unsigned: the user vouches for it. Raises a
+    BundleError if it cannot be used, and then the caches are unchanged, or a CacheError if entries cannot be stored.
     """
     added = present = size = 0
     with Bundle(path, trusted, unsigned=True) as bundle:

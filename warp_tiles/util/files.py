@@ -76,11 +76,9 @@ def sync_folder(path: Path) -> None:
 
 
 def write_descriptor(descriptor: int, data: bytes, mode: int | None = None, *, durable: bool = True) -> os.stat_result:
-    """Write and sync a new file, and return its status. The descriptor is closed in any case.
+    """Write a new file, with permissions if any, and return its status. The descriptor is closed in any case.
 
-    Args:
-        mode: Its permissions; None to leave them.
-        durable: Wait until the content is on disk.
+    If it is ``durable``, the content is on disk.
     """
     try:
         rest = memoryview(data)
@@ -111,17 +109,11 @@ def write_new(path: Path, data: bytes) -> None:
 
 @contextmanager
 def open_output(path: Path) -> Iterator[BinaryIO]:
-    """Open an output that the user names: whole or not at all.
+    """Open an output that the user names: whole or not at all, so an error in the block changes no file.
 
     A new file has the permissions that the umask allows, and a file that is replaced keeps its own. A link is followed,
     and the file behind it is replaced. A FIFO, a device or an open file (``/dev/stdout``, ``/dev/fd/3``) is
-    written to, and never replaced.
-
-    Yields:
-        The stream. If the block raises, no file is changed.
-
-    Raises:
-        OSError: The output cannot be written. It names ``path``.
+    written to, and never replaced. An OSError names ``path``.
     """
     special = _special(path)
     if special is not None:
@@ -220,9 +212,7 @@ def remove_staged() -> None:
 def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
     """Read a regular file in one go, and return its content and its status. Links are followed.
 
-    Raises:
-        FileTooLargeError: It has more than ``most_bytes`` bytes.
-        OSError: It is not a regular file, or cannot be read.
+    Raises a FileTooLargeError if it has more than ``most_bytes``, and an OSError if it is no such file.
     """
     descriptor = os.open(path, _READ_FLAGS)
     try:
@@ -232,12 +222,7 @@ def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result
 
 
 def sha256_of(path: str | os.PathLike[str], most_bytes: int | None = None) -> str:
-    """SHA-256 of a regular file of at most ``most_bytes``, hex. Links are followed.
-
-    Raises:
-        FileTooLargeError: It has more than ``most_bytes`` bytes.
-        OSError: It is not a regular file, or cannot be read.
-    """
+    """SHA-256 of a regular file of at most ``most_bytes``, hex. Links are followed. Raises as :func:`read_whole`."""
     hasher = hashlib.sha256()
     with open_input(Path(path)) as stream:
         size = os.fstat(stream.fileno()).st_size

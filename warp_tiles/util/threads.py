@@ -65,10 +65,8 @@ def wait_all(futures: Collection[Future[T]], timeout_s: float | None = None) -> 
 def side_by_side(call: Callable[[A], T], items: Sequence[A], most: int) -> list[T]:
     """Call a function for each item on up to ``most`` daemon threads, and return the results in order.
 
-    What a signal's handler raises ends the wait at once. After an error, calls that have begun are waited for.
-
-    Raises:
-        Exception: The error of the first item that has one.
+    What a signal's handler raises ends the wait at once. After an error, calls that have begun are waited for. Raises
+    the error of the first item that has one.
     """
     threads = DaemonThreads(max(1, min(most, len(items))), "warp_tiles_side_by_side")
     futures: list[Future[T]] = []

@@ -95,9 +95,7 @@ class TrustedFolder:
     def check(self) -> None:
         """Check the root, and the folder of the files. Missing ones pass.
 
-        Raises:
-            RefusedFolderError: Others can write one, or the folder of the files is a link.
-            OSError: One cannot be opened.
+        Raises a RefusedFolderError if others can write one, or the folder of the files is a link.
         """
         with suppress(FileNotFoundError), self._opened(""):
             pass
@@ -117,12 +115,9 @@ class TrustedFolder:
             pass
 
     def read(self, name: str, most_bytes: int) -> tuple[bytes, os.stat_result]:
-        """Read a regular file, and return its content and its status.
+        """Read a regular file, and return its content and its status. Raises an OSError if there is none.
 
-        Raises:
-            FileNotFoundError: There is no such file.
-            FileTooLargeError: It has more than ``most_bytes`` bytes.
-            OSError: It is not a regular file, or cannot be read.
+        Raises a FileTooLargeError if it has more than ``most_bytes``.
         """
         with self._parent(name) as (parent, file):
             descriptor = os.open(file, _READ_FLAGS, dir_fd=parent)
@@ -271,11 +266,9 @@ class TrustedFolder:
 
     @contextmanager
     def _opened(self, folder: str, *, create: bool = False) -> Iterator[int]:
-        """Open a folder by name, and check every folder on the way from the root.
+        """Open a folder by name, and check every folder on the way from the root. See :meth:`_checked`.
 
-        Raises:
-            FileNotFoundError: It is missing, and ``create`` is not set.
-            RefusedFolderError: A folder on the way is a link, or others can write it.
+        Raises a FileNotFoundError if it is missing and ``create`` is not set.
         """
         parts = [*_parts(self.folder), *_parts(folder)]
         if not {".", ".."}.isdisjoint(parts):
@@ -323,9 +316,7 @@ class TrustedFolder:
     def _checked(self, path: Path, status: os.stat_result, allowed: int | None) -> int:
         """Refuse a folder that others can write. Returns the write permissions of others that inner folders may have.
 
-        Args:
-            path: The folder, for messages.
-            allowed: The permissions of the root; None if this is the root.
+        ``allowed`` are those of the root; None if this is the root.
         """
         writers = status.st_mode & _OTHERS_WRITE
         if self.installed and status.st_uid not in (0, os.geteuid()):

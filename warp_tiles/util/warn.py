@@ -13,9 +13,7 @@ from pathlib import Path
 def printable(text: str, *, lines: bool = False) -> str:
     """The text, with escapes for control sequences of terminals and for characters that a stream cannot encode.
 
-    Args:
-        text: The text, of which a part may come from a file or from another machine.
-        lines: Keep ends of lines and tabs.
+    A part of it may come from a file or from another machine. With ``lines``, ends of lines and tabs stay.
     """
     kept = "\n\t" if lines else ""
     return "".join(
@@ -43,15 +41,10 @@ class WarnedTexts:
 
 
 def warn(text: str, once: WarnedTexts | None = None) -> None:
-    """Issue a RuntimeWarning.
+    """Issue a RuntimeWarning about an event and its cost, behind the prefix ``warp_tiles:``.
 
-    Args:
-        text: The event and its cost. The prefix ``warp_tiles:`` is added. What a terminal would obey, e.g. in the name
-            of a file, is escaped.
-        once: Texts of past warnings, which are not repeated. The new text is added. None always warns.
-
-    Raises:
-        RuntimeWarning: Warnings are errors in this process.
+    What a terminal would obey, e.g. in the name of a file, is escaped. Texts in ``once`` are not repeated, and the new
+    one is added; None always warns.
     """
     if once is None or once.add(text):
         warnings.warn(f"warp_tiles: {printable(text, lines=True)}", RuntimeWarning, stacklevel=_stacklevel())
