@@ -17,7 +17,7 @@ from warp_tiles._warp import installed, is_enabled, require_hooks, set_installed
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError, UnsupportedWarpError
 from warp_tiles.settings import current, on_change
-from warp_tiles.settings.values import path
+from warp_tiles.settings.table import path
 from warp_tiles.store import cache_root, start_file
 from warp_tiles.util.warn import warn
 

@@ -250,7 +250,7 @@ def test_numbers_and_paths_that_nothing_can_bear() -> None:
             settings.configure(cache_dir=path)
     for jobs in ("999999999999", "9" * 5000, 10**5000, "0" * 18 + "2000"):
         with settings.override(jobs=jobs) as now:
-            assert now.jobs == settings.values.MAX_JOBS
+            assert now.jobs == settings.table.MAX_JOBS
     with settings.override(jobs="0" * 18 + "5") as now:
         assert now.jobs == 5
 

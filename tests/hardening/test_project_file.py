@@ -10,7 +10,7 @@ import pytest
 from tests.bench import Bench
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import values
+from warp_tiles.settings import table as values
 from warp_tiles.store import default_root
 from warp_tiles.store.keys import TrustedKeys
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import PROVIDER_ORDER, configure, current, from_environment, override
-from warp_tiles.settings.values import parse_size, seconds
+from warp_tiles.settings.table import parse_size, seconds
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
 

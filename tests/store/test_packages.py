@@ -18,7 +18,7 @@ import pytest
 
 import warp_tiles
 from warp_tiles.errors import SettingError
-from warp_tiles.settings.values import package_names
+from warp_tiles.settings.table import package_names
 from warp_tiles.store import MODULES
 from warp_tiles.store import packages as packages_module
 from warp_tiles.store.cache import Cache

@@ -18,7 +18,7 @@ from warp_tiles.build.log import is_enabled, new_bar
 from warp_tiles.cli.common import FILE, echo, json_option, print_json, print_result, print_rows, print_table
 from warp_tiles.errors import CacheError, RemoteError
 from warp_tiles.settings import current
-from warp_tiles.settings.values import parse_size, without_password
+from warp_tiles.settings.table import parse_size, without_password
 from warp_tiles.store import RECORDS
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.key import MissedKeys, explain_among

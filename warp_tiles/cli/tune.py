@@ -21,7 +21,7 @@ from warp_tiles.cli import common
 from warp_tiles.cli.script import Script, discover
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.settings import current
-from warp_tiles.settings.values import seconds
+from warp_tiles.settings.table import seconds
 from warp_tiles.store.keys import signer_if_any, trusted_by
 from warp_tiles.tuning.record import STATUSES, Config, Record, Timing, sharing_gpus
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store

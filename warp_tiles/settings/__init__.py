@@ -32,8 +32,8 @@ from warp_tiles.settings.table import (
     PROVIDER_ORDER,
     SETTINGS,
     Settings,
+    require_absolute,
 )
-from warp_tiles.settings.values import require_absolute
 from warp_tiles.util.files import FileTooLargeError, read_whole
 
 if sys.version_info >= (3, 11):

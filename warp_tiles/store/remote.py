@@ -30,7 +30,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import Request, url2pathname, urlopen
 
 from warp_tiles.errors import RemoteError, unless_signalled
-from warp_tiles.settings.values import secrets_of, without_password
+from warp_tiles.settings.table import secrets_of, without_password
 from warp_tiles.store import FORM, is_digest, object_name
 from warp_tiles.store.cache import Upstream
 from warp_tiles.store.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
