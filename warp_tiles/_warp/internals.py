@@ -117,8 +117,7 @@ def untested() -> str:
 def require(parts: Mapping[str, str]) -> None:
     """Checks that this Warp has some paths below ``warp._src``, each with the names of its required parameters.
 
-    Raises:
-        UnsupportedWarpError: A part or a parameter is missing. The message names it and Warp's version.
+    Raises an UnsupportedWarpError that names a missing part or parameter, and Warp's version.
     """
     for path, parameters in parts.items():
         target = find(path)

@@ -233,11 +233,8 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
 
     An output of an earlier call is kept if its name has the module's hash and it matches the digest beside it.
     Otherwise it is built again, with a warning if it has changed since it was written. The folder also receives the
-    metadata and the source.
-
-    Raises:
-        PlanError: There is no such target.
-        OSError: The folder cannot be written, or a FIFO, a device or a folder is in the place of an output.
+    metadata and the source. Raises a PlanError if there is no such target, and an OSError if the folder cannot be
+    written, or a FIFO, a device or a folder is in the place of an output.
     """
     require_target(arch, block_dim)
     with loading(module):

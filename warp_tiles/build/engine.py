@@ -436,8 +436,7 @@ class Engine:
     def start_cached(self, plan: ModulePlan) -> dict[Problem, Future[Artifact]]:
         """Look up the functions of a module under the policy ``locked``, and wait for all.
 
-        Raises:
-            LockedError: Some are missing, and the message names each of them and its key; or there is no toolchain.
+        Raises a LockedError that names each missing one with its key, or if there is no toolchain.
         """
         problems = (v.problem for v in plan.needed if v.problem is not None)
         futures = self.start(problems, plan.settings, plan.linker_reason)

@@ -1,4 +1,4 @@
-"""The toolchain and digests of its files, stored beside the cache.
+"""The toolchain and digests of its files, stored beside the cache; in a bundle, those of the machine that made it.
 
 A fact is stored under the state of all that decides about it, so it is found as long as that state is equal: the search
 for the toolchain under the state of the search path, the includes of a source under that of its folders.

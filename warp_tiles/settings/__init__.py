@@ -141,8 +141,7 @@ def _parsed(
         folder: The folder that relative paths are relative to; None if they are relative to the working folder, which
             those that decide about trust must not be.
 
-    Raises:
-        SettingError: A name or value is unknown, or a path is relative that must not be.
+    Raises a SettingError if a name or value is unknown, or a path is relative that must not be.
     """
     if not given:  # the usual case, also at each launch on a tape
         return {}
@@ -174,8 +173,7 @@ def _of_keywords(given: Mapping[str, Any], layer: str, **how: Any) -> dict[str, 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The settings in environment variables.
 
-    Raises:
-        SettingError: A ``WARP_TILES_`` variable is unknown or has an unknown value.
+    Raises a SettingError if a ``WARP_TILES_`` variable is unknown or has an unknown value.
     """
     environ = os.environ if environ is None else environ
     given = {variable: environ[variable] for variable in environ if variable.startswith(PREFIX)}
@@ -187,8 +185,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
 def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]:
     """The settings in the options of a Warp module. Options that are None are ignored.
 
-    Raises:
-        SettingError: An option that begins with ``warp_tiles_`` is unknown or has an unknown value.
+    Raises a SettingError if an option that begins with ``warp_tiles_`` is unknown or has an unknown value.
     """
     given = {n: value for n, value in options.items() if n.startswith(OPTION_PREFIX) and n != FORCED}
     where = f"module {module}: option " if module else "the module option "
@@ -200,11 +197,8 @@ def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]
 def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
     """The nearest pyproject.toml with a table ``[tool.warp_tiles]``, and its settings; both are empty if there is none.
 
-    Relative paths are relative to the file.
-
-    Raises:
-        SettingError: The file cannot be read, a name or value in the table is unknown, or the file sets something that
-            only the user may set (``Setting.users_own``).
+    Relative paths are relative to the file. Raises a SettingError if the file cannot be read, a name or value in the
+    table is unknown, or the file sets something that only the user may set (``Setting.users_own``).
     """
     if (nearest := _nearest_project()) is None:
         return "", {}
@@ -342,10 +336,7 @@ def _nearest_project() -> tuple[Path, Mapping[str, Any]] | None:
     """The first pyproject.toml with a table ``[tool.warp_tiles]``, from the working folder upwards.
 
     Another user's file in a world-writable folder, such as /tmp, is ignored, because it could name a cache with
-    malicious code.
-
-    Raises:
-        SettingError: One of these files is not TOML, or its ``tool.warp_tiles`` is not a table.
+    malicious code. Raises a SettingError if one of these files is not TOML, or its ``tool.warp_tiles`` is not a table.
     """
     try:
         here = os.getcwd()

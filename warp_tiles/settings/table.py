@@ -488,8 +488,7 @@ class Settings:
     def providers(self) -> tuple[str, ...]:
         """The providers that are tried for a function, in this order.
 
-        Raises:
-            SettingError: The policy forbids the provider.
+        Raises a SettingError if the policy forbids the provider.
         """
         if self.provider == "auto":
             return self.rules.providers

@@ -308,8 +308,7 @@ class Cache:
 def find(caches: Iterable[Cache], prefix: str) -> tuple[Cache, Manifest]:
     """The one stored key that begins with these hex digits: its cache and its manifest.
 
-    Raises:
-        CacheError: No stored key or several have this prefix, or a folder is refused or unreadable.
+    Raises a CacheError if no stored key or several have this prefix, or a folder is refused or unreadable.
     """
     stored = ((cache, item.manifest) for cache in caches for item in cache.entries())
     matches = [(cache, manifest) for cache, manifest in stored if manifest.key.digest.startswith(prefix)]

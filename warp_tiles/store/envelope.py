@@ -91,8 +91,7 @@ def verify(
 ) -> tuple[bytes, PublicKey | None]:
     """The payload of an envelope, and the trusted key that signed it; None if it is unsigned and may be.
 
-    Raises:
-        RefusedError: It is malformed, of another type, or no trusted key signed it.
+    Raises a RefusedError if it is malformed, of another type, or no trusted key signed it.
     """
     try:
         content: Any = parse_object(envelope)
@@ -135,8 +134,7 @@ def pack(kind: str, entry: Entry, toolchain: str, signer: SigningKey | None) -> 
 def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> Entry:
     """The entry of an object, verified; its info names the key as ``signed_by``. Reads no more than the signed size.
 
-    Raises:
-        RefusedError: It is malformed, is not the wanted entry, or no trusted key signed it.
+    Raises a RefusedError if it is malformed, is not the wanted entry, or no trusted key signed it.
     """
     source = _Source(chunks)
     manifest, signer = _statement(source, wanted, trusted)

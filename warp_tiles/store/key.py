@@ -198,8 +198,7 @@ class Manifest:
     def from_json(cls, body: Mapping[str, object]) -> Manifest:
         """Rebuild a manifest, and prove its key from the transcript.
 
-        Raises:
-            DamagedError: A part is missing or unknown, has a wrong type, or does not fit the key.
+        Raises a DamagedError if a part is missing or unknown, has a wrong type, or does not fit the key.
         """
         unknown = set(body) ^ (set(_MANIFEST_FIELDS) | {"key", "transcript"})
         if unknown:

@@ -106,8 +106,7 @@ class SigningKey:
     def read(cls, path: Path) -> SigningKey:
         """Read a private key's file.
 
-        Raises:
-            RemoteError: It is missing, is no Ed25519 key, or others can read it; or ``cryptography`` is missing.
+        Raises a RemoteError if it is missing, is no Ed25519 key, or others can read it; or ``cryptography`` is missing.
         """
         kind = require_cryptography()
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -160,8 +159,7 @@ class TrustedKeys:
     def read(self) -> tuple[PublicKey, ...]:
         """The keys of the file; none if it is missing.
 
-        Raises:
-            RemoteError: A line is not a key, others can write the folder, or the file cannot be read.
+        Raises a RemoteError if a line is not a key, others can write the folder, or the file cannot be read.
         """
         remedy = f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file"
         with _errors(f"the trusted keys {self.path} cannot be read", remedy):

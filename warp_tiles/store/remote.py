@@ -434,8 +434,7 @@ class RemoteStore:
 def open_store(settings: Settings, toolchain: Callable[[str], str], *, writes: bool | None = None) -> RemoteStore:
     """Connect to the store that the settings name. ``writes`` stands for the setting ``remote_push``.
 
-    Raises:
-        RemoteError: There is none, a key cannot be read, or entries are to be written without a signing key.
+    Raises a RemoteError if there is none, a key cannot be read, or entries are to be written without a signing key.
     """
     if not settings.remote:
         raise RemoteError("there is no remote store", remedy="set WARP_TILES_REMOTE to its URL")
