@@ -137,10 +137,7 @@ class ModuleBuild:
                     module_log = replace(module_log, module_key=lease.keep(cached.pack(), info).key)
         if kept and cached is not None and (start := self.unbound) is not None:
             start.bind(cached, plan.name, module_log.module_key)
-        listener = self._engine.program_start
-        noted = start_module(plan, module, wanted) if listener is not None and module_log.module_key else None
-        if listener is not None and noted is not None:
-            listener.note(noted, module_log.module_key)
+        _note(self._engine, plan, module, wanted, module_log.module_key)
         self._engine.log.add_module(module_log, planned=plan)
         if not module_log.found:
             self._engine.note_missed(plan)
@@ -458,9 +455,7 @@ class KnownModuleBuild:
             warn(f"module {plan.name} was built with {some} about its launches: `warp-tiles plan SCRIPT` has the text")
         with self._phases.measured(WRITE):
             write_output(call.output, known.binary)
-        listener = self._engine.program_start
-        if listener is not None and (noted := start_module(plan, call.module, known)) is not None:
-            listener.note(noted, self._start.content_key)
+        _note(self._engine, plan, call.module, known, self._start.content_key)
         self._engine.log.add_module(
             ModuleLog(
                 plan, (), "warp_tiles", "", call.output.name, len(known.binary), now_s() - began,
@@ -484,6 +479,12 @@ def start_module(plan: ModulePlan, module: ModuleSource, output: WarpOutput) -> 
         return None
     request = WarpCompileRequest.of(replace(module, suffix=""), output.source)
     return StartModule.of(plan.name, plan.block_dim, request, output.meta, linked)
+
+
+def _note(engine: Engine, plan: ModulePlan, module: ModuleSource, output: WarpOutput, key: str) -> None:
+    """Tell the start of the program of a linked module that a launch needs, if a start list may have it."""
+    if (listener := engine.program_start) is not None and key and (noted := start_module(plan, module, output)):
+        listener.note(noted, key)
 
 
 def keys_of_functions(needed: Iterable[PlannedFunction]) -> dict[str, str]:

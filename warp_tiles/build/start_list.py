@@ -14,12 +14,7 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-from warp_tiles.compile.module import (
-    SWITCHES,
-    ModuleSource,
-    WarpCompileRequest,
-    warp_headers_folder,
-)
+from warp_tiles.compile.module import SWITCHES, ModuleSource, WarpCompileRequest, warp_headers_folder
 from warp_tiles.errors import RecordError, shown, unless_signalled
 from warp_tiles.solver.problem import Problem, problem_from_fields
 from warp_tiles.store import STARTS

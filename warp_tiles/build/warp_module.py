@@ -156,12 +156,7 @@ class WarpModuleBuild:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        plan: ModulePlan,
-        program: str,
-        meta: Mapping[str, Any],
-        start: Start | Rejected | None,
+        self, engine: Engine, plan: ModulePlan, program: str, meta: Mapping[str, Any], start: Start | Rejected | None
     ) -> None:
         self.plan = plan
         self._lookup = start

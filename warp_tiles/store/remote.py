@@ -109,9 +109,7 @@ class Client:
                 # given options replace those of the environment
                 options["allow_http"] = url.startswith("http:") or os.environ.get("AWS_ALLOW_HTTP") == "true"
                 self._store = from_url(
-                    url,
-                    client_options=options,
-                    retry_config={"max_retries": 0, "retry_timeout": limit},
+                    url, client_options=options, retry_config={"max_retries": 0, "retry_timeout": limit}
                 )
         except unless_signalled(obstore.exceptions.BaseError, OSError, ValueError) as error:
             raise RemoteError(
