@@ -26,105 +26,111 @@ _DTYPES: dict[str, DType] = {"h": "float16", "b": "bfloat16", "f": "float32", "d
 _ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
 _DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
 
-# (M, N, K), dtypes and arrangements of A, B and C, alignments (0: one element), padding of the
-# leading dimensions, precision, threads, arch. The purpose in the comment of each check was verified in its PTX.
-_Check = tuple[tuple[int, int, int], str, str, tuple[int, int, int], tuple[int, int, int], Precision, int, int]
+# The purpose in the comment of each check was verified in its PTX.
+
+ONE_ELEMENT = (0, 0, 0)
+
+
+def _gemm(
+    sizes: tuple[int, int, int], dtypes: str, arrangements: str, threads: int, arch: int, *,
+    alignments: tuple[int, int, int] = (16, 16, 16), padding: tuple[int, int, int] = (0, 0, 0),
+    precision: Precision = "default",
+) -> GemmProblem:  # fmt: skip
+    """A problem, with dtypes, arrangements, alignments, and padding of the leading dimensions of A, B and C."""
+    m, n, k = sizes
+    operands = []
+    shapes = ((m, k), (k, n), (m, n))
+    for (rows, columns), code, order, alignment, extra in zip(shapes, dtypes, arrangements, alignments, padding):
+        dtype = _DTYPES[code]
+        ld = (columns if order == "r" else rows) + extra
+        operands.append(Operand(dtype, _ARRANGEMENTS[order], ld, alignment or DTYPE_BYTES[dtype]))
+    a, b, c = operands
+    return GemmProblem(m, n, k, a, b, c, precision, threads, arch)
+
 
 # cuBLASDx
-_CUBLASDX_CHECKS: tuple[_Check, ...] = (
+_CUBLASDX_CHECKS = (
     # ldmatrix.x4 with and without .trans, fp32 accumulators
-    ((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 80),
+    _gemm((64, 64, 64), "hhf", "rrr", 128, 80),
     # stmatrix.x4 with and without .trans
-    ((64, 64, 64), "hhh", "rcr", (16, 16, 16), (0, 0, 0), "default", 128, 90),
-    ((64, 64, 64), "hhh", "ccc", (16, 16, 16), (0, 0, 0), "default", 128, 90),
+    _gemm((64, 64, 64), "hhh", "rcr", 128, 90),
+    _gemm((64, 64, 64), "hhh", "ccc", 128, 90),
     # ldmatrix.x2 and stmatrix.x2 with and without .trans
-    ((16, 8, 16), "hhh", "rrr", (16, 16, 16), (0, 0, 0), "default", 32, 90),
-    ((16, 8, 16), "hhh", "ccc", (16, 16, 16), (0, 0, 0), "default", 32, 90),
+    _gemm((16, 8, 16), "hhh", "rrr", 32, 90),
+    _gemm((16, 8, 16), "hhh", "ccc", 32, 90),
     # ldmatrix.x1 with and without .trans, the oldest architecture
-    ((16, 8, 8), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 32, 75),
-    ((16, 8, 8), "hhf", "rcr", (16, 16, 16), (0, 0, 0), "default", 32, 75),
+    _gemm((16, 8, 8), "hhf", "rrr", 32, 75),
+    _gemm((16, 8, 8), "hhf", "rcr", 32, 75),
     # bfloat16, padded leading dimensions, edges in every direction, idle warps
-    ((24, 20, 18), "bbf", "rcr", (0, 0, 0), (8, 8, 4), "default", 256, 120),
+    _gemm((24, 20, 18), "bbf", "rcr", 256, 120, alignments=ONE_ELEMENT, padding=(8, 8, 4)),
     # less than one MMA: scalar FMA with predicates
-    ((7, 5, 3), "fff", "rcr", (0, 0, 0), (0, 0, 0), "default", 32, 75),
+    _gemm((7, 5, 3), "fff", "rcr", 32, 75, alignments=ONE_ELEMENT),
     # packed FMA, which only sm_100 and sm_103 have, with units along columns and along rows
-    ((64, 32, 16), "fff", "crc", (16, 16, 16), (0, 0, 0), "default", 128, 100),
-    ((64, 32, 16), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 100),
+    _gemm((64, 32, 16), "fff", "crc", 128, 100),
+    _gemm((64, 32, 16), "fff", "rrr", 128, 100),
     # tf32 by vector loads of interleaved repetitions, and by ldmatrix
-    ((32, 32, 32), "fff", "crr", (16, 16, 16), (0, 0, 0), "tf32", 64, 80),
-    ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "tf32", 64, 120),
+    _gemm((32, 32, 32), "fff", "crr", 64, 80, precision="tf32"),
+    _gemm((32, 32, 32), "fff", "rcr", 64, 120, precision="tf32"),
     # float64 by MMA, and operands of unequal dtypes as in adjoints
-    ((16, 16, 16), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
-    ((16, 16, 16), "hfh", "rcr", (16, 16, 8), (0, 0, 0), "default", 64, 90),
+    _gemm((16, 16, 16), "ddd", "crr", 64, 90),
+    _gemm((16, 16, 16), "hfh", "rcr", 64, 90, alignments=(16, 16, 8)),
 )
 
 
 # the provider own: the same, and the tile configuration; None for the chooser's
-_MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
+_MMA_CHECKS: tuple[tuple[GemmProblem, TileConfig | None], ...] = (
     # halves: lines along K and across it, C in vectors, more tiles than warps, every kind of swizzle
-    (((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90), None),
+    (_gemm((64, 64, 64), "hhf", "rrr", 128, 90), None),
     (
-        ((64, 64, 64), "hhh", "ccr", (16, 16, 16), (0, 0, 0), "default", 32, 90),
+        _gemm((64, 64, 64), "hhh", "ccr", 32, 90),
         TileConfig("mma_m16n8k16", 32, 32, k_vector=8, k_unroll=2, swizzle_a=4, swizzle_b=2, swizzle_c=2, c_first=True),
     ),
     (
-        ((64, 32, 64), "bbb", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 80),
+        _gemm((64, 32, 64), "bbb", "rcr", 64, 80),
         TileConfig("mma_m16n8k16", 16, 32, k_vector=8, swizzle_a=2, swizzle_c=2),
     ),
     # the tensor cores of sm_75, and a column-major result that is stored as C and as C^T
-    (((32, 32, 32), "hhh", "crc", (16, 16, 16), (0, 0, 0), "default", 64, 75), None),
-    (
-        ((32, 32, 32), "hhf", "rrc", (16, 16, 16), (0, 0, 0), "default", 64, 75),
-        TileConfig("mma_m16n8k8", 16, 16, k_vector=8),
-    ),
+    (_gemm((32, 32, 32), "hhh", "crc", 64, 75), None),
+    (_gemm((32, 32, 32), "hhf", "rrc", 64, 75), TileConfig("mma_m16n8k8", 16, 16, k_vector=8)),
     # tf32, fp32 split into two tf32 parts on either side, halves of two types as tf32
     (
-        ((32, 32, 32), "fff", "rrr", (16, 16, 16), (0, 0, 0), "tf32", 64, 80),
+        _gemm((32, 32, 32), "fff", "rrr", 64, 80, precision="tf32"),
         TileConfig("mma_m16n8k8", 32, 32, k_vector=4, swizzle_b=4),
     ),
-    (((32, 32, 32), "fff", "ccr", (16, 16, 16), (0, 0, 0), "tf32", 64, 120), None),
-    (((32, 32, 32), "hfh", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 90), None),
-    (((32, 32, 32), "fbb", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90), None),
-    (((32, 32, 32), "hbf", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 100), None),
+    (_gemm((32, 32, 32), "fff", "ccr", 64, 120, precision="tf32"), None),
+    (_gemm((32, 32, 32), "hfh", "rcr", 64, 90), None),
+    (_gemm((32, 32, 32), "fbb", "crr", 64, 90), None),
+    (_gemm((32, 32, 32), "hbf", "rcr", 64, 100), None),
     # float64, with each of its instructions
+    (_gemm((32, 32, 32), "ddd", "rrr", 64, 80), TileConfig("mma_m8n8k4", 16, 16, k_vector=2)),
     (
-        ((32, 32, 32), "ddd", "rrr", (16, 16, 16), (0, 0, 0), "default", 64, 80),
-        TileConfig("mma_m8n8k4", 16, 16, k_vector=2),
-    ),
-    (
-        ((32, 32, 32), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+        _gemm((32, 32, 32), "ddd", "crr", 64, 90),
         TileConfig("mma_m16n8k8", 32, 32, k_vector=2, swizzle_a=2, swizzle_b=4, c_first=True),
     ),
     # without tensor cores: adjacent elements together, accumulators shared by lanes, swizzles
-    (((64, 64, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 120), None),
+    (_gemm((64, 64, 64), "fff", "rrr", 128, 120), None),
     (
-        ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+        _gemm((32, 32, 32), "fff", "rcr", 64, 90),
         TileConfig("fma", 8, 8, lanes_m=4, lanes_n=4, lanes_k=2, k_vector=4, swizzle_a=2, swizzle_b=2),
     ),
     (
-        ((32, 32, 32), "fff", "ccc", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+        _gemm((32, 32, 32), "fff", "ccc", 64, 90),
         TileConfig("fma", 16, 16, lanes_m=4, lanes_n=8, k_vector=2, c_first=True, transposed=True),
     ),
-    (((32, 32, 32), "hfd", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 75), None),
+    (_gemm((32, 32, 32), "hfd", "rcr", 64, 75), None),
     # accumulators shared by warps, on tensor cores and without
     (
-        ((16, 16, 256), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90),
+        _gemm((16, 16, 256), "hhf", "rrr", 128, 90),
         TileConfig("mma_m16n8k16", 16, 16, warps_k=4, k_vector=8, swizzle_b=4),
     ),
-    (
-        ((16, 16, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
-        TileConfig("fma", 16, 16, lanes_m=4, lanes_n=8, warps_k=2, k_vector=4),
-    ),
+    (_gemm((16, 16, 64), "fff", "rrr", 64, 90), TileConfig("fma", 16, 16, lanes_m=4, lanes_n=8, warps_k=2, k_vector=4)),
     # edges in every direction, padded leading dimensions, no known alignment, idle warps
-    (((24, 20, 18), "bbf", "rcr", (0, 0, 0), (8, 8, 4), "default", 256, 120), None),
-    (((23, 21, 19), "hhh", "crr", (0, 0, 0), (0, 0, 0), "default", 64, 90), None),
-    (((23, 21, 19), "fff", "crr", (0, 0, 0), (0, 0, 0), "tf32", 64, 80), None),
-    (
-        ((23, 21, 19), "ddd", "rcr", (0, 0, 0), (0, 0, 0), "default", 64, 90),
-        TileConfig("mma_m16n8k8", 16, 16, k_vector=2),
-    ),
-    (((7, 5, 3), "fff", "rcr", (0, 0, 0), (0, 0, 0), "default", 32, 75), None),
-    (((7, 5, 3), "bbb", "crc", (0, 0, 0), (0, 0, 0), "default", 32, 75), None),
+    (_gemm((24, 20, 18), "bbf", "rcr", 256, 120, alignments=ONE_ELEMENT, padding=(8, 8, 4)), None),
+    (_gemm((23, 21, 19), "hhh", "crr", 64, 90, alignments=ONE_ELEMENT), None),
+    (_gemm((23, 21, 19), "fff", "crr", 64, 80, alignments=ONE_ELEMENT, precision="tf32"), None),
+    (_gemm((23, 21, 19), "ddd", "rcr", 64, 90, alignments=ONE_ELEMENT), TileConfig("mma_m16n8k8", 16, 16, k_vector=2)),
+    (_gemm((7, 5, 3), "fff", "rcr", 32, 75, alignments=ONE_ELEMENT), None),
+    (_gemm((7, 5, 3), "bbb", "crc", 32, 75, alignments=ONE_ELEMENT), None),
 )
 
 # solvers of the provider own: function, n, columns, dtype, arrangements, True for all the alignment that the leading
@@ -175,24 +181,10 @@ class Check:
 
 def all_checks() -> tuple[Check, ...]:
     """Functions that together compile every branch of the templates in ``kernels/``."""
-    found = [Check(CublasdxProvider, _problem(check)) for check in _CUBLASDX_CHECKS]
-    for check, config in _MMA_CHECKS:
-        problem = _problem(check)
-        found.append(Check(OwnProvider, problem, config or choose(problem)))
+    found = [Check(CublasdxProvider, problem) for problem in _CUBLASDX_CHECKS]
+    found += [Check(OwnProvider, problem, config or choose(problem)) for problem, config in _MMA_CHECKS]
     found += [Check(SolverProvider, _solver(check), SolverConfig(lanes=check[-1])) for check in _SOLVER_CHECKS]
     return tuple(found)
-
-
-def _problem(check: _Check) -> GemmProblem:
-    (m, n, k), dtypes, arrangements, alignments, padding, precision, threads, arch = check
-    operands = []
-    shapes = ((m, k), (k, n), (m, n))
-    for (rows, columns), code, order, alignment, extra in zip(shapes, dtypes, arrangements, alignments, padding):
-        dtype = _DTYPES[code]
-        ld = (columns if order == "r" else rows) + extra
-        operands.append(Operand(dtype, _ARRANGEMENTS[order], ld, alignment or DTYPE_BYTES[dtype]))
-    a, b, c = operands
-    return GemmProblem(m, n, k, a, b, c, precision, threads, arch)
 
 
 def _solver(check: _SolverCheck) -> SolverProblem:

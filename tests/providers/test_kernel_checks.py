@@ -15,7 +15,6 @@ from warp_tiles.errors import OutputError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.providers.base import Recipe
-from warp_tiles.providers.own import SolverProvider
 from warp_tiles.solver.problem import OPERANDS, RIGHT_SIDES, SolverProblem, reason_unsupported
 from warp_tiles.util.threads import side_by_side
 
@@ -25,40 +24,43 @@ def checked(kind: type) -> list[Any]:
     return [job for job in checks.all_checks() if isinstance(job.problem, kind)]
 
 
+def values(items: list[Any], name: str) -> set[Any]:
+    return {getattr(item, name) for item in items}
+
+
 @pytest.mark.parametrize("provider", ["own", "cublasdx"])
 def test_the_checks_cover_every_dtype_arch_and_arrangement(provider: str) -> None:
     problems = [job.problem for job in checked(GemmProblem) if job.provider.name == provider]
-    assert len({problem.symbol for problem in problems}) == len(problems) <= 32
+    assert len(values(problems, "symbol")) == len(problems) <= 32
     operands = [operand for problem in problems for operand in (problem.a, problem.b, problem.c)]
-    assert {operand.dtype for operand in operands} == {"float16", "bfloat16", "float32", "float64"}
-    assert {problem.arch for problem in problems} >= {75, 80, 90, 120}
-    assert any(problem.precision == "tf32" for problem in problems)
-    assert any(not problem.is_dense for problem in problems)
-    assert any(problem.m < 8 for problem in problems)
+    assert values(operands, "dtype") == {"float16", "bfloat16", "float32", "float64"}
+    assert values(problems, "arch") >= {75, 80, 90, 120}
+    assert values(problems, "precision") == {"default", "tf32"}
+    assert values(problems, "is_dense") == {False, True}
+    assert min(values(problems, "m")) < 8
     for name in "abc":
-        assert {getattr(problem, name).arrangement for problem in problems} == {"row_major", "col_major"}
+        assert values([getattr(problem, name) for problem in problems], "arrangement") == {"row_major", "col_major"}
 
 
 def test_the_checks_cover_every_instruction_and_field() -> None:
     configs = [job.tile_config for job in checked(GemmProblem) if job.tile_config is not None]
-    assert {config.instruction for config in configs} == set(get_args(Instruction))
+    assert values(configs, "instruction") == set(get_args(Instruction))
     for item in fields(TileConfig):
-        assert len({getattr(config, item.name) for config in configs}) > 1, f"{item.name} is the same in every check"
+        assert len(values(configs, item.name)) > 1, f"{item.name} is the same in every check"
 
 
 def test_the_checks_cover_every_solver_function() -> None:
     jobs = checked(SolverProblem)
     problems = [job.problem for job in jobs]
-    assert len({problem.symbol for problem in problems}) == len(problems) <= 32
-    assert {problem.arch for problem in problems} >= {75, 80, 90, 120}
-    assert {job.provider for job in jobs} == {SolverProvider}
+    assert len(values(problems, "symbol")) == len(problems) <= 32
+    assert values(problems, "arch") >= {75, 80, 90, 120}
     for function, names in OPERANDS.items():
         same = [problem for problem in problems if problem.function == function]
-        assert {problem.dtype for problem in same} == {"float32", "float64"}
-        assert {problem.in_place for problem in same} == {False, True}
+        assert values(same, "dtype") == {"float32", "float64"}
+        assert values(same, "in_place") == {False, True}
         assert {operand.alignment for problem in same for operand in problem.operands} >= {16}
         for position, name in enumerate(names):
-            found = {problem.operands[position].arrangement for problem in same}
+            found = values([problem.operands[position] for problem in same], "arrangement")
             assert found == {"row_major", "col_major"}, f"{name} of {function}"
         lanes = {job.tile_config.lanes for job in jobs if job.problem.function == function}
         assert (len(lanes) > 1) == (function != "cholesky"), "several lanes of a column, and one"

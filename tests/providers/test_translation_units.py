@@ -24,27 +24,17 @@ from warp_tiles.providers.own import (
 )
 from warp_tiles.solver.problem import SolverConfig
 
-# ---- the promises to cuBLASDx
 
-
-def test_nothing_is_promised_with_an_explicit_leading_dimension() -> None:
-    problem = CHANGED["a.leading_dimension"]
-    assert promised(problem) == problem.without_alignment()
-    assert promised(problem).symbol != problem.symbol
-
-
-def test_at_most_8_bytes_are_promised_for_a_16_bit_result() -> None:
-    half = problem_of(8, "float16")
+def test_what_is_promised_to_cublasdx() -> None:
+    strided, half, six = CHANGED["a.leading_dimension"], problem_of(8, "float16"), problem_of(6)
+    assert promised(strided) == strided.without_alignment(), "nothing with an explicit leading dimension"
+    assert promised(strided).symbol != strided.symbol
     assert half.alignments == (16, 16, 16)
-    assert promised(half).alignments == (16, 16, 8)
+    assert promised(half).alignments == (16, 16, 8), "at most 8 bytes for a 16-bit result"
     assert promised(promised(half)) == promised(half)
     assert promised(BASE) == BASE
-
-
-def test_nothing_is_promised_for_rows_that_are_not_a_multiple_of_16_bytes() -> None:
-    six = problem_of(6)
     assert six.alignments == (8, 8, 8)
-    assert promised(six) == six.without_alignment()
+    assert promised(six) == six.without_alignment(), "nothing for rows that are not a multiple of 16 bytes"
 
 
 # ---- cuBLASDx's translation unit
@@ -63,15 +53,11 @@ def test_macros_of_a_packed_problem() -> None:
     }  # fmt: skip
 
 
-def test_an_explicit_leading_dimension_sets_all_and_omits_alignments() -> None:
-    found = macros(CHANGED["a.leading_dimension"])
-    assert [found[f"LD{name}"] for name in "ABC"] == ["99", "16", "20"]
-    assert [found[f"ALIGN_{name}"] for name in "ABC"] == ["0", "0", "0"]
-
-
-def test_the_minimal_alignment_is_omitted() -> None:
-    found = macros(BASE.without_alignment())
-    assert [found[f"ALIGN_{name}"] for name in "ABC"] == ["0", "0", "0"]
+def test_an_explicit_leading_dimension_sets_all_and_the_minimal_alignment_is_omitted() -> None:
+    explicit, minimal = macros(CHANGED["a.leading_dimension"]), macros(BASE.without_alignment())
+    assert [explicit[f"LD{name}"] for name in "ABC"] == ["99", "16", "20"]
+    for found in (explicit, minimal):
+        assert [found[f"ALIGN_{name}"] for name in "ABC"] == ["0", "0", "0"]
 
 
 def test_every_macro_is_used_by_the_device_source() -> None:
@@ -121,16 +107,11 @@ def test_the_templates_use_every_field_of_the_structs() -> None:
 def test_only_sums_of_at_least_32_bits_stay_in_registers_over_a_loop() -> None:
     single, half = problem_of(32, "float32", 64), problem_of(32, "float16", 64)
     assert not isinstance(register_accumulators(single, single.symbol, choose(single)), str)
+    text = translation_unit(single, choose(single))
+    for name in ("_add", "_finish"):  # otherwise the compiler cannot keep the caller's accumulators in registers
+        assert f"__attribute__((always_inline)) void {single.symbol}{name}(" in text
     assert "rounded to float16" in str(register_accumulators(half, half.symbol, choose(half)))
     assert "_add(" not in translation_unit(half, choose(half))
-
-
-def test_functions_of_a_loop_are_inlined() -> None:
-    """Otherwise the compiler cannot keep the caller's accumulators in registers."""
-    problem = problem_of(32, "float32", 64)
-    text = translation_unit(problem, choose(problem))
-    for name in ("_add", "_finish"):
-        assert f"__attribute__((always_inline)) void {problem.symbol}{name}(" in text
 
 
 def test_each_problem_and_configuration_has_templates_of_its_own() -> None:
