@@ -37,7 +37,7 @@ from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan import planner
 from warp_tiles.plan.planner import GeneratedModule, plan_module, resolve
-from warp_tiles.plan.planning import STAGES, PlannedLoop
+from warp_tiles.plan.planning import STAGES, PlannedFunction, PlannedLoop
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
 SCALAR = [SCALAR_FUNCTION] * 3
@@ -46,14 +46,11 @@ SCALAR = [SCALAR_FUNCTION] * 3
 # ---- names of functions
 
 
-def test_an_unused_adjoint_gets_the_forward_functions_name() -> None:
-    text = written(generated(session(("k", BIG))), functions(BIG[C]))
+@pytest.mark.parametrize("built", [functions(BIG[C]), functions(*BIG.values())], ids=["forward", "all"])
+def test_an_unused_adjoint_gets_the_forward_functions_name(built: Mapping[Any, DeviceFunction]) -> None:
+    text = written(generated(session(("k", BIG))), built)
     assert names_of(text, 0) == [BIG[C].symbol] * 3
     assert declared(text) == [BIG[C].symbol]
-
-
-def test_an_unused_adjoint_is_not_named_even_if_it_exists() -> None:
-    text = written(generated(session(("k", BIG))), functions(*BIG.values()))
     assert BIG[A].symbol not in text  # else the source would declare a function that is not linked
 
 
@@ -216,9 +213,13 @@ def module_by_wgmma(step: int) -> GeneratedModule:
     return generated(session(("k", {C: product})), trace=trace)
 
 
+def scalar(function: PlannedFunction) -> PlannedFunction:
+    return replace(function, provider="scalar")
+
+
 @pytest.mark.parametrize(("step", "stages"), [(32, 4), (128, 2)])
 def test_a_plan_without_wgmma_has_the_memory_of_the_plan_before(step: int, stages: int) -> None:
-    module, scalar = module_by_wgmma(step), lambda function: replace(function, provider="scalar")
+    module = module_by_wgmma(step)
     before = plan_module(module, scalar)
     (loop,) = before.loops
     assert (loop.instruction, loop.resident_blocks) == ("wgmma", 2 if step == 128 else 4)
@@ -234,9 +235,8 @@ def test_a_plan_without_wgmma_has_the_memory_of_the_plan_before(step: int, stage
 
 def test_a_new_plan_without_wgmma_has_mma_although_a_setting_asks_for_wgmma() -> None:
     """A chain spares memory, so Warp has not reserved what its loop needs without one."""
-    module, scalar = module_by_wgmma(32), lambda function: replace(function, provider="scalar")
-    asking = replace(module.session.settings, main_loop="wgmma")
-    module = replace(module, session=replace(module.session, settings=asking))
+    module = module_by_wgmma(32)
+    module = with_settings(module, main_loop="wgmma")
     before = plan_module(module, scalar)
     after = plan_module(module, scalar, before=before, without_wgmma=True)
     assert [plan.loops[0].instruction for plan in (before, after)] == ["wgmma", "mma_m16n8k16"]
@@ -252,7 +252,6 @@ class SlowRecords:
 
 def test_a_record_does_not_decide_about_stages_that_the_memory_of_the_plan_before_lacks() -> None:
     module = replace(module_by_wgmma(128), records=SlowRecords())
-    scalar = lambda function: replace(function, provider="scalar")  # noqa: E731
     before = plan_module(module, scalar)
     after = plan_module(module, scalar, before=before, without_wgmma=True)
     rings = [plan.loops[0].ring for plan in (before, after)]

@@ -8,8 +8,8 @@ import pytest
 from tests.codegen.decisions import staged_loop
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles import settings
-from warp_tiles.codegen.trace import FunctionUse, Session, Site
-from warp_tiles.gemm.problem import PRODUCT_ROLES, DType, GemmProblem, Operand, Role
+from warp_tiles.codegen.trace import FunctionUse, Session
+from warp_tiles.gemm.problem import DType, GemmProblem, Operand, Role
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.gemm.tile_config import TileConfig, registers
 from warp_tiles.plan.planner import resolve, with_register_limit
@@ -53,28 +53,11 @@ def test_scalar_sites_of_different_functions_stay_apart() -> None:
 _MATRIX = Operand("float32", "row_major", 8, 16)
 FACTOR = SolverProblem("cholesky", 8, 8, (_MATRIX, _MATRIX), False, 128, 90)
 FACTOR_ADJOINT = SolverProblem("cholesky_adjoint", 8, 8, (_MATRIX,) * 3, False, 128, 90)
-SOLVER_ROLES = (C, Role.ADJOINT)
-
-
-def solver_session() -> Session:
-    """A module with one call of tile_cholesky."""
-    made = Session("module", 90, 128)
-    made.add("tile_cholesky", "k", {C: FACTOR, Role.ADJOINT: FACTOR_ADJOINT}, roles=SOLVER_ROLES)
-    return made
-
-
-def test_a_solver_of_libmathdx_has_no_problem_and_its_provider() -> None:
-    made = Session("module", 90, 128)
-    made.add("tile_cholesky", "k", {}, scalar_reason="why", roles=SOLVER_ROLES, provider="libmathdx")
-    plan = resolve(made, (), ["k"], [use("k", "k", False)])
-    found = by_role(plan)
-    assert (found[C].provider, found[C].reason) == ("libmathdx", "needed; built by libmathdx, because why")
-    assert (found[Role.ADJOINT].provider, found[Role.ADJOINT].needed) == ("", False)
-    assert plan.needed == ()
 
 
 def test_only_a_site_with_one_adjoint_is_a_solver() -> None:
-    made = solver_session()
+    made = Session("module", 90, 128)
+    made.add("tile_cholesky", "k", {C: FACTOR, Role.ADJOINT: FACTOR_ADJOINT}, roles=(C, Role.ADJOINT))
     made.add("tile_matmul", "k", BIG)
     made.add("tile_cholesky", "k", {A: BIG[A]}, roles=(A,))
     assert [site.is_solver for site in made.sites] == [True, False, False]
@@ -84,12 +67,6 @@ def test_only_sites_with_a_generated_adjoint_need_it() -> None:
     made = session(*((f"f{index}", BIG) for index in range(12)))
     plan = resolve(made, {1}, ["k"], [])  # 10 and 11 begin with the same digit
     assert {item.function for item in plan.needed if item.role is A} == {"f1"}
-
-
-def test_placeholders_are_unique_within_a_module() -> None:
-    sites = [Site(index, "tile_matmul", "f", {}) for index in range(12)]
-    names = {site.placeholder(role) for site in sites for role in PRODUCT_ROLES}
-    assert len(names) == 36
 
 
 def test_a_plan_prints_its_decisions_and_has_a_table_for_notebooks() -> None:

@@ -36,14 +36,19 @@ def array(values: Any, dtype: Any = wp.float32) -> Any:
     return wp.array(values, dtype=dtype, device=CPU, requires_grad=True)
 
 
-def test_both_directions_equal_those_of_warp() -> None:
-    arguments = arguments_on(CPU)
-    pair = record(weighted, 2, arguments[:3], arguments[3:], device=CPU)
-    assert not np.any(arguments[3].numpy()), "nothing is launched yet"
+def assert_as_launched_by_warp(pair: Any, arguments: list[Any]) -> None:
+    """Replay both directions with gradients of 1."""
     arguments[3].grad.fill_(1.0)
     pair.forward()
     pair.adjoint()
     assert arrays_of(arguments) == launched_by_warp(CPU)
+
+
+def test_both_directions_equal_those_of_warp() -> None:
+    arguments = arguments_on(CPU)
+    pair = record(weighted, 2, arguments[:3], arguments[3:], device=CPU)
+    assert not np.any(arguments[3].numpy()), "nothing is launched yet"
+    assert_as_launched_by_warp(pair, arguments)
     assert (pair.names, pair.kernel, pair.has_adjoint) == (("x", "scale", "shift", "out"), weighted, True)
 
 
@@ -139,10 +144,7 @@ def test_a_value_that_does_not_fit_changes_nothing(name: str, value: Callable[[]
     pair = record(weighted, 2, arguments, device=CPU)
     with pytest.raises(RecordingError, match=message):
         pair.set(name, value())
-    arguments[3].grad.fill_(1.0)
-    pair.forward()
-    pair.adjoint()
-    assert arrays_of(arguments) == launched_by_warp(CPU)
+    assert_as_launched_by_warp(pair, arguments)
 
 
 BAD_LAUNCHES = [(weighted, 2, 3, "3 arguments were given"), (weighted, None, 4, "dim is None"), (print, 2, 4, "<built")]
@@ -160,10 +162,7 @@ def test_gradients_that_are_replaced_are_used() -> None:
     pair, old = record(weighted, 2, arguments, device=CPU), [each.grad for each in changed]
     for each in changed:
         each.grad = wp.zeros_like(each.grad)
-    arguments[3].grad.fill_(1.0)
-    pair.forward()
-    pair.adjoint()
-    assert arrays_of(arguments) == launched_by_warp(CPU)
+    assert_as_launched_by_warp(pair, arguments)
     assert not any(np.any(gradient.numpy()) for gradient in old)
 
 

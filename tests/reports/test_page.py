@@ -51,13 +51,6 @@ class Reader(HTMLParser):
         return " ".join(self.texts)
 
 
-def test_the_start_list_is_shown() -> None:
-    start = {"file": f"{HOSTILE}.json", "compiled": 3, "used": 1, "unused": 2, "unused_seconds": 1.25}
-    shown = read(page({**run(), "start": start}, "run", FACTS)).text
-    assert ".json : 3 modules compiled ahead, 1 used, 2 for no launch (1.2 s)" in shown
-    assert "start list" not in read(page(run(), "run", FACTS)).text
-
-
 def read(text: str) -> Reader:
     reader = Reader()
     reader.feed(text)
@@ -161,30 +154,36 @@ def test_every_product_and_loop_of_the_record_has_a_row(name: str) -> None:
     assert len(rows) == count + tables
 
 
+def test_what_the_run_itself_did_is_shown() -> None:
+    start = {"file": f"{HOSTILE}.json", "compiled": 3, "used": 1, "unused": 2, "unused_seconds": 1.25}
+    missed = {"name": "m", "arch": 75, "block_dim": 64, "reason": "a 1.0: no sm_75"}
+    shown = read(page(run() | {"start": start, "not_in_kernel_packages": [missed]}, "run", FACTS)).text
+    assert ".json : 3 modules compiled ahead, 1 used, 2 for no launch (1.2 s)" in shown
+    assert "1 module: a 1.0: no sm_75" in shown
+    assert "start list" not in read(page(run(), "run", FACTS)).text
+
+
 def test_rows_say_what_was_done_by_what_and_why() -> None:
     rows = rows_of(run())
-    first = next(row for row in rows if row[0].startswith("forward 8x12x4"))
-    assert first[2] == "built"
-    assert first[3] == "own, fma 8x4, lanes 8x4x1chosen from a tuning record"
+
+    def of(title: str) -> list[list[str]]:
+        return [row for row in rows if row[0].startswith(title)]
+
+    first, *others = of("forward 8x12x4")
+    assert first[2:4] == ["built", "own, fma 8x4, lanes 8x4x1chosen from a tuning record"]
     assert first[5:] == ["30.0 kB", "0.60"]
-    skipped = next(row for row in rows if row[0].startswith("adjoint_a 8x4x12"))
-    assert (skipped[2], skipped[3], skipped[4]) == ("skipped", "", "not needed: kernel 'k' has enable_backward=False")
-    hit = next(row for row in rows if row[0].startswith("forward 4x4x16"))
+    assert [row[2] for row in others] == ["shared", "from cache", "not built"]
+    assert of("adjoint_a 8x4x12")[0][2:5] == ["skipped", "", "not needed: kernel 'k' has enable_backward=False"]
+    hit = of("forward 4x4x16")[0]
     assert (hit[2], hit[3].endswith("chosen by default")) == ("from cache", True)
-    states = [row[2] for row in rows if row[0].startswith("forward 8x12x4")]
-    assert states == ["built", "shared", "from cache", "not built"]
 
 
 def test_a_plan_says_what_a_build_would_do() -> None:
-    cached = plan("cached").to_json()
-    cached["functions"][0]["cached"] = True
-    by_warp = plan("libmathdx").to_json()
-    by_warp["functions"][0] |= {"provider": "libmathdx", "key": ""}
-    scalar = plan("scalar").to_json()
-    scalar["functions"][0]["provider"] = "scalar"
-    staged = plan("staged").to_json()
-    staged["functions"][0] |= {"provider": "stages", "key": ""}
-    document = {"modules": [plan().to_json(), cached, by_warp, scalar, staged]}
+    changes = ({}, {"cached": True}, {"provider": "libmathdx", "key": ""}, {"provider": "scalar"},
+               {"provider": "stages", "key": ""})  # fmt: skip
+    document: dict[str, Any] = {"modules": [plan(f"module {number}").to_json() for number in range(len(changes))]}
+    for module, change in zip(document["modules"], changes):
+        module["functions"][0] |= change
     states = [row[2] for row in rows_of(document) if row[0].startswith("forward")]
     assert states == ["to build", "in the cache", "built by Warp", "scalar path", "in stages"]
     assert "Timeline" not in page(document, "title", FACTS)
