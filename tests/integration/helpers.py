@@ -1,11 +1,8 @@
 """Helpers of the integration tests: kernels from text, ahead-of-time builds, and the products that Warp would build."""
 
 import inspect
-import os
 import struct
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +18,7 @@ from tests.products import load_kernels
 from warp_tiles._warp.internals import find
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.compile.module import BuildCall
-from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.providers.cublasdx import promised
 from warp_tiles.solver.problem import SolverProblem
 
@@ -40,28 +37,17 @@ STORE = """
 
 
 def gemm(
-    name: str = "gemm",
-    m: int = 16,
-    n: int = 16,
-    k: int = 16,
-    *,
-    decorator: str = "@wp.kernel",
+    name: str = "gemm", m: int = 16, n: int = 16, k: int = 16, *, decorator: str = "@wp.kernel",
     call: str = "wp.tile_matmul(a, b)",
-) -> str:
+) -> str:  # fmt: skip
     """Text of a float32 kernel that stores one product of an M x K and a K x N tile."""
     return f"{decorator}\ndef {name}({ARRAYS}):{LOADS.format(m=m, n=n, k=k)}\n    c = {call}{STORE}\n"
 
 
 def gemm_loop(
-    name: str = "gemm",
-    m: int = 64,
-    n: int = 64,
-    k: int = 32,
-    *,
-    decorator: str = "@wp.kernel",
-    dtype: str = "float32",
+    name: str = "gemm", m: int = 64, n: int = 64, k: int = 32, *, decorator: str = "@wp.kernel", dtype: str = "float32",
     total: str = "float32",
-) -> str:
+) -> str:  # fmt: skip
     """Text of a kernel that adds products of M x K and K x N tiles in a loop, and stores their sum."""
     return f"""
 {decorator}
@@ -87,12 +73,6 @@ def load(text: str, **options: Any) -> ModuleType:
 def roles(plan: warp_tiles.ModulePlan, *, needed: bool | None = None) -> list[str]:
     """The roles of the plan's functions in order: of all, of the needed ones, or of the others."""
     return [v.role.value for v in plan.functions if needed is None or v.needed == needed]
-
-
-def single_problem(plan: warp_tiles.ModulePlan, role: Role) -> warp_tiles.PlannedFunction:
-    """The single function of a role."""
-    (found,) = (v for v in plan.functions if v.role is role)
-    return found
 
 
 def problem_of(planned: warp_tiles.PlannedFunction) -> GemmProblem:
@@ -143,63 +123,24 @@ def generated_source(module: ModuleType, folder: Path, arch: int = 90) -> str:
     return source.read_text()
 
 
-def run_python(
-    arguments: Sequence[str],
-    *,
-    environment: Mapping[str, str] | None = None,
-    timeout_s: float = 120,
-    first_on_path: Sequence[Path] = (),
-) -> subprocess.CompletedProcess[str]:
-    """Run a Python process that imports from this checkout."""
-    paths = [*map(str, first_on_path), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **(environment or {})},
-    )
-
-
 # ---- the products that unmodified Warp would build
 
 
-@dataclass(frozen=True)
-class Product:
-    """Everything that decides the code of one product. Only Warp 1.18 and newer have alignments."""
+def planned_products(plan: warp_tiles.ModulePlan) -> set[GemmProblem]:
+    """All products of a plan, needed or not, with the alignments that are promised to cuBLASDx.
 
-    sizes: tuple[int, int, int]
-    dtypes: tuple[str, ...]
-    arrangements: tuple[str, ...]
-    leading_dimensions: tuple[int, ...]
-    alignments: tuple[int, ...] | None
-    precision: str
-    threads: int
-    arch: int
+    Without an alignment for Warp 1.17, which has none.
+    """
+    found = {promised(problem_of(planned)) for planned in plan.functions}
+    return found if _alignment_rule() else {problem.without_alignment() for problem in found}
 
 
-def planned_products(plan: warp_tiles.ModulePlan) -> set[Product]:
-    """All products of a plan, needed or not, with the alignments that are promised to cuBLASDx."""
-    found = set()
-    for planned in plan.functions:
-        v = promised(problem_of(planned))
-        operands = (v.a, v.b, v.c)
-        alignments = v.alignments if _alignment_rule() else None
-        dtypes, arrangements = tuple(o.dtype for o in operands), tuple(o.arrangement for o in operands)
-        sizes = (v.m, v.n, v.k)
-        found.add(
-            Product(sizes, dtypes, arrangements, v.leading_dimensions, alignments, v.precision, v.threads, v.arch)
-        )
-    return found
-
-
-def warp_products(module: Any, arch: int, block_dim: int) -> set[Product]:
+def warp_products(module: Any, arch: int, block_dim: int) -> set[GemmProblem]:
     """The products that unmodified Warp would build for a module. Its calls are recorded, and nothing is built."""
     assert not warp_tiles.is_enabled()
     build, context = find("build"), find("context")
     original = build.build_lto_dot
-    found: set[Product] = set()
+    found: set[GemmProblem] = set()
 
     def record(*args: Any, **kwargs: Any) -> tuple[str, bytes]:
         bound = inspect.signature(original).bind(*args, **kwargs)
@@ -221,23 +162,22 @@ def _alignment_rule() -> Any:
     return getattr(find("build"), "_gemm_operand_alignments", None)
 
 
-def _product(call: Mapping[str, Any]) -> Product:
+def _product(call: Mapping[str, Any]) -> GemmProblem:
     m, n, k = call["M"], call["N"], call["K"]
     layouts = tuple(call[f"{name}layout"] for name in "abc")
     shapes = ((m, k), (k, n), (m, n))
     dense = tuple(cols if layout == "rowmajor" else rows for layout, (rows, cols) in zip(layouts, shapes))
     lds = tuple(call[f"ld{name}"] or default for name, default in zip("abc", dense))
     dtypes = tuple(call[f"{name}dtype"] for name in "abc")
-    sizes_bytes = tuple(wp.types.type_size_in_bytes(dtype) for dtype in dtypes)
-    alignments = None
+    alignments = sizes_bytes = tuple(wp.types.type_size_in_bytes(dtype) for dtype in dtypes)
     if rule := _alignment_rule():
-        explicit = (0, 0, 0) if lds == dense else lds
-        chosen = rule(dense, explicit, sizes_bytes, call["aligned_bases"])
+        chosen = rule(dense, (0, 0, 0) if lds == dense else lds, sizes_bytes, call["aligned_bases"])
         alignments = sizes_bytes if chosen == (0, 0, 0) else chosen  # zeros mean the alignment of an element
-    arrangements = tuple({"rowmajor": "row_major", "colmajor": "col_major"}[layout] for layout in layouts)
-    names = tuple(dtype.__name__ for dtype in dtypes)
-    precision = call.get("precision") or "default"
-    return Product((m, n, k), names, arrangements, lds, alignments, precision, call["num_threads"], call["arch"])
+    a, b, c = (
+        Operand(dtype.__name__, "row_major" if layout == "rowmajor" else "col_major", ld, alignment)
+        for dtype, layout, ld, alignment in zip(dtypes, layouts, lds, alignments)
+    )
+    return GemmProblem(m, n, k, a, b, c, call.get("precision") or "default", call["num_threads"], call["arch"])
 
 
 # ---- cubins

@@ -25,23 +25,12 @@ FUNCTIONS = {
 
 
 def solver(
-    call: str,
-    arguments: str = "",
-    *,
-    name: str = "solver",
-    decorator: str = "@wp.kernel",
-    dtype: str = "float32",
+    call: str, arguments: str = "", *, name: str = "solver", decorator: str = "@wp.kernel", dtype: str = "float32",
     shape: str = "(16, 4)",
-) -> str:
+) -> str:  # fmt: skip
     """Text of a kernel that loads a 16 x 16 matrix and a right-hand side, calls a builtin, and stores the result.
 
-    Args:
-        call: A builtin, or a ``@wp.func`` that takes the matrix.
-        arguments: The arguments of the call, if they are not the tiles ``a`` and ``y`` themselves.
-        name: Key of the kernel.
-        decorator: Its decorator.
-        dtype: Element type.
-        shape: Shape of the right-hand side.
+    The call may be one of a ``@wp.func`` that takes the matrix. Without arguments, it has the tiles ``a`` and ``y``.
     """
     rank = shape.count(",") + 1
     called = f"{f'wp.{call}' if call in CALLS else call}({arguments or CALLS.get(call, 'a')})"

@@ -10,8 +10,9 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.builds import TINY, counts, kernels_in
-from tests.integration.helpers import FORWARD_ONLY, compile_module, gemm, gemm_loop, load, run_python
+from tests.integration.helpers import FORWARD_ONLY, compile_module, gemm, gemm_loop, load
 from tests.integration.solvers import CALLS, IN_PLACE, solver
+from tests.interpreter import python
 from tests.nightly import some
 from warp_tiles._warp import installed
 from warp_tiles.build.module_build import ModuleBuild
@@ -75,13 +76,11 @@ def test_a_compile_error_of_the_only_provider(provider: str, broken: Path, cold:
     assert "python -m warp_tiles.compile.worker --reproduce " in error.remedy
     # run the command of the remedy
     file = Path(error.remedy.rpartition(" ")[2])
-    again = run_python(["-m", "warp_tiles.compile.worker", "--reproduce", str(file)])
-    assert again.returncode == 1
+    again = python("-m", "warp_tiles.compile.worker", "--reproduce", file, status=1)
     assert "broken on purpose" in again.stderr
     source = broken / SOURCES[provider]
     source.write_text(source.read_text().replace('#error "broken on purpose"', ""))
-    repaired = run_python(["-m", "warp_tiles.compile.worker", "--reproduce", str(file)])
-    assert repaired.returncode == 0, repaired.stderr
+    repaired = python("-m", "warp_tiles.compile.worker", "--reproduce", file)
     assert "bytes of LTO-IR" in repaired.stdout
 
 

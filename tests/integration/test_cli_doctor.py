@@ -1,5 +1,6 @@
 """``warp-tiles doctor``, ``settings`` and invalid input, in their own processes."""
 
+import os
 import re
 import subprocess
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 import warp
 
 from tests.integration.commands import command, json_of, usage_error
-from tests.integration.helpers import run_python
+from tests.interpreter import python
 from warp_tiles import __version__, cli, override
 from warp_tiles.compile.find import find_toolchain
 from warp_tiles.gemm.hardware import MULTIPROCESSORS
@@ -89,7 +90,8 @@ REMEDIES = {"header": "pip install nvidia-cuda-nvcc-cu12", "compiler": "pip inst
 def test_doctor_in_an_environment_that_lacks_a_part(part: str, tmp_path: Path) -> None:
     change, status, (missing, state), sound = LACKS[part]
     (tmp_path / "sitecustomize.py").write_text(f"from warp_tiles.compile import find\n\n{change}\n")
-    done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    done = python("-m", "warp_tiles", "doctor", "--json", status=status, PYTHONPATH=path)
     findings = findings_of(done, status)
     assert findings[sound]["state"] == "ok"
     assert findings[missing]["state"] == state

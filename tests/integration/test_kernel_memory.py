@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-import warp_tiles
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import compile_module, gemm, load
+from tests.integration.plans import plan
 from tests.integration.solvers import solver
 from warp_tiles._warp.modules import launch_failures
+
+pytestmark = pytest.mark.usefixtures("enabled")
 
 FACTOR = solver("tile_cholesky", decorator="@wp.kernel(enable_backward=False)").replace("(16, 16)", "(250, 250)")
 PRODUCT = gemm(m=256, n=256, k=256, decorator="@wp.kernel(enable_backward=False)")
@@ -17,13 +19,10 @@ LARGE = {"factor": (FACTOR, 2 * 250 * 250 * 4 + 16 * 4 * 4), "product": (PRODUCT
 
 
 def problems(text: str, arch: int = 90) -> tuple[str, ...]:
-    plan = warp_tiles.plan(load(text), arch=arch, block_dim=64)
-    assert plan is not None
-    return plan.launch_failures
+    return plan(text, arch=arch).launch_failures
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("name", LARGE)
 def test_a_kernel_that_cannot_be_launched(tmp_path: Path, name: str) -> None:
     text, tile_bytes = LARGE[name]
@@ -35,7 +34,6 @@ def test_a_kernel_that_cannot_be_launched(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("enabled")
 def test_only_the_backward_pass_cannot_be_launched(tmp_path: Path) -> None:
     text = gemm(m=128, n=128, k=128)  # 192 KiB, and twice as much with gradients
     (problem,) = problems(text)
@@ -60,16 +58,12 @@ def product(A: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
 """
 
 
-@pytest.mark.usefixtures("enabled")
 def test_the_result_of_a_function_that_a_product_moves_to_shared_memory() -> None:
     """Warp alone does not count it in the function, and the kernel writes beyond its memory."""
-    plan = warp_tiles.plan(load(CALL), arch=90, block_dim=64)
-    assert plan is not None
-    (memory,) = plan.memory
+    (memory,) = plan(CALL).memory
     assert memory.needed_bytes == 4 * 16 * 16 * 4 + 1024 + 4 * 64  # a, C, and the result in the function and outside
 
 
-@pytest.mark.usefixtures("enabled")
 def test_the_architecture_decides() -> None:
     text = gemm(m=96, n=96, k=96, decorator="@wp.kernel(enable_backward=False)")
     assert [len(problems(text, arch)) for arch in (80, 86, 90, 120)] == [0, 1, 0, 1]

@@ -1,4 +1,4 @@
-"""What the plan of a loop says about its memory, its number of stages and its loads."""
+"""What the plan of a loop says about its memory, its loads and stores, and the tiles between its products."""
 
 from dataclasses import replace
 
@@ -6,6 +6,8 @@ import pytest
 
 import warp_tiles
 from benchmarks.loops import BUFFERED, Row
+from tests import chain_forms
+from tests.chain_forms import BODY, START, THREADS
 from tests.integration.helpers import load
 from tests.integration.plans import needs_tf32
 from tests.nightly import some
@@ -15,27 +17,14 @@ from warp_tiles.plan.planning import PlannedLoop
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
-def planned(case: Case, arch: int, threads: int, main_loop: str = "auto") -> PlannedLoop:
-    module = load(case.text("multiply"), block_dim=threads)
-    with warp_tiles.override(main_loop=main_loop):
-        (loop,) = warp_tiles.plan(module, arch=arch, block_dim=threads).loops
+def planned_text(text: str, threads: int, arch: int = 90, **settings: object) -> PlannedLoop:
+    with warp_tiles.override(**settings):
+        (*_, loop) = warp_tiles.plan(load(text, block_dim=threads), arch=arch, block_dim=threads).loops
     return loop
 
 
-@pytest.mark.parametrize(
-    ("tile", "arch", "threads", "stages", "codes"),
-    [
-        ((128, 128, 64), 90, 128, 3, ("next_stage_leaves_fewer_blocks",)),
-        ((128, 128, 64), 86, 256, 3, ("next_stage_does_not_fit",)),
-        ((128, 256, 64), 90, 256, 4, ("next_stage_does_not_fit",)),
-        ((128, 256, 16), 90, 256, 6, ()),
-    ],
-)
-def test_why_there_are_no_more_stages(
-    tile: tuple[int, int, int], arch: int, threads: int, stages: int, codes: tuple[str, ...]
-) -> None:
-    loop = planned(Case(*tile, 512, 512, 512), arch, threads)
-    assert (loop.state, loop.stages, loop.codes) == ("pipelined", stages, codes)
+def planned(case: Case, arch: int, threads: int, main_loop: str = "auto") -> PlannedLoop:
+    return planned_text(case.text("multiply"), threads, arch, main_loop=main_loop)
 
 
 def test_a_start_value_leaves_the_memory_of_c_to_the_stages() -> None:
@@ -55,9 +44,7 @@ def test_measured_loops_have_double_buffers_unless_stages_are_fixed(row: Row) ->
     """``benchmarks/loops.py --buffered`` compares both."""
     found = []
     for main_loop in (row.main_loop, "stages=2"):
-        with warp_tiles.override(main_loop=main_loop):
-            module = load(row.source, block_dim=row.threads)
-            (loop,) = warp_tiles.plan(module, arch=90, block_dim=row.threads).loops
+        loop = planned_text(row.source, row.threads, main_loop=main_loop)
         found.append((loop.state, loop.instruction, "few_accumulators" in loop.codes))
     assert found == [("pipelined", "", True), ("pipelined", "fma", False)]
 
@@ -96,11 +83,6 @@ def vec2(x: wp.float32):
 
 
 @wp.func
-def vec3(x: wp.float32):
-    return wp.vec3(x, x, x)
-
-
-@wp.func
 def float16(x: wp.float32):
     return wp.float16(x)
 
@@ -112,7 +94,6 @@ def float16(x: wp.float32):
     ("case", "result", "code"),
     [
         (replace(HALF, k=16, dtype="float64", a_transposed=True), "", "no_neighbours"),
-        (HALF, "vec3", "elements_do_not_fit_vector"),
         (HALF, "vec2", ""),
         (replace(HALF, k=16, dtype="float32"), "vec2", "elements_do_not_fit_vector"),
         (HALF, "float16", ""),
@@ -127,6 +108,54 @@ def test_which_results_are_stored_from_registers(case: Case, result: str, code: 
     if result:
         text = text.replace("C: wp.array2d(dtype=wp.float32)", f"C: wp.array2d(dtype=wp.{result})")
         text = text.replace("C, c,", f"C, wp.tile_map({result}, c),")
-    (loop,) = warp_tiles.plan(load(text), arch=90, block_dim=128).loops
+    loop = planned_text(text, 128)
     assert (loop.state, loop.store_code) == ("pipelined", code)
     assert ("are stored from registers" in loop.store) == (not code)
+
+
+# ---- chains of products
+
+
+CHAINS = {name: (form.text, form.code) for name, form in chain_forms.FORMS.items()} | {
+    "a while loop": (
+        chain_forms.kernel(BODY + "step += 64\n", "while step < K.shape[0]:", START + "step = int(0)\n"), "while_loop"
+    ),
+    "another alpha": (chain_forms.kernel(BODY.replace("v, o)", "v, o, alpha=2.0)")), "has_factors"),
+    "another array": (
+        chain_forms.kernel("A = K[0:64]\nif step > 0:\n    A = V[0:64]\n" + BODY.replace("load(K,", "load(A,")),
+        "chain_with_branches",
+    ),
+}  # fmt: skip
+CHAIN = CHAINS["attention"][0]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_tiles_between_products_stay_in_registers_or_a_code_says_why_not(name: str) -> None:
+    text, code = CHAINS[name]
+    loop = planned_text(text, THREADS)
+    assert (loop.state, loop.instruction) == (("as_warp", "") if code else ("pipelined", "mma_m16n8k16"))
+    assert code in loop.codes if code else loop.codes == ()
+
+
+@pytest.mark.parametrize(
+    ("arch", "settings", "code"),
+    [
+        (75, {}, "no_async_copies"),
+        (90, {"async_copies": False}, "async_copies_off"),
+        (90, {"main_loop": "double_buffered"}, "setting_to_change"),
+    ],
+)
+def test_a_target_or_a_setting_without_chains(arch: int, settings: dict[str, object], code: str) -> None:
+    loop = planned_text(CHAIN, THREADS, arch, **settings)
+    assert loop.state == "as_warp"
+    assert code in loop.codes
+
+
+def test_a_chain_says_what_it_takes_and_needs_functions_for_the_reverse_pass_alone() -> None:
+    loop = planned_text(CHAIN, THREADS)
+    assert (loop.stages, loop.accumulators) == (2, 48)
+    start = "mma_m16n8k16 multiplies 2 stages of 8192 bytes, in idle tiles; "
+    assert loop.reason == start + "the tiles between its products stay in registers"
+    for name, needed in (("attention", 0), ("with an adjoint", 6)):
+        module = load(CHAINS[name][0], block_dim=THREADS)
+        assert len(warp_tiles.plan(module, arch=90, block_dim=THREADS).needed) == needed

@@ -66,34 +66,22 @@ def text(body: str) -> str:
     return KERNEL.format(body="\n".join(lines))
 
 
-@pytest.mark.parametrize("name", STUCK)
-def test_a_write_of_some_lanes_is_named(name: str) -> None:
-    written = text(STUCK[name])
-    found = plan(written)
-    line = next(
-        n
-        for n, one in enumerate(written.splitlines(), 3)
-        if one.strip().startswith(("a[row, column] =", "a[row, column] +="))
-    )
-    (place,) = found.stuck
-    assert place.endswith(f":{line}")
-    (problem,) = found.launch_failures
-    assert problem.startswith(f"{place}: only some lanes of a block come here, or less often")
-    assert "wp.where" in problem
-    assert found.to_json()["stuck"] == [problem]
-    assert problem in str(found)
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_a_loop_that_lanes_repeat_less_often_is_named(name: str) -> None:
-    written = text(LOOPS[name])
-    waiting = ("a[", "b = ")
+@pytest.mark.parametrize("body", [*STUCK.values(), *LOOPS.values()], ids=[*STUCK, *LOOPS])
+def test_a_wait_that_only_some_lanes_reach_or_less_often_is_named(body: str) -> None:
+    written = text(body)
     lines = {
-        n
-        for n, one in enumerate(written.splitlines(), 3)
-        if one.startswith(" " * 12) and one.strip().startswith(waiting)
+        number
+        for number, line in enumerate(written.splitlines(), 3)
+        if line.startswith(" " * 12) and line.strip().startswith(("a[", "b = "))
     }
-    assert {int(place.rpartition(":")[2]) for place in plan(written).stuck} == lines
+    found = plan(written)
+    assert lines
+    assert {int(place.rpartition(":")[2]) for place in found.stuck} == lines
+    for place, problem in zip(found.stuck, found.launch_failures, strict=True):
+        assert problem.startswith(f"{place}: only some lanes of a block come here, or less often")
+        assert "wp.where" in problem
+        assert problem in str(found)
+    assert found.to_json()["stuck"] == list(found.launch_failures)
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -101,17 +89,13 @@ def test_a_write_of_all_lanes_or_of_none_is_not(name: str) -> None:
     assert plan(text(ENDS[name])).stuck == ()
 
 
-def test_two_block_numbers_are_no_lane() -> None:
-    body = text("if row >= n:\n    a[row, column] = 0.0").replace("lane + q * wp.block_dim()", "q")
-    assert plan(body.replace("row >= n", "lane >= n")).stuck == ()
-    assert plan(body).stuck == ()
-
-
-def test_a_block_of_a_launch_without_tiles_is_no_lane() -> None:
-    body = text("if block > n:\n    a[row, column] = 0.0")
-    assert (
-        plan(body.replace("e = lane + q * wp.block_dim()", "block = task // wp.block_dim()\n        e = q")).stuck == ()
+def test_the_number_of_a_block_is_no_lane() -> None:
+    two = text("if row >= n:\n    a[row, column] = 0.0").replace("lane + q * wp.block_dim()", "q")
+    without_tiles = text("if block > n:\n    a[row, column] = 0.0").replace(
+        "e = lane + q * wp.block_dim()", "block = task // wp.block_dim()\n        e = q"
     )
+    for written in (two, two.replace("row >= n", "lane >= n"), without_tiles):
+        assert plan(written).stuck == ()
 
 
 def test_the_cpu_has_no_lanes() -> None:

@@ -27,9 +27,6 @@ def by_role(found: ModulePlan) -> dict[str, PlannedFunction]:
     return {planned.role.value: planned for planned in found.functions}
 
 
-# ---- own functions
-
-
 @pytest.mark.parametrize("gradients", ["warp", "own"])
 @pytest.mark.parametrize(("dtype", "threads", "arch"), [("float32", 64, 90), ("float64", 1024, 120)])
 @pytest.mark.parametrize("call", CALLS)
@@ -67,9 +64,6 @@ def test_products_and_solvers_of_one_kernel() -> None:
     assert {planned.provider for planned in found.needed} == {"own"}
 
 
-# ---- nothing is built to plan
-
-
 @pytest.mark.parametrize("policy", ["auto", "max", "fast", "scalar", "locked", "off"])
 def test_planning_builds_nothing(policy: str, libmathdx_solvers: list[str], tmp_path: Path) -> None:
     engine = installed().engine
@@ -105,7 +99,7 @@ OTHERS: list[tuple[str, dict[str, Any], dict[str, Any], str, str, list[str]]] = 
         for policy in ("auto", "locked")
         for opt_out in ("auto", "own")
     ),
-    ("tile_cholesky", {}, PRODUCTS_OPT_OUT | {"block_dim": 48}, "libmathdx", "solver_threads", ["potrf", "trsm"]),
+    ("tile_lower_solve", {}, PRODUCTS_OPT_OUT | {"block_dim": 48}, "libmathdx", "solver_threads", ["trsm", "trsm"]),
     ("tile_lower_solve", {"policy": "scalar"}, {}, "scalar", "setting_to_change", []),
     ("tile_lower_solve", {"provider": "scalar"}, {}, "scalar", "setting_to_change", []),
     ("tile_lower_solve", {"provider": "cublasdx"}, {}, "libmathdx", "setting_to_change", ["trsm", "trsm"]),
@@ -122,6 +116,7 @@ def test_settings_and_options_decide_who_computes_a_call(
         found = plan(solver(call), **options)
     assert providers(found) == dict.fromkeys(FUNCTIONS[call], provider)
     assert code in codes(found)
+    assert ("needed; built by libmathdx, because " in found.functions[0].reason) == (provider == "libmathdx")
     assert libmathdx_solvers == built
 
 
@@ -209,9 +204,6 @@ def test_the_product_in_warps_adjoint_of_a_cholesky(
     assert [(planned.call, planned.provider) for planned in products] == [("tile_cholesky", provider)] * backward
     assert found.needed == tuple(products)
     assert libmathdx_solvers == (["potrf", "trsm"] if backward else ["potrf"])
-
-
-# ---- without a toolchain
 
 
 OPTED_OUT = {"enable_mathdx_solver": False, "warp_tiles_mathdx_opt_out": "own"}  # not libmathdx, but own functions

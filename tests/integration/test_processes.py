@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import warp_tiles
-from tests.integration.helpers import FORWARD_ONLY, REPOSITORY, gemm, run_python
+from tests.integration.helpers import FORWARD_ONLY, gemm
+from tests.interpreter import REPOSITORY, python
 
 PROCESSES = 2
 
@@ -39,16 +39,10 @@ def test_processes_on_a_cold_cache_build_every_key_once(tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text("import warp as wp\n\n" + gemm(m=8, n=16, k=24))
     (tmp_path / "worker.py").write_text(WORKER)
     arguments = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path), str(tmp_path / "lto")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     started = [
-        subprocess.Popen(
-            [*arguments, str(tmp_path / f"out{number}")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-            env=environment(),
-        )
+        subprocess.Popen([*arguments, str(tmp_path / str(number))], text=True, cwd=REPOSITORY, env=environment, **pipes)
         for number in range(PROCESSES)
     ]
     records: list[dict[str, Any]] = []
@@ -79,42 +73,6 @@ def test_processes_on_a_cold_cache_build_every_key_once(tmp_path: Path) -> None:
     assert len(sizes) == 3, "all processes link the same LTO-IR"
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
-
-
-def records() -> list[dict[str, Any]]:
-    return [module for module in warp_tiles.report()["modules"] if module["builds"]]
-
-
-@pytest.mark.slow
-def test_the_users_executor_compiles(tmp_path: Path) -> None:
-    (tmp_path / "kernels.py").write_text("import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY))
-    script = f"""
-import multiprocessing, sys
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-
-if __name__ == "__main__":
-    import warp as wp
-    import warp_tiles
-    sys.path.insert(0, {str(tmp_path)!r})
-    import kernels
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
-        warp_tiles.enable(executor=executor)
-        with warp_tiles.override(cache_dir=Path({str(tmp_path / "lto")!r})):
-            wp.compile_aot_module(kernels, arch=90, module_dir=Path({str(tmp_path / "out")!r}), use_ptx=False)
-        (record,) = warp_tiles.report()["modules"]
-        warp_tiles.disable()
-        assert executor.submit(int, "7").result() == 7, "the executor belongs to the user"
-    print("counts", record["lto_builds"], record["linker"])
-"""
-    (tmp_path / "script.py").write_text(script)
-    done = run_python([str(tmp_path / "script.py")])
-    assert done.returncode == 0, done.stderr
-    assert "counts 1 warp_tiles" in done.stdout
-
-
 @pytest.mark.slow
 def test_a_script_without_a_main_guard_compiles(tmp_path: Path) -> None:
     # worker processes must not import the script again
@@ -131,7 +89,6 @@ warp_tiles.enable()
 wp.compile_aot_module(__name__, arch=90, module_dir={str(tmp_path / "out")!r}, use_ptx=False)
 print("linked by", warp_tiles.report()["modules"][0]["linker"])
 """)
-    done = run_python([str(tmp_path / "script.py")], environment={"WARP_TILES_CACHE_DIR": str(tmp_path / "lto")})
-    assert done.returncode == 0, done.stderr
+    done = python(tmp_path / "script.py", WARP_TILES_CACHE_DIR=str(tmp_path / "lto"))
     assert "linked by warp_tiles" in done.stdout
     assert marker.read_text() == "x"
