@@ -14,9 +14,6 @@ from tests.nightly import some
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
-# ---- builds
-
-
 @pytest.mark.parametrize("arch", some([90, 120], 1, "slow"))
 def test_a_cubin(arch: int, cold: Path, tmp_path: Path) -> None:
     cubin, record = compile_module(load(TINY), tmp_path / "out", arch)
@@ -26,13 +23,6 @@ def test_a_cubin(arch: int, cold: Path, tmp_path: Path) -> None:
     assert (record["linker"], record["linker_reason"]) == ("warp_tiles", "")
     assert counts(record) == (1, 0)
     assert record["lto_bytes"] == sum(build["lto_bytes"] for build in record["builds"]) > 1000
-
-
-@pytest.mark.slow
-def test_several_architectures_at_once(cold: Path, tmp_path: Path) -> None:
-    outputs = wp.compile_aot_module(load(TINY), arch=[80, 90], module_dir=tmp_path / "out", use_ptx=False)
-    assert [Path(output).suffixes[-2:] for output in outputs] == [[".sm80", ".cubin"], [".sm90", ".cubin"]]
-    assert [counts(record) for record in warp_tiles.report()["modules"] if record["builds"]] == [(1, 0), (1, 0)]
 
 
 def test_an_edited_kernel_is_planned_again(cold: Path, tmp_path: Path) -> None:
@@ -49,9 +39,6 @@ def test_an_edited_kernel_is_planned_again(cold: Path, tmp_path: Path) -> None:
     assert first["output"] != second["output"]
     assert len(warp_tiles.plan("edited", arch=90).kernels) == 1
     del edited
-
-
-# ---- the linker
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,14 +42,7 @@ needs_ninja = pytest.mark.skipif(shutil.which("ninja") is None, reason="no ninja
 
 
 class Project:
-    """A CMake build folder beside a script and a module that it imports.
-
-    Args:
-        folder: Folder of all files.
-        source: Folder of CMakeLists.txt.
-        python_path: Folder in which Python finds the package.
-        generator: CMake's name of the generator.
-    """
+    """A CMake build folder beside a script and a module that it imports; source is the folder of CMakeLists.txt."""
 
     def __init__(self, folder: Path, source: Path, python_path: Path, generator: str = "Ninja") -> None:
         self.script, self.helper = folder / "script.py", folder / "helper.py"
@@ -82,6 +76,10 @@ class Project:
         """Run CMake's second step."""
         return self.run("cmake", "--build", "build", check=check)
 
+    def warp_tiles(self, *words: str) -> Any:
+        """Run a command, and return its JSON."""
+        return json.loads(self.run(sys.executable, "-m", "warp_tiles", *words, "--json"))
+
     def objects(self) -> list[str]:
         """The kinds of the objects in the bundle."""
         with zipfile.ZipFile(self.bundle) as archive:
@@ -109,9 +107,7 @@ def test_a_script_becomes_a_bundle_whose_inputs_are_watched(tmp_path: Path, inst
     assert NOTHING_TO_DO in project.build()
     assert project.objects() == ["ltoir", "module", "module"], "the module has a start key, too"
     assert len(list(project.bundle.parent.glob("modules/sm_90/*.cubin"))) == 1
-    imported = json.loads(
-        project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(project.bundle), "--json")
-    )
+    imported = project.warp_tiles("cache", "import", str(project.bundle))
     assert (imported["added"], imported["present"]) == (3, 0)
     project.run(
         sys.executable, "-m", "warp_tiles", "compile", "--policy", "locked", "--report", "report.json", "-o", "out",
@@ -146,9 +142,8 @@ def test_two_archs_and_arguments_with_make_from_a_checkout(tmp_path: Path) -> No
     assert project.objects() == [*["ltoir"] * 2, *["module"] * 4]
     folders = [path.parent.name for path in sorted(project.bundle.parent.glob("modules/*/*.cubin"))]
     assert folders == ["sm_80", "sm_90"]
-    report = project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(project.bundle), "--json")
-    assert json.loads(report)["added"] == 6
-    listed = json.loads(project.run(sys.executable, "-m", "warp_tiles", "cache", "list", "--json"))["entries"]
+    assert project.warp_tiles("cache", "import", str(project.bundle))["added"] == 6
+    listed = project.warp_tiles("cache", "list")["entries"]
     assert {entry["info"]["problem"]["threads"] for entry in listed} == {32}
 
 

@@ -7,6 +7,7 @@ searched for traps.
 import functools
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import warp as wp
@@ -29,48 +30,32 @@ from warp_tiles.settings import current
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
 TRAPS = re.compile(r"\b(trap|brkpt|__assertfail|vprintf)\b")
 
-# cuBLASDx: dtypes, tf32, arch, PTX of the multiplying instruction (empty for any)
-COMBINATIONS = [
-    (H, H, H, False, 75, r"mma\.sync.*\.f16\.f16\.f16\.f16"),
-    (H, H, F, False, 75, r"mma\.sync.*\.f32\.f16\.f16\.f32"),
-    (F, F, F, False, 75, r"fma\.rn\.f32"),
-    (D, D, D, False, 75, r"fma\.rn\.f64"),
-    (H, H, H, False, 80, r"mma\.sync.*\.f16\.f16\.f16\.f16"),
-    (B, B, F, False, 80, r"mma\.sync.*\.f32\.bf16\.bf16\.f32"),
-    (F, F, F, True, 80, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
-    (H, F, F, False, 80, ""),
-    (H, H, F, False, 90, r"mma\.sync.*\.f32\.f16\.f16\.f32"),
-    (D, D, D, False, 90, r"mma\.sync.*\.f64\.f64\.f64\.f64"),
-    (F, F, F, True, 90, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
-    (F, H, H, False, 90, ""),
-    (H, H, F, False, 100, r"mma\.sync.*\.f32\.f16\.f16\.f32"),
-    (F, F, F, False, 100, r"fma\.rn\.f32x2"),
-    (B, B, F, False, 120, r"mma\.sync.*\.f32\.bf16\.bf16\.f32"),
-    (D, D, D, False, 120, ""),
-    (H, H, D, False, 120, ""),
-]
-
-
-# the same for the provider own, which sums halves in fp32
-OWN_COMBINATIONS = [
-    (H, H, H, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32"),
-    (H, H, F, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32"),
-    (B, B, B, False, 75, r"fma\.rn\.f32"),
-    (F, F, F, False, 75, r"fma\.rn\.f32"),
-    (D, D, D, False, 75, r"fma\.rn\.f64"),
-    (H, H, H, False, 80, r"mma\.sync.*m16n8k16.*\.f32\.f16\.f16\.f32"),
-    (B, B, B, False, 80, r"mma\.sync.*m16n8k16.*\.f32\.bf16\.bf16\.f32"),
-    (F, F, F, True, 80, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
-    (H, F, F, False, 80, ""),
-    (H, F, H, False, 80, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
-    (D, D, D, False, 80, r"mma\.sync.*m8n8k4.*\.f64\.f64\.f64\.f64"),
-    (H, H, F, False, 90, r"mma\.sync.*m16n8k16.*\.f32\.f16\.f16\.f32"),
-    (D, D, D, False, 90, r"mma\.sync.*m16n8k8.*\.f64\.f64\.f64\.f64"),
-    (F, B, B, False, 90, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
-    (F, F, F, False, 100, r"fma\.rn\.f32"),
-    (H, H, D, False, 100, ""),
-    (B, B, F, False, 120, r"mma\.sync.*\.f32\.bf16\.bf16\.f32"),
-    (D, D, D, False, 120, r"mma\.sync.*\.f64\.f64\.f64\.f64"),
+# dtypes, tf32, arch, and PTX of the multiplying instruction by own, which sums halves in fp32, and by cuBLASDx: empty
+# for any, None if it is not tried
+COMBINATIONS: list[tuple[Any, ...]] = [
+    (H, H, H, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32", r"mma\.sync.*\.f16\.f16\.f16\.f16"),
+    (H, H, F, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32", r"mma\.sync.*\.f32\.f16\.f16\.f32"),
+    (F, F, F, False, 75, r"fma\.rn\.f32", r"fma\.rn\.f32"),
+    (D, D, D, False, 75, r"fma\.rn\.f64", r"fma\.rn\.f64"),
+    (B, B, B, False, 75, r"fma\.rn\.f32", None),
+    (H, H, H, False, 80, r"mma\.sync.*m16n8k16.*\.f32\.f16\.f16\.f32", r"mma\.sync.*\.f16\.f16\.f16\.f16"),
+    (B, B, F, False, 80, None, r"mma\.sync.*\.f32\.bf16\.bf16\.f32"),
+    (F, F, F, True, 80, r"mma\.sync.*\.f32\.tf32\.tf32\.f32", r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
+    (H, F, F, False, 80, "", ""),
+    (B, B, B, False, 80, r"mma\.sync.*m16n8k16.*\.f32\.bf16\.bf16\.f32", None),
+    (H, F, H, False, 80, r"mma\.sync.*\.f32\.tf32\.tf32\.f32", None),
+    (D, D, D, False, 80, r"mma\.sync.*m8n8k4.*\.f64\.f64\.f64\.f64", None),
+    (H, H, F, False, 90, r"mma\.sync.*m16n8k16.*\.f32\.f16\.f16\.f32", r"mma\.sync.*\.f32\.f16\.f16\.f32"),
+    (D, D, D, False, 90, r"mma\.sync.*m16n8k8.*\.f64\.f64\.f64\.f64", r"mma\.sync.*\.f64\.f64\.f64\.f64"),
+    (F, F, F, True, 90, None, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
+    (F, H, H, False, 90, None, ""),
+    (F, B, B, False, 90, r"mma\.sync.*\.f32\.tf32\.tf32\.f32", None),
+    (H, H, F, False, 100, None, r"mma\.sync.*\.f32\.f16\.f16\.f32"),
+    (F, F, F, False, 100, r"fma\.rn\.f32", r"fma\.rn\.f32x2"),
+    (H, H, D, False, 100, "", None),
+    (B, B, F, False, 120, r"mma\.sync.*\.f32\.bf16\.bf16\.f32", r"mma\.sync.*\.f32\.bf16\.bf16\.f32"),
+    (D, D, D, False, 120, r"mma\.sync.*\.f64\.f64\.f64\.f64", ""),
+    (H, H, D, False, 120, None, ""),
 ]
 PROVIDERS: dict[str, type[NvrtcProvider]] = {"own": OwnProvider, "cublasdx": CublasdxProvider}
 
@@ -105,46 +90,6 @@ extern "C" __global__ void caller(double* alpha, double* beta, double* c)
     return linked.payload.decode("ascii", "replace")
 
 
-def ids(value: object) -> str:
-    return str(value).replace("float", "f") if not isinstance(value, str) or "\\" not in value else "ptx"
-
-
-def check_code(name: str, problem: GemmProblem, instruction: str) -> None:
-    ptx = linked_ptx(name, problem)
-    assert f".target sm_{problem.arch}" in ptx
-    assert re.search(r"\.entry caller\b", ptx)
-    assert not re.search(r"\.extern \.func", ptx), "the product is not linked in"
-    assert not TRAPS.search(ptx), f"{problem.describe()} contains {TRAPS.search(ptx)}"
-    assert re.search(instruction or r"\b(fma|mma)\b", ptx), f"no {instruction} in {problem.describe()}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "a", "b", "c", "tf32", "arch", "instruction"),
-    [
-        *some([("cublasdx", *one) for one in sorted(COMBINATIONS, key=lambda one: one[4] != 90)], 5),
-        *(("own", *one) for one in OWN_COMBINATIONS),
-    ],
-    ids=ids,
-)
-def test_every_dtype_on_every_architecture(
-    name: str, a: str, b: str, c: str, tf32: bool, arch: int, instruction: str
-) -> None:
-    if tf32 and WARP_VERSION < (1, 19):
-        pytest.skip("tile_matmul's precision argument came with Warp 1.19")
-    # on sm_75, cuBLASDx's database uses no tensor cores for smaller tiles of halves
-    size, threads = (128, 128) if name == "cublasdx" and arch == 75 and a == H else (32, 64)
-    case = Case(size, size, 32, a, b, c, threads=threads, tf32=tf32, backward=False)
-    check_code(name, forward_problem(case, arch), instruction)
-
-
-@pytest.mark.slow
-def test_a_missing_instruction_would_be_seen() -> None:
-    problem = forward_problem(Case(32, 32, 32, B, B, F, backward=False), 75)
-    ptx = linked_ptx("cublasdx", problem, source_arch=80)
-    assert TRAPS.search(ptx), "an sm_80 instruction compiled for sm_75 has to trap"
-
-
 ODD_SHAPES = [
     Case(24, 20, 18, H, H, F, b_transposed=True, pad=8, threads=256, backward=False),
     Case(7, 5, 3, F, F, F, backward=False),
@@ -153,16 +98,51 @@ ODD_SHAPES = [
 ]
 
 
+def ids(value: object) -> str:
+    if isinstance(value, Case):
+        return f"{value.m}x{value.n}x{value.k} {value.a} {value.b} {value.c}{' tf32' * value.tf32}"
+    return "ptx" if "\\" in str(value) else str(value)
+
+
+def case_of(name: str, a: str, b: str, c: str, tf32: bool, arch: int) -> Case:
+    # on sm_75, cuBLASDx's database uses no tensor cores for smaller tiles of halves
+    size, threads = (128, 128) if name == "cublasdx" and arch == 75 and a == H else (32, 64)
+    return Case(size, size, 32, a, b, c, threads=threads, tf32=tf32, backward=False)
+
+
+def checks(name: str) -> list[tuple[str, Case, int, str]]:
+    """A provider's cases with architecture and instruction. An odd one and those of sm_90 come first."""
+    found, odd = [], [(name, case, 90, "") for case in ODD_SHAPES]
+    for *types, arch, own, cublasdx in sorted(COMBINATIONS, key=lambda row: row[4] != 90):
+        instruction = own if name == "own" else cublasdx
+        if instruction is not None:
+            found.append((name, case_of(name, *types, arch), arch, instruction))
+    return [*odd[:1], *found, *odd[1:]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "case"),
-    some([(name, case) for name in PROVIDERS for case in ODD_SHAPES], len(ODD_SHAPES) + 1),  # few of cuBLASDx
-    ids=lambda value: f"{value.m}x{value.n}x{value.k}" if isinstance(value, Case) else value,
+    ("name", "case", "arch", "instruction"), [*some(checks("cublasdx"), 6), *checks("own")], ids=ids
 )
-def test_shapes_off_the_grid_of_the_instructions(name: str, case: Case) -> None:
-    ptx = linked_ptx(name, forward_problem(case, 90))
-    assert not TRAPS.search(ptx)
-    assert not re.search(r"\.extern \.func", ptx)
+def test_every_dtype_on_every_architecture_and_shapes_off_the_grid_of_the_instructions(
+    name: str, case: Case, arch: int, instruction: str
+) -> None:
+    if case.tf32 and WARP_VERSION < (1, 19):
+        pytest.skip("tile_matmul's precision argument came with Warp 1.19")
+    problem = forward_problem(case, arch)
+    ptx = linked_ptx(name, problem)
+    assert f".target sm_{arch}" in ptx
+    assert re.search(r"\.entry caller\b", ptx)
+    assert not re.search(r"\.extern \.func", ptx), "the product is not linked in"
+    assert not TRAPS.search(ptx), f"{problem.describe()} contains {TRAPS.search(ptx)}"
+    assert re.search(instruction or r"\b(fma|mma)\b", ptx), f"no {instruction} in {problem.describe()}"
+
+
+@pytest.mark.slow
+def test_a_missing_instruction_would_be_seen() -> None:
+    problem = forward_problem(Case(32, 32, 32, B, B, F, backward=False), 75)
+    ptx = linked_ptx("cublasdx", problem, source_arch=80)
+    assert TRAPS.search(ptx), "an sm_80 instruction compiled for sm_75 has to trap"
 
 
 @pytest.mark.slow
