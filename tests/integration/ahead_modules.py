@@ -1,14 +1,18 @@
 """Modules that may be generated ahead of their launches, and what became of them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import load
 from tests.store.test_start_list import MODULE
+from warp_tiles._warp.internals import find
 from warp_tiles.build.ahead import AheadModule
 from warp_tiles.settings import Settings
 from warp_tiles.store.key import CacheKey
@@ -50,3 +54,18 @@ def module_of(number: int, kilobytes: int = 100) -> AheadModule:
     module = replace(MODULE, name=f"m{number}", source="x" * (kilobytes * 1000))
     context = SimpleNamespace(settings=Settings(), remote=object())
     return AheadModule(module, key, None, context)  # type: ignore[arg-type]
+
+
+@contextmanager
+def generated() -> Iterator[list[str]]:
+    """The modules whose code is generated in a block, in order."""
+    names: list[str] = []
+    builder = find("context").ModuleBuilder
+    original = builder.codegen
+
+    def codegen(self: Any, *given: Any, **named: Any) -> Any:
+        names.append(self.module.name)
+        return original(self, *given, **named)
+
+    with mock.patch.object(builder, "codegen", codegen):
+        yield names

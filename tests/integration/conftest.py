@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,17 +97,11 @@ def warp_warnings() -> Iterator[list[str]]:
     """Warnings of Warp's own logger."""
     messages: list[str] = []
 
-    class Logger:
-        def debug(self, message: str) -> None: ...
+    def warning(message: str, category: object = None, stacklevel: int = 1) -> None:
+        messages.append(message)
 
-        def info(self, message: str) -> None: ...
-
-        def error(self, message: str) -> None: ...
-
-        def warning(self, message: str, category: object = None, stacklevel: int = 1) -> None:
-            messages.append(message)
-
-    wp.set_logger(Logger())
+    silent = dict.fromkeys(("debug", "info", "error"), lambda message: None)
+    wp.set_logger(SimpleNamespace(warning=warning, **silent))
     yield messages
     wp.set_logger(None)
 

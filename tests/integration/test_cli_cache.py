@@ -99,10 +99,7 @@ def test_cache_gc_and_clear(filled_cache: Path, tmp_path: Path) -> None:
     assert "total size" in text
     assert " kB" in text
     assert json_of(command("cache", "clear", cache=cache))["total_bytes"] > 0
-    (cache / "stats").mkdir(0o700)
-    (cache / "stats/counts.json").write_text("of an earlier release")
     assert json_of(command("cache", "clear", "--all", cache=cache))["total_bytes"] == 0
-    assert not (cache / "stats/counts.json").exists()
     assert json_of(command("cache", "info", cache=cache))["entries"] == 0
 
 
@@ -116,11 +113,9 @@ def test_an_empty_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compile_under_the_policy_locked_only_uses_the_cache(filled_cache: Path, tmp_path: Path) -> None:
-    options, script = ("compile", "--policy", "locked", "-o"), (filled_cache / "main.py", filled_cache)
-    (module,) = json_of(command(*options, tmp_path / "whole", *script, cache=filled_cache / "lto"))["modules"]
-    assert (module["lto_builds"], module["lto_hits"]) == (0, 3)
-    done = command(*options, tmp_path / "cold", *script, cache=tmp_path / "empty", as_json=False)
+def test_compile_under_the_policy_locked_builds_nothing(filled_cache: Path, tmp_path: Path) -> None:
+    words = ("compile", "--policy", "locked", "-o", tmp_path / "cold", filled_cache / "main.py", filled_cache)
+    done = command(*words, cache=tmp_path / "empty", as_json=False)
     assert done.returncode == 2
     assert "needs 3 device functions not in the cache" in done.stderr
     assert "warp-tiles cache import" in done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.interpreter import python
 from warp_tiles.cli import CONTEXT, EXAMPLES, every_command
 
 COMMANDS = dict(every_command())
@@ -20,14 +21,10 @@ def test_each_example_belongs_to_a_command() -> None:
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_the_help_ends_with_the_example(path: str) -> None:
+def test_the_help_ends_with_an_example_that_calls_the_command(path: str) -> None:
+    """Whether it runs is a matter of test_printed_commands.py."""
     context = click.Context(COMMANDS[path], info_name=f"warp-tiles {path}".strip(), **CONTEXT)  # as its parent has it
     assert COMMANDS[path].get_help(context).splitlines()[-2:] == ["  Example:", f"    {EXAMPLES[path]}"]
-
-
-@pytest.mark.parametrize("path", COMMANDS)
-def test_the_example_calls_the_command(path: str) -> None:
-    """Whether it runs is a matter of test_printed_commands.py."""
     assert f"warp-tiles {path}".strip() in EXAMPLES[path]
 
 
@@ -37,8 +34,7 @@ COMMAND = [sys.executable, "-m", "warp_tiles"]
 
 
 def completion_script(shell: str) -> str:
-    environment = {**os.environ, "_WARP_TILES_COMPLETE": f"{shell}_source"}
-    return subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=True).stdout
+    return python("-m", "warp_tiles", _WARP_TILES_COMPLETE=f"{shell}_source").stdout
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -1,14 +1,13 @@
-"""``warp-tiles plan`` and ``compile`` on scripts that depend on results, on graph captures, or on a GPU."""
+"""``warp-tiles plan`` and ``compile`` on scripts: examples, those that need results, and modules without products."""
 
 from pathlib import Path
 
 import pytest
-import warp as wp
 
 import warp_tiles
+from tests.integration.ahead_modules import generated
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
 from tests.integration.helpers import FORWARD_ONLY, REPOSITORY, gemm, load
-from warp_tiles._warp.internals import find
 from warp_tiles.store.cache import Cache
 
 # examples with kernels without products: their own, and those of products and solves of whole arrays
@@ -22,46 +21,6 @@ PLAIN = """
 def count_down(left: wp.array(dtype=int)):
     left[0] = left[0] - 1
 """
-IMPORTS = "import numpy as np\nimport warp as wp\n"
-CAPTURES = f"""{IMPORTS}
-{gemm()}
-{PLAIN}
-a, c = (wp.zeros((16, 16), dtype=float) for _ in range(2))
-left = wp.full(1, 3, dtype=int)
-
-def step(threads):
-    wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[c], block_dim=threads)
-    wp.launch(count_down, dim=1, inputs=[left])
-
-wp.capture_while(left, while_body=step, threads=64)
-wp.capture_if(left, on_true=lambda: step(32), on_false=lambda: step(128))
-with wp.ScopedCapture() as capture:
-    wp.capture_while(left, while_body=step, threads=96)
-for _ in range(1000):
-    wp.capture_launch(capture.graph)
-print("end of script")
-"""
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Path:
-    """A module without tile functions, beside the scripts."""
-    path = tmp_path / "other_kernels.py"
-    path.write_text(f"import warp as wp\n{PLAIN}")
-    return path
-
-
-# ---- results and captures
-
-
-@pytest.mark.slow
-def test_loops_and_branches_of_captures_are_taken_once(folder: Path) -> None:
-    (folder / "captures.py").write_text(CAPTURES)
-    done = command("plan", folder / "captures.py")
-    modules = json_of(done)["modules"]
-    assert sorted(module["block_dim"] for module in modules) == [32, 64, 96, 128, 256]
-    assert "end of script" in done.stderr
-    assert "stopped early" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["plan", "compile"])
@@ -106,26 +65,8 @@ def test_each_example_is_planned_to_its_end(name: str, tmp_path: Path) -> None:
         assert solve["reason"] in page.read_text()
 
 
-# ---- devices
-
-
-@pytest.mark.parametrize("name", ["cuda:98", pytest.param("cuda", marks=pytest.mark.skipif(
-    wp.is_cuda_available(), reason="needs a machine without a GPU"))])  # fmt: skip
-def test_a_script_may_name_a_gpu_that_is_missing(folder: Path, name: str) -> None:
-    text = WITHOUT_GUARD.replace('"cpu"', repr(name))
-    (folder / "named.py").write_text(text.replace("def main", f"wp.set_device({name!r})\n\n\ndef main"))
-    done = command("plan", "--arch", "80", folder / "named.py", folder)
-    (module,) = json_of(done)["modules"]
-    assert (module["arch"], module["block_dim"]) == (80, 64)
-    assert len(module["functions"]) == 3
-    assert f"names {name}, which this machine lacks" in done.stderr
-    assert "stopped early" not in done.stderr
-
-
-# ---- modules without tile functions
-
-
-def test_modules_without_tile_functions_are_counted(folder: Path, other: Path) -> None:
+def test_modules_without_tile_functions_are_counted(folder: Path) -> None:
+    (folder / "other_kernels.py").write_text(f"import warp as wp\n{PLAIN}")
     text = MAIN.replace("import numpy as np\n", "import numpy as np\nimport other_kernels\n")
     (folder / "two.py").write_text(text)
     table = command("plan", folder / "two.py", folder, as_json=False).stdout
@@ -191,38 +132,29 @@ def test_a_generic_kernel_without_an_instance_is_named(folder: Path) -> None:
     assert shown in page.read_text()
     (module,) = json_of(command("plan", script))["modules"]
     assert (module["uninstantiated"], module["uninstantiated_reason"]) == (["generic"], shown)
+    with warp_tiles.enabled():
+        assert f"problem: {shown}" in str(warp_tiles.plan(load(f"from typing import Any\n{GENERIC}"), arch=90))
     script.write_text(f"{script.read_text()}\nwp.overload(generic, [wp.array2d(dtype=float)] * 3)\n")
     (module,) = json_of(command("plan", script))["modules"]
     assert (module["uninstantiated"], len(module["functions"])) == ([], 3)
 
 
-def test_the_text_of_a_plan_names_a_generic_kernel_without_an_instance() -> None:
-    with warp_tiles.enabled():
-        found = warp_tiles.plan(load(f"from typing import Any\n{GENERIC}"), arch=90)
-    assert "problem: generic kernels without an instance: generic; " in str(found)
-
-
 def test_a_module_that_is_left_to_warp_is_shown(folder: Path) -> None:
-    done = command("plan", "--policy", "off", folder / "main.py", folder, as_json=False)
-    assert "module __main__" in done.stdout
-    assert "without tile functions" not in done.stdout
+    words = ("plan", "--policy", "off", folder / "main.py", folder)
+    shown = command(*words, as_json=False).stdout
+    assert "module __main__" in shown
+    assert "without tile functions" not in shown
+    (module,) = json_of(command(*words, WARP_TILES_POLICY="fast"))["modules"]
+    assert module["policy"] == "off", "the option comes before the environment"
 
 
-def test_planning_generates_no_code_without_tile_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_generates_no_code_without_tile_functions() -> None:
     with warp_tiles.enabled():
         plain, product = load(PLAIN), load(gemm())
         option_off = load(gemm(), enable_mathdx_gemm=False)
 
-        generated: list[str] = []
-        original = find("context").ModuleBuilder.codegen
-
-        def codegen(builder: object, device: str) -> str:
-            generated.append(builder.module.name)  # type: ignore[attr-defined]
-            return str(original(builder, device))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(find("context").ModuleBuilder, "codegen", codegen)
+        with generated() as names:
             plans = [warp_tiles.plan(module, arch=90, block_dim=64) for module in (plain, product, option_off)]
-    assert generated == [product.__name__, option_off.__name__]
+    assert names == [product.__name__, option_off.__name__]
     assert [plan.kernels for plan in plans] == [("count_down",), ("gemm",), ("gemm",)]
     assert [len(plan.functions) for plan in plans] == [0, 3, 3], "also without MathDx the reason is shown"

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,9 @@ def screen(*arguments: object, columns: int) -> list[str]:
     ) as process:  # fmt: skip
         os.close(terminal)
         written = b""
-        while True:
-            try:
-                part = os.read(master, 1 << 16)
-            except OSError:  # the process has closed its side
-                break
-            if not part:
-                break
-            written += part
+        with suppress(OSError):  # the process has closed its side
+            while part := os.read(master, 1 << 16):
+                written += part
     os.close(master)
     assert process.returncode == 0
     return re.sub(r"\x1b\[[0-9;]*m", "", written.decode("utf-8")).splitlines()

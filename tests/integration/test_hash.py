@@ -174,7 +174,7 @@ def attributes_of_warp() -> dict[str, int]:
             found[f"{name}.{attribute}"] = id(value)
             if isinstance(value, type) and value.__module__.startswith("warp."):
                 found.update({f"{name}.{attribute}.{key}": id(item) for key, item in vars(value).items()})
-    for key, function in find("context.builtin_functions").items():
+    for key, function in getattr(find("context"), "builtin_functions", {}).items():  # a test takes them away
         for number, overload in enumerate([function, *getattr(function, "overloads", ())]):
             found.update({f"{key}[{number}].{name}": id(item) for name, item in vars(overload).items()})
     return found
@@ -256,21 +256,13 @@ def test_a_missing_member_is_named_and_warp_stays_unchanged(path: str, monkeypat
     wp.init()
     owner_path, _, name = path.rpartition(".")
     monkeypatch.delattr(find(owner_path), name)
-    before = attributes_without(path)
+    before = attributes_of_warp()
     with pytest.raises(warp_tiles.UnsupportedWarpError) as caught:
         warp_tiles.enable()
     assert f"warp._src.{path}" in str(caught.value)
     assert wp.__version__ in str(caught.value)
     assert not warp_tiles.is_enabled()
-    assert attributes_without(path) == before
-
-
-def attributes_without(path: str) -> dict[str, int]:
-    """Like :func:`attributes_of_warp`, for a Warp that may lack one of the attributes that it reads."""
-    if path == "context.builtin_functions":
-        build = find("build")
-        return {name: id(value) for name, value in vars(build).items()}
-    return {name: value for name, value in attributes_of_warp().items() if name not in IGNORED}
+    assert changed(before, attributes_of_warp()) == set()
 
 
 def test_a_missing_builtin(monkeypatch: pytest.MonkeyPatch) -> None:

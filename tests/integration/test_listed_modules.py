@@ -2,26 +2,23 @@
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import pytest
 import warp as wp
 
 import warp_tiles
 from benchmarks.stand_in import StandIn
-from tests.integration.ahead_modules import SEEN, SLOW, found_at_load, module_of, plain, warp_module
+from tests.integration.ahead_modules import SEEN, SLOW, found_at_load, generated, module_of, plain, warp_module
 from tests.integration.helpers import gemm, load
 from tests.store.test_start_list import MODULE
 from tests.waiting import until
 from warp_tiles._warp import installed
-from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import hash_again
 from warp_tiles._warp.reload import ListedModules
 from warp_tiles.build import ahead
@@ -30,21 +27,6 @@ from warp_tiles.build.ahead import AheadModule, ProgramStart
 from warp_tiles.build.context import BuildContext
 from warp_tiles.errors import WorkerError
 from warp_tiles.settings import current
-
-
-@contextmanager
-def generated() -> Iterator[list[str]]:
-    """The modules whose code is generated in a block, in order."""
-    names: list[str] = []
-    builder = find("context").ModuleBuilder
-    original = builder.codegen
-
-    def codegen(self: Any, *given: Any, **named: Any) -> Any:
-        names.append(self.module.name)
-        return original(self, *given, **named)
-
-    with mock.patch.object(builder, "codegen", codegen):
-        yield names
 
 
 @pytest.fixture
@@ -62,27 +44,25 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def start_again(record: Path, modules: Sequence[ModuleType]) -> None:
-    """Begin the program again with its start list and empty caches."""
-    warp_tiles.disable()
-    for module in modules:
-        warp_module(module).execs.clear()
-    for folder in (wp.config.kernel_cache_dir, current().cache_dir):
-        shutil.rmtree(folder)
-    warp_tiles.enable(start=record)
-
-
 @pytest.fixture
-def recorded(device: StandIn, tmp_path: Path) -> Callable[..., Path]:
-    """Loads modules with a start list, and returns its path."""
-    record = tmp_path / "start.json"
+def restart(device: StandIn, only: Callable[..., None], tmp_path: Path) -> Callable[..., None]:
+    """Loads modules with a start list, and begins the program again with the list and empty caches."""
 
-    def run(*modules: ModuleType) -> Path:
+    def run(
+        *modules: ModuleType, others: Sequence[ModuleType] = (), between: Callable[[], None] = lambda: None
+    ) -> None:
+        only(*modules, *others)
         warp_tiles.disable()
-        warp_tiles.enable(start=record)
+        warp_tiles.enable(start=tmp_path / "start.json")
         for module in modules:
             device.load(module.__name__)
-        return record
+        between()
+        warp_tiles.disable()
+        for module in modules:
+            warp_module(module).execs.clear()
+        for folder in (wp.config.kernel_cache_dir, current().cache_dir):
+            shutil.rmtree(folder)
+        warp_tiles.enable(start=tmp_path / "start.json")
 
     return run
 
@@ -90,14 +70,10 @@ def recorded(device: StandIn, tmp_path: Path) -> Callable[..., Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [2, 7])
 def test_a_record_has_modules_generated_while_a_launch_waits_as_they_are_now(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str], tmp_path: Path,
-    value: int,
-) -> None:  # fmt: skip
+    device: StandIn, restart: Callable[..., None], bound: list[str], tmp_path: Path, value: int
+) -> None:
     first, second, third = plain(1, SLOW), plain(2), plain(3)
-    only(first, second, third)
-    record = recorded(first, second)
-    second.N = value  # type: ignore[attr-defined]
-    start_again(record, [first, second])
+    restart(first, second, others=[third], between=lambda: setattr(second, "N", value))
     with generated() as names:
         device.load(first.__name__)
         assert names == [first.__name__, second.__name__], "the record does not name the third"
@@ -112,12 +88,9 @@ def test_a_record_has_modules_generated_while_a_launch_waits_as_they_are_now(
 
 
 @pytest.mark.slow
-def test_a_constant_that_changes_later_counts(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
-) -> None:
+def test_a_constant_that_changes_later_counts(device: StandIn, restart: Callable[..., None], bound: list[str]) -> None:
     first, second = plain(1, SLOW), plain(2)
-    only(first, second)
-    start_again(recorded(first, second), [first, second])
+    restart(first, second)
     device.load(first.__name__)
     until(lambda: bound)
     second.N = 5  # type: ignore[attr-defined]
@@ -127,13 +100,11 @@ def test_a_constant_that_changes_later_counts(
 
 @pytest.mark.slow
 def test_disabling_meanwhile_leaves_the_launch_to_warp(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    device: StandIn, restart: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = plain(1, SLOW), plain(2)
-    only(first, second)
-    record = recorded(first, second)
-    monkeypatch.setattr(ListedModules, "generate", lambda *_: warp_tiles.disable())
-    start_again(record, [first, second])
+    leave = lambda: monkeypatch.setattr(ListedModules, "generate", lambda *_: warp_tiles.disable())  # noqa: E731
+    restart(first, second, between=leave)
     loaded = len(device.loaded)
     device.load(first.__name__)
     assert not warp_tiles.is_enabled()
@@ -193,21 +164,6 @@ def test_a_stopped_start_begins_nothing_more(device: StandIn, tmp_path: Path) ->
     assert start.submitted == []
 
 
-@pytest.mark.slow
-def test_another_start_takes_the_place_of_what_was_begun(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], tmp_path: Path
-) -> None:
-    first, second, third = plain(1, SLOW), plain(2), plain(3)
-    only(first, second, third)
-    record = recorded(first, second)
-    start_again(record, [first, second])
-    device.load(first.__name__)
-    assert list(installed().program_start.listed) == [first.__name__, second.__name__]
-    installed().begin_start(tmp_path / "other.json")
-    device.load(second.__name__)
-    assert not installed().program_start.listed, "the other record does not exist yet"
-
-
 def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
     warp_tiles.disable()
     warp_tiles.enable(start=tmp_path / "start.json")
@@ -232,9 +188,17 @@ def generate(*modules: ModuleType) -> str:
     return found.module.name
 
 
+def with_a_static_of_another_module() -> ModuleType:
+    other, module = load(SEEN), plain(2, "late(out[i])", "late = wp.abs")
+    module.late, module.seen = other.late, other.seen  # type: ignore[attr-defined]
+    assert not warp_module(module).has_unresolved_static_expressions
+    return module
+
+
 LEFT = {
     "broken": lambda: plain(2, "wp.sin(missing(out[i]))"),
     "static": lambda: plain(2, "late(out[i])", SEEN),
+    "static of another module": with_a_static_of_another_module,
     "product": lambda: load(gemm()),
     "warning": lambda: plain(2, "wp.grad(g)(out[i])", "@wp.func\ndef g(x: float): return x * x\n", backward=True),
 }
@@ -253,18 +217,6 @@ def test_some_modules_are_left_to_their_launch(
     assert not warp_module(second).failed_builds
     captured = capfd.readouterr()
     assert "arning" not in captured.out + captured.err
-
-
-def test_a_function_of_another_module_with_a_deferred_static_is_not_evaluated(
-    loading: None, only: Callable[..., None]
-) -> None:
-    other = load(SEEN)
-    second, third = plain(2, "late(out[i])", "late = wp.abs"), plain(3)
-    second.late = other.late  # type: ignore[attr-defined]
-    only(second, third)
-    assert not warp_module(second).has_unresolved_static_expressions
-    assert generate(second, third) == third.__name__
-    assert not other.seen
 
 
 def test_what_no_launch_has_asked_for_is_looked_up_here_alone_and_warned_of_never(

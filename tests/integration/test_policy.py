@@ -39,9 +39,6 @@ def providers(record: dict[str, Any]) -> list[str]:
     return [build["provider"] for build in record["builds"]]
 
 
-# ---- off
-
-
 @pytest.mark.parametrize("text", [gemm(), CHOLESKY])
 @pytest.mark.parametrize("layer", ["process", "module"])
 def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,16 +67,6 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
         assert built == calls, "planning builds nothing"
 
 
-# ---- scalar and fast
-
-
-@pytest.mark.slow
-def test_a_module_has_its_own_policy(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WARP_TILES_POLICY", "scalar")
-    _, record = compile_module(load(gemm(), enable_backward=False, warp_tiles_policy="fast"), tmp_path / "out")
-    assert (providers(record), record["policy"]) == (["own"], "fast")
-
-
 def test_a_forbidden_provider_is_an_error_at_every_use_of_the_module(cold: Path, tmp_path: Path) -> None:
     module = load(gemm(), warp_tiles_provider="cublasdx")
     message = r"'fast' \(override.* does not allow .*'cublasdx' \(module option warp_tiles_provider of module"
@@ -91,17 +78,16 @@ def test_a_forbidden_provider_is_an_error_at_every_use_of_the_module(cold: Path,
             warp_hash(module)
 
 
-# ---- settings of a module
-
-
 @pytest.mark.slow
-def test_a_module_has_its_own_cache_and_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_has_its_own_policy_cache_and_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warp_tiles.disable()
     monkeypatch.delenv("WARP_TILES_CACHE_DIR", raising=False)
-    options = {"warp_tiles_cache_dir": str(tmp_path / "own"), "warp_tiles_jobs": 1, "warp_tiles_progress": "off"}
+    monkeypatch.setenv("WARP_TILES_POLICY", "scalar")
+    options = {"policy": "fast", "cache_dir": str(tmp_path / "own"), "jobs": 1, "progress": "off"}
+    module = load(gemm(), enable_backward=False, **{f"warp_tiles_{name}": value for name, value in options.items()})
     with warp_tiles.enabled():
-        _, record = compile_module(load(gemm(), enable_backward=False, **options), tmp_path / "out")
-        assert record["lto_builds"] == 1
+        _, record = compile_module(module, tmp_path / "out")
+        assert (providers(record), record["policy"], record["lto_builds"]) == (["own"], "fast", 1)
         assert [made for made in engine().resources._made if made[0] == "pool"] == [("pool", 1)]
     assert (tmp_path / "own").is_dir()
 
@@ -110,9 +96,6 @@ def test_an_unknown_option_of_any_module_is_refused() -> None:
     module = load(COPY, warp_tiles_polcy="fast")
     with warp_tiles.enabled(), pytest.raises(warp_tiles.SettingError, match="option warp_tiles_polcy is unknown"):
         warp_hash(module)
-
-
-# ---- locked
 
 
 @pytest.mark.slow
@@ -130,9 +113,6 @@ def test_locked_uses_builds_of_auto_and_warns_that_it_links(
     (warning,) = (item for item in caplog.records if item.levelno == logging.WARNING)
     assert f"module {module.__name__} was linked in" in warning.getMessage()
     assert "kernel cache" in warning.getMessage()
-
-
-# ---- max
 
 
 @pytest.mark.slow

@@ -81,28 +81,21 @@ def test_prefetches_come_before_a_start_list(device: StandIn) -> None:
     assert done == ["first", "second", "list"]
 
 
-# ---- one module
-
-
-def test_a_launch_finds_the_compiled_file(device: StandIn, compiler: Compiler) -> None:
-    module = plain()
-    assert warp_tiles.prefetch(module, device=ALIAS) == 1
+@pytest.mark.parametrize("is_unique", [False, True])
+def test_a_launch_finds_the_compiled_file(device: StandIn, compiler: Compiler, is_unique: bool) -> None:
+    if is_unique:  # Warp has hashed it to name it
+        text = PLAIN.format(value=1, more="", backward=False, expression="float(N)")
+        module = load(text.replace("(enable", '(module="unique", enable')).plain.module
+    else:
+        module = warp_module(plain())
+    assert bool(module.hashers) is is_unique
+    assert installed().prefetch([module], ALIAS, None) == 1
     wait_for_all()
-    assert not warp_module(module).hashers, "the module is as it was"
+    assert not module.hashers, "its hash is discarded"
     assert not device.loaded, "nothing is loaded ahead"
-    device.load(module.__name__)
+    module.load(ALIAS)
     assert compiler.ahead == [True]
     assert len(device.loaded) == 1
-
-
-def test_a_module_of_one_kernel_is_compiled_ahead(device: StandIn, compiler: Compiler) -> None:
-    text = PLAIN.format(value=1, more="", backward=False, expression="float(N)")
-    kernel = load(text.replace("(enable", '(module="unique", enable')).plain
-    assert kernel.module.hashers, "Warp has hashed it to name it"
-    installed().prefetch([kernel.module], ALIAS, None)
-    wait_for_all()
-    kernel.module.load(ALIAS)
-    assert compiler.ahead == [True]
 
 
 @pytest.mark.usefixtures("digesting")
@@ -309,9 +302,6 @@ def test_a_forked_child_gets_the_lock_of_the_code_generator(device: StandIn) -> 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with lock:
         pass
-
-
-# ---- what cannot be compiled ahead
 
 
 def test_an_error_is_reported_by_the_launch(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

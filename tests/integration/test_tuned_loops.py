@@ -60,6 +60,12 @@ def plan_of(kernel: Any) -> dict[str, Any]:
     return plan.to_json()
 
 
+def loop_of(kernel: Any) -> dict[str, Any]:
+    """The loop of a kernel in the plan of its module."""
+    (loop,) = (loop for loop in plan_of(kernel)["loops"] if loop["kernel"] == kernel.key)
+    return dict(loop)
+
+
 def test_each_launched_kernel_has_its_own_tasks(module: Any) -> None:
     found = tasks(launch_of(module.gemm), launch_of(module.alone, dtype=float))
     assert [(item.subject, item.launch.kernel.key) for item in found] == [
@@ -94,7 +100,7 @@ def test_the_largest_launch_of_a_task_is_measured(module: Any) -> None:
 
 def test_a_copy_has_the_forced_configuration_and_the_user_s_kernel_stays(module: Any) -> None:
     (task,) = tasks(launch_of(module.gemm))
-    usual = next(loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key)
+    usual = loop_of(module.gemm)
     seen = set()
     for config in task.configs:
         (loop,) = plan_of(copy_of(task, config).kernel)["loops"]
@@ -129,29 +135,19 @@ def test_a_tuned_script_has_records_that_the_next_plan_uses(module: Any, monkeyp
     monkeypatch.setattr("warp_tiles.cli.tune.discover", lambda script: found)
     monkeypatch.setattr(in_kernels, "environment_of", lambda device: H200)
     monkeypatch.setattr(in_kernels, "search_devices", lambda gpus, task, configs: machine.devices(task, configs))
+    before = loop_of(module.short)
     hashed = module.gemm.module.get_module_hash(128)
     (tuned,) = tune_script(Script(__file__))
     assert tuned.winner is not None
     assert tuned.winner.config == best
     assert (tuned.kernel, tuned.measured, tuned.error) == (module.gemm.key, len(tuned.task.configs), "")
     assert module.gemm.module.get_module_hash(128) != hashed
-    reasons = {loop["kernel"]: loop["reason"] for loop in plan_of(module.gemm)["loops"]}
-    assert "tuned: 80.0 us against 100.0 us of the default" in reasons[module.gemm.key]
+    loop = loop_of(module.gemm)
+    assert (loop["instruction"], loop["stages"]) == ("mma_m16n8k16", 3)
+    assert "tuned: 80.0 us against 100.0 us of the default" in loop["reason"]
+    assert loop_of(module.short) == before
     (again,) = tune_script(Script(__file__))
     assert (again.measured, again.record) == (0, tuned.record)
-
-
-def test_a_record_of_a_loop_is_in_the_plan_and_in_the_hash(module: Any) -> None:
-    (task,) = tasks(launch_of(module.gemm))
-    before = plan_of(module.gemm)["loops"]
-    hashed = module.gemm.module.get_module_hash(128)
-    remember(task, {"pipeline": "mma,stages=3"})
-    after = {loop["kernel"]: loop for loop in plan_of(module.gemm)["loops"]}
-    assert module.gemm.module.get_module_hash(128) != hashed
-    tuned = after[module.gemm.key]
-    assert (tuned["instruction"], tuned["stages"]) == ("mma_m16n8k16", 3)
-    assert "tuned: 80.0 us against 100.0 us of the default" in tuned["reason"]
-    assert after[module.short.key] == next(loop for loop in before if loop["kernel"] == module.short.key)
 
 
 def test_a_record_counts_for_a_similar_number_of_iterations_if_it_is_known() -> None:
@@ -170,7 +166,7 @@ def test_a_setting_comes_before_a_record(module: Any) -> None:
     (task,) = tasks(launch_of(module.gemm))
     remember(task, {"pipeline": "mma,stages=3"})
     with settings.override(main_loop="wgmma"):
-        (loop,) = [loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key]
+        loop = loop_of(module.gemm)
     assert loop["instruction"] == "wgmma"
     assert "tuned" not in loop["reason"]
 
@@ -181,9 +177,9 @@ def test_a_record_of_a_function_leaves_stages_alone(module: Any) -> None:
     assert task.subject == "loop"
     (other,) = tasks(launch_of(module.alone, dtype=float))
     remember(other, {"provider": "cublasdx"})
-    plan = plan_of(module.gemm)
-    assert {loop["kernel"]: loop["instruction"] for loop in plan["loops"]}[module.gemm.key] == "wgmma"
-    chosen = [planned for planned in plan["functions"] if module.alone.key in planned["kernels"] and planned["needed"]]
+    assert loop_of(module.gemm)["instruction"] == "wgmma"
+    functions = plan_of(module.gemm)["functions"]
+    chosen = [planned for planned in functions if module.alone.key in planned["kernels"] and planned["needed"]]
     assert [(problem["provider"], problem["choice"]) for problem in chosen] == [("cublasdx", "tuned")]
 
 

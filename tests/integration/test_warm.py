@@ -1,7 +1,5 @@
 """``warp-tiles warm SCRIPT``: what a script launches is compiled before its first start, also without a GPU."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from benchmarks.stand_in import StandIn
 from tests.integration.ahead_modules import SEEN, found_at_load
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import FORWARD_ONLY, gemm, load
+from tests.interpreter import python
 from tests.nightly import some
 from warp_tiles._warp import installed, reload
 from warp_tiles._warp.intercept import intercepted
@@ -278,12 +277,8 @@ def test_runs_of_a_warmed_script_build_nothing(starts: str, tmp_path: Path) -> N
     record = start_file(cache, script)
     assert json_of(done)["start"] == str(record)
     assert [module.arch for module in read_start_list(record).modules] == [80, 90]
-    prefix = [sys.executable, *(("-m", "warp_tiles", "run") if starts == "run" else ())]
-    root = Path(__file__).resolve().parents[2]  # of benchmarks, which is not installed
-    environment = {**os.environ, "WARP_TILES_CACHE_DIR": str(cache), "PYTHONPATH": str(root)}
-    run = subprocess.run(
-        [*prefix, script, tmp_path / "kernels"], env=environment, check=True, capture_output=True, text=True
-    )
+    prefix = ("-m", "warp_tiles", "run") if starts == "run" else ()
+    run = python(*prefix, script, tmp_path / "kernels", WARP_TILES_CACHE_DIR=str(cache))
     assert "saved 16.0" in run.stdout
     assert "\n[True]\n" in run.stdout
 

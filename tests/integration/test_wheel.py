@@ -11,14 +11,14 @@ import io
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module, metadata, util
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,12 +80,7 @@ if sys.argv[1:] == ["fails"]:
 
 @dataclass(frozen=True)
 class Made:
-    """A wheel of the client's kernels for sm_80 and sm_90, and where it and the client are installed.
-
-    Attributes:
-        printed: The JSON that the command printed.
-        path: The search path of a program with both.
-    """
+    """A wheel of the client's kernels for sm_80 and sm_90, the JSON of its command, and where both are installed."""
 
     folder: Path
     wheel: Path
@@ -95,8 +90,11 @@ class Made:
 
     def bundle(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run the command in an environment with the client."""
-        path = os.pathsep.join([str(self.client), str(REPOSITORY), os.environ["PYTHONPATH"]])
-        return command("bundle", *words, PYTHONPATH=path, WARP_TILES_JOBS="2", **environment)
+        return command("bundle", *words, PYTHONPATH=self.python_path, WARP_TILES_JOBS="2", **environment)
+
+    @property
+    def python_path(self) -> str:
+        return os.pathsep.join([str(self.client), str(REPOSITORY), os.environ["PYTHONPATH"]])
 
     def wheel_of(self, target: Path, archs: str = "80,90") -> subprocess.CompletedProcess[str]:
         """Make the wheel."""
@@ -132,7 +130,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, toolchain: None) -> Made:
 @pytest.mark.slow
 def test_the_wheel_names_its_client_warp_and_platform(made: Made) -> None:
     warp = metadata.version("warp-lang")
-    (tag,) = {line.rpartition("-")[2] for line in _of_warp("WHEEL") if line.startswith("Tag: ")}
+    text = metadata.distribution("warp-lang").read_text("WHEEL") or ""
+    (tag,) = {line.rpartition("-")[2] for line in text.splitlines() if line.startswith("Tag: ")}
     assert made.wheel.name == f"client_kernels-2.0+warp{warp}-py3-none-{tag}.whl"
     assert made.printed["requires"] == ["wheel-client-dist==2.0", f"warp-lang=={warp}", "warp-tiles"]
     (info,) = made.site.glob("*.dist-info")
@@ -141,10 +140,6 @@ def test_the_wheel_names_its_client_warp_and_platform(made: Made) -> None:
     assert [line for line in text.splitlines() if line.startswith("Requires-Dist")] == [
         f"Requires-Dist: {item}" for item in made.printed["requires"]
     ]
-
-
-def _of_warp(file: str) -> list[str]:
-    return (metadata.distribution("warp-lang").read_text(file) or "").splitlines()
 
 
 @pytest.mark.slow
@@ -239,9 +234,9 @@ def test_a_script_that_stops_early_makes_no_wheel_unless_that_is_allowed(made: M
 
 
 def test_a_start_list_takes_the_place_of_a_script(made: Made, tmp_path: Path) -> None:
-    start, path = tmp_path / "start.json", os.pathsep.join([str(made.client), os.environ["PYTHONPATH"]])
+    start, cache = tmp_path / "start.json", str(tmp_path / "cache")
     words = "--arch", "90", "--start", start, made.client / "script.py", "all of it"
-    warmed = json_of(command("warm", *words, PYTHONPATH=path, WARP_TILES_CACHE_DIR=str(tmp_path / "cache")))
+    warmed = json_of(command("warm", *words, PYTHONPATH=made.python_path, WARP_TILES_CACHE_DIR=cache))
     words = "--wheel", "a", "--arch", "90", "-o", tmp_path, start
     assert "does not say whose kernels it has" in made.bundle(*words).stderr
     named = "--client", "wheel-client-dist"
@@ -280,7 +275,6 @@ def test_the_client_is_found_from_the_kernels() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(util.find_spec("pip") is None, reason="pip is missing")
 def test_the_script_for_ci_makes_a_wheel_and_checks_it(made: Made, tmp_path: Path) -> None:
-    path = os.pathsep.join([str(made.client), str(REPOSITORY), os.environ["PYTHONPATH"]])
     program = tmp_path / "bin" / "warp-tiles"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m warp_tiles "$@"\n')
@@ -289,8 +283,8 @@ def test_the_script_for_ci_makes_a_wheel_and_checks_it(made: Made, tmp_path: Pat
     script = REPOSITORY / "examples" / "deploy" / "kernel_wheel.sh"
     done = subprocess.run(
         ["sh", script, "client-kernels", made.client / "script.py", f"{made.client / 'script.py'} tiles"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path, "PATH": search, "ARCHS": "90", "WARP_TILES_JOBS": "2"},
-        capture_output=True, text=True,
+        cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": made.python_path, "PATH": search, "ARCHS": "90", "WARP_TILES_JOBS": "2"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line.rpartition(": ")[2][:9] for line in done.stdout.splitlines() if "present" in line] == ["1 present"] * 2
@@ -389,15 +383,47 @@ def test_the_binaries_are_those_that_this_machine_would_build(
     assert program.requests, "the second ones were built"
 
 
+TILES = f"{CLIENT}.tiles"
+PRODUCT_ALONE = {TILES: "Client.kernels"}
+
+
 @pytest.mark.slow
 def test_a_module_with_another_start_key_is_found_by_its_source(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
     assert program.load() == BOTH
-    assert program.generated == [CLIENT, f"{CLIENT}.tiles"]
+    assert program.generated == [*BOTH]
     assert program.start_keys() == dict.fromkeys(BOTH, "missing")
     assert program.requests == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("digesting")
+def test_a_module_from_another_source_is_built(program: Program) -> None:
+    wp.get_module(CLIENT).options["fast_math"] = True
+    assert program.load() == PRODUCT_ALONE
+    assert program.missed() == ["it has it from another source, or with other options or constants"]
+    assert program.generated == [CLIENT]
+
+
+CHANGES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
+    "a setting": lambda patch: patch.setenv("WARP_TILES_MAIN_LOOP", "double_buffered"),
+    "a constant": lambda _: wp.get_module(TILES).options.update(max_unroll=3),
+    "a device source": lambda patch: patch.setattr(Engine, "fingerprint", lambda *_: "of other sources"),
+    "the linker": lambda patch: patch.setattr(ToolchainFacts, "linker_digest", lambda _: "another"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.usefixtures("digesting")
+def test_a_module_with_products_is_generated_if_anything_differs(
+    name: str, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CHANGES[name](monkeypatch)
+    program.load()
+    assert program.generated == [TILES]
 
 
 @pytest.mark.slow
@@ -412,41 +438,13 @@ def test_what_a_package_lacks_is_built_as_without_it(modules: str, program: Prog
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("digesting")
-def test_a_module_from_another_source_is_built(program: Program) -> None:
-    wp.get_module(CLIENT).options["fast_math"] = True
-    assert program.load() == {f"{CLIENT}.tiles": "Client.kernels"}
-    assert program.missed() == ["it has it from another source, or with other options or constants"]
-    assert program.generated == [CLIENT]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", ["a setting", "a constant", "a device source", "the linker"])
-def test_a_module_with_products_is_generated_if_anything_differs(
-    change: str, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: dict[str, Any] = {}
-    if change == "a setting":
-        chosen = {"main_loop": "double_buffered"}
-    elif change == "a constant":
-        wp.get_module(f"{CLIENT}.tiles").options["max_unroll"] = 3
-    elif change == "a device source":
-        monkeypatch.setattr(Engine, "fingerprint", lambda *_: "of other sources")
-    else:
-        monkeypatch.setattr(ToolchainFacts, "linker_digest", lambda _: "another")
-    with warp_tiles.override(**chosen):
-        program.load()
-    assert program.generated == [f"{CLIENT}.tiles"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "served"),
     [
-        ({"kernel_packages": "none"}, {f"{CLIENT}.tiles": ""}),
-        ({"kernel_packages": "other"}, {f"{CLIENT}.tiles": ""}),
+        ({"kernel_packages": "none"}, {TILES: ""}),
+        ({"kernel_packages": "other"}, {TILES: ""}),
         ({"kernel_packages": ["other", "client_kernels"]}, BOTH),
-        ({"modules": "tiles"}, {f"{CLIENT}.tiles": "Client.kernels"}),
+        ({"modules": "tiles"}, PRODUCT_ALONE),
         ({"modules": "all"}, BOTH),
         ({"policy": "locked"}, BOTH),
         ({"policy": "off"}, {}),
@@ -474,9 +472,9 @@ def test_damaged_files_cost_one_warning_and_nothing_else(
     damage = lambda files, name, most: (real(files, name, most)[0][: None if name == "index.json" else -1], None)  # noqa: E731
     monkeypatch.setattr(packages, "read_bounded", damage)
     with pytest.warns(RuntimeWarning, match="What it does not serve is built") as caught:
-        assert program.load() == {f"{CLIENT}.tiles": ""}
+        assert program.load() == {TILES: ""}
     assert len([one for one in caught if "kernel package" in str(one.message)]) == 1
-    assert program.generated == [CLIENT, f"{CLIENT}.tiles"]
+    assert program.generated == [CLIENT, TILES]
 
 
 @pytest.mark.slow
@@ -533,8 +531,8 @@ def test_an_entry_of_an_earlier_version_is_generated_for_a_start_list(
     with warp_tiles.enabled(start=tmp_path / "start.json"):
         assert program.load() == BOTH
         not_asked = f"not asked: {Rejected('without_functions')}"
-        assert program.start_keys() == {CLIENT: "found", f"{CLIENT}.tiles": not_asked}
-    assert (program.generated, program.requests) == ([f"{CLIENT}.tiles"], [])
+        assert program.start_keys() == {CLIENT: "found", TILES: not_asked}
+    assert (program.generated, program.requests) == ([TILES], [])
 
 
 @pytest.mark.slow
@@ -553,42 +551,25 @@ def test_a_module_of_a_cache_that_others_fill_has_another_name(program: Program,
 @pytest.mark.slow
 def test_doctor_and_plan_name_the_package(made: Made, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     warp_tiles.disable()
-    found = CliRunner().invoke(commands, ["doctor", "--json"])
-    (finding,) = (one for one in json.loads(found.stdout)["findings"] if one["subject"] == "packages")
+
+    def finding_of_doctor() -> dict[str, str]:
+        found = json.loads(CliRunner().invoke(commands, ["doctor", "--json"]).stdout)["findings"]
+        return next(finding for finding in found if finding["subject"] == "packages")
+
+    finding = finding_of_doctor()
     assert finding["state"] == "ok"
     assert f"in {made.site}: 2 modules for sm_80, sm_90" in finding["detail"]
-    path = os.pathsep.join(map(str, (made.site, made.client, REPOSITORY, os.environ["PYTHONPATH"])))
+    path = os.pathsep.join([str(made.site), made.python_path])
     script = made.client / "script.py"
     for arch, text in ((90, "has this module"), (75, "lacks this module: it has it for sm_80, sm_90")):
         done = command("plan", "--arch", arch, script, "all of it", PYTHONPATH=path)
         plans = {module["name"]: module["kernel_package"] for module in json_of(done)["modules"]}
-        assert text in plans[f"{CLIENT}.tiles"]
-    assert (
-        "kernel package Client.kernels" in command("plan", script, "all of it", as_json=False, PYTHONPATH=path).stdout
-    )
+        assert text in plans[TILES]
+    shown = command("plan", script, "all of it", as_json=False, PYTHONPATH=path).stdout
+    assert "kernel package Client.kernels" in shown
     for place in ("first", "second"):
-        monkeypatch.syspath_prepend(str(_copied(made.site, made.folder / place)))
-    found = CliRunner().invoke(commands, ["doctor", "--json"])
-    (finding,) = (one for one in json.loads(found.stdout)["findings"] if one["subject"] == "packages")
+        shutil.copytree(made.site / packages.NAMESPACE, made.folder / place / packages.NAMESPACE)
+        monkeypatch.syspath_prepend(str(made.folder / place))
+    finding = finding_of_doctor()
     assert finding["state"] == "note"
     assert "has 8 keys of modules that" in finding["detail"]
-
-
-def _copied(site: Path, target: Path) -> Path:
-    for path in site.glob("warp_tiles_kernels/*/*"):
-        copy = target / path.relative_to(site)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes())
-    return target
-
-
-def test_the_page_says_what_came_from_which_package() -> None:
-    from warp_tiles.reports.page import page
-
-    module = SimpleNamespace(name="m")
-    document = {
-        "modules": [],
-        "not_in_kernel_packages": [{"name": module.name, "arch": 75, "block_dim": 64, "reason": "a 1.0: no sm_75"}],
-    }
-    text = page(document, "title", {})
-    assert "1 module: a 1.0: no sm_75" in text

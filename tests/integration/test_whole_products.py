@@ -53,6 +53,19 @@ def arguments(form: Whole) -> tuple[list[Any], Values, Values]:
     return [*arrays[:2], K, arrays[2]], a, b
 
 
+def launched(multiply: Any, values: list[Any], dim: tuple[int, int] = (3, 4)) -> wp.Tape:
+    """A tape with a launch on the CPU."""
+    tape = wp.Tape()
+    with tape:
+        wp.launch_tiled(multiply, dim=dim, inputs=values[:3], outputs=values[3:], block_dim=THREADS, device=CPU)
+    return tape
+
+
+def usual() -> tuple[Any, warp_tiles.ModulePlan, list[Any]]:
+    """A kernel that is a whole product, its plan, and the arguments of a launch."""
+    return *plan_of(kernel()), arguments(WHOLE["bounds from a shape"])[0]
+
+
 def gradients_of(
     plan: warp_tiles.ModulePlan, values: list[Any], grid: tuple[int, int], least: int = 0
 ) -> Backward | Rejected:
@@ -86,15 +99,20 @@ def test_other_kernels_have_a_reason(name: str) -> None:
         assert loop.gradients_code == code, loop
 
 
-def test_the_setting_is_a_reason() -> None:
-    with warp_tiles.override(gemm_gradients="off"):
-        _, plan = plan_of(kernel())
-    assert plan.loops[0].gradients_code == "setting_to_change"
-
-
 def test_a_kernel_without_an_adjoint_has_no_gradients() -> None:
     _, plan = plan_of(kernel(options="(enable_backward=False)"))
     assert (plan.loops[0].gradients, plan.whole_products) == ("", {})
+    assert loop_rows(plan.to_json())[0][-1] == ""
+
+
+def test_the_table_shows_how_gradients_are_computed_and_the_setting_is_a_reason() -> None:
+    _, plan = plan_of(kernel())
+    gradients = loop_rows(plan.to_json())[0][-1]
+    assert WHOLE_GRADIENTS in gradients
+    assert "no stages:" in gradients
+    with warp_tiles.override(gemm_gradients="off"):
+        _, plan = plan_of(kernel())
+    assert plan.loops[0].gradients_code == "setting_to_change"
 
 
 @pytest.mark.slow
@@ -106,9 +124,7 @@ def test_gradients_equal_those_of_the_adjoint_kernel(name: str) -> None:
     found = []
     for is_whole in (False, True):
         values, a, b = arguments(form)
-        tape = wp.Tape()
-        with tape:
-            wp.launch_tiled(multiply, dim=blocks(form), inputs=values, block_dim=THREADS, device=CPU)
+        tape = launched(multiply, values, blocks(form))
         assert np.array_equal(values[3].numpy(), a @ b)
         if is_whole:
             backward = gradients_of(plan, values, blocks(form))
@@ -179,15 +195,11 @@ def test_a_launch_that_is_not_whole_has_a_reason(change: str, code: str, value: 
     assert value in (None, found.values[0]) or value in found.values[0]
 
 
-def test_small_products_keep_their_adjoint_kernels() -> None:
-    _, plan = plan_of(kernel())
-    found = gradients_of(plan, arguments(WHOLE["bounds from a shape"])[0], (3, 4), LEAST_WORK)
-    assert found == Rejected("little_work", (M * N * K, LEAST_WORK))
-
-
-def test_products_that_are_not_built_yet_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, plan = plan_of(kernel())
-    values, _, _ = arguments(WHOLE["bounds from a shape"])
+def test_small_products_and_captures_of_products_that_are_not_built_keep_the_adjoint_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, plan, values = usual()
+    assert gradients_of(plan, values, (3, 4), LEAST_WORK) == Rejected("little_work", (M * N * K, LEAST_WORK))
     monkeypatch.setattr(Backward, "is_prepared", lambda self: False)
     monkeypatch.setattr(Backward, "prepare", lambda self: pytest.fail("a kernel was built"))
     monkeypatch.setattr(type(values[3].device), "is_capturing", True)
@@ -221,7 +233,7 @@ def asked(
     tapes, planned = recorder()
     multiply, _ = plan_of(text)
     multiply.module.options.update(options or {})
-    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    values = arguments(WHOLE["bounds from a shape"])[0]
     for array in (values[0], values[1], values[3]):
         array.requires_grad = requires_grad
     values[3:3] = more
@@ -265,12 +277,11 @@ def test_a_kernel_is_planned_once_if_products_may_compute_its_gradients(
 
 
 def test_kernels_of_a_factory_have_their_own_products() -> None:
-    text = kernel(
-        head="for k in range(0, A.shape[1], step):", loads=(LOAD_A.replace("8", "step"), LOAD_B.replace("8", "step"))
-    )
-    text = f"def factory(step):\n{indent(text, '    ')}\n    return multiply\n\nkernels = factory(8), factory(16)\n"
+    loads = (LOAD_A.replace("8", "step"), LOAD_B.replace("8", "step"))
+    text = indent(kernel(head="for k in range(0, A.shape[1], step):", loads=loads), "    ")
+    text = f"def factory(step):\n{text}\n    return multiply\n\nkernels = factory(8), factory(16)\n"
     tapes, _ = recorder()
-    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    *_, values = usual()
     with warp_tiles.override(gemm_gradients="always"):
         for one in load(text).kernels:
             assert isinstance(tapes.gradients(one, [3, 4, THREADS], values, GPU, THREADS), Backward)
@@ -278,8 +289,7 @@ def test_kernels_of_a_factory_have_their_own_products() -> None:
 
 def test_the_log_says_once_why_a_launch_has_its_adjoint_kernel(caplog: pytest.LogCaptureFixture) -> None:
     tapes, _ = recorder()
-    multiply, _ = plan_of(kernel())
-    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    multiply, _, values = usual()
     with warp_tiles.override(gemm_gradients="always"), caplog.at_level(logging.INFO, "warp_tiles"):
         for _ in range(2):
             assert tapes.gradients(multiply, [2, 4, THREADS], values, GPU, THREADS) is None
@@ -289,49 +299,24 @@ def test_the_log_says_once_why_a_launch_has_its_adjoint_kernel(caplog: pytest.Lo
     )
 
 
-def test_the_plan_shows_how_gradients_are_computed() -> None:
-    for text, shown in ((kernel(), True), (kernel(options="(enable_backward=False)"), False)):
-        _, plan = plan_of(text)
-        ((*_, gradients),) = loop_rows(plan.to_json())
-        assert (WHOLE_GRADIENTS in gradients) is shown
-        assert ("no stages:" in gradients) is shown
-        assert bool(gradients) is shown
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_tape_records_the_product_which_runs_the_adjoint_kernel_if_it_is_not_prepared(
+    is_prepared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multiply, plan, values = usual()
 
+    def of_products(tapes: Tapes, kernel: Any, dim: Any, values: list[Any], *_: Any) -> Backward | Rejected:
+        return gradients_of(plan, values, tuple(dim[:2]))
 
-def test_a_tape_records_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    multiply, _ = plan_of(kernel())
-    monkeypatch.setattr(
-        Tapes,
-        "gradients",
-        lambda self, kernel, dim, values, device, block_dim: gradients_of(
-            warp_tiles.plan(kernel, arch=90, block_dim=THREADS), values, tuple(dim[:2])
-        ),
-    )
-    values, a, b = arguments(WHOLE["bounds from a shape"])
-    g = integers(3, M, N)
-    with wp.Tape() as tape:
-        wp.launch_tiled(multiply, dim=(3, 4), inputs=values[:3], outputs=values[3:], block_dim=THREADS, device=CPU)
+    monkeypatch.setattr(Tapes, "gradients", of_products)
+    tape = launched(multiply, values)
     (launch,) = tape.launches
     assert isinstance(launch, TapeProduct)
     assert launch[0] is multiply
-    tape.backward(grads={values[3]: on(g)})
-    assert np.array_equal(values[0].grad.numpy(), g @ b.T)
-    assert np.array_equal(values[1].grad.numpy(), a.T @ g)
-    assert set(tape.gradients) == {values[0], values[1], values[3]}
-
-
-def test_products_that_are_not_prepared_run_the_adjoint_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    multiply, plan = plan_of(kernel())
-    values, a, b = arguments(WHOLE["bounds from a shape"])
-    g = integers(3, M, N)
-    tape = wp.Tape()
-    with tape:
-        wp.launch_tiled(multiply, dim=(3, 4), inputs=values[:3], outputs=values[3:], block_dim=THREADS, device=CPU)
-    backward = gradients_of(plan, values, (3, 4))
-    assert isinstance(backward, Backward)
-    tape.launches[-1] = TapeProduct(tape.launches[-1], tape, backward)
-    monkeypatch.setattr(Backward, "__call__", lambda self: pytest.fail("the products were launched"))
-    monkeypatch.setattr(prepared_module, "_prepared", {})
+    if not is_prepared:
+        monkeypatch.setattr(Backward, "__call__", lambda self: pytest.fail("the products were launched"))
+        monkeypatch.setattr(prepared_module, "_prepared", {})
+    g, a, b = integers(3, M, N), values[0].numpy(), values[1].numpy()
     tape.backward(grads={values[3]: on(g)})
     assert np.array_equal(values[0].grad.numpy(), g @ b.T)
     assert np.array_equal(values[1].grad.numpy(), a.T @ g)
@@ -339,11 +324,8 @@ def test_products_that_are_not_prepared_run_the_adjoint_kernel(monkeypatch: pyte
 
 
 def test_a_tape_is_freed_with_its_last_reference() -> None:
-    multiply, plan = plan_of(kernel())
-    values, _, _ = arguments(WHOLE["bounds from a shape"])
-    tape = wp.Tape()
-    with tape:
-        wp.launch_tiled(multiply, dim=(3, 4), inputs=values, block_dim=THREADS, device=CPU)
+    multiply, plan, values = usual()
+    tape = launched(multiply, values)
     tape.launches[-1] = TapeProduct(tape.launches[-1], tape, gradients_of(plan, values, (3, 4)))
     alive = weakref.ref(tape)
     gc.disable()
@@ -356,8 +338,7 @@ def test_a_tape_is_freed_with_its_last_reference() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", None])
 def test_launches_can_be_recorded_by_hand(device: Any) -> None:
-    multiply, _ = plan_of(kernel())
-    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    multiply, _, values = usual()
     tape = wp.Tape()
     with wp.ScopedDevice(CPU):
         tape.record_launch(multiply, [3, 4, 1], 0, values[:3], values[3:], device)
@@ -390,11 +371,7 @@ def copy(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float)):
 """
 
 
-FORWARD_ALONE = COPY.replace("@wp.kernel", "@wp.kernel(enable_backward=False)")
-INDEXED = COPY.replace(
-    "wp.tile_load(A, shape=(8, 8))", "wp.tile_load_indexed(A, wp.tile_arange(8, dtype=int), shape=(8, 8))"
-)
-WITHOUT_LOAD = COPY.replace("wp.tile_load(A, shape=(8, 8))", "wp.tile_zeros(shape=(8, 8), dtype=float)")
+LOAD = "wp.tile_load(A, shape=(8, 8))"
 
 
 @pytest.mark.parametrize(
@@ -403,11 +380,13 @@ WITHOUT_LOAD = COPY.replace("wp.tile_load(A, shape=(8, 8))", "wp.tile_zeros(shap
         (COPY, (True, True), True, True),
         (COPY, (True, True), False, False),
         (COPY, (False, True), True, False),
-        (INDEXED, (True, True), True, True),
-        (FORWARD_ALONE, (True, True), True, False),
-        (WITHOUT_LOAD, (True, True), True, False),
+        (COPY.replace(LOAD, "wp.tile_load_indexed(A, wp.tile_arange(8, dtype=int), shape=(8, 8))"), (True, True), True,
+         True),
+        (COPY.replace("@wp.kernel", "@wp.kernel(enable_backward=False)"), (True, True), True, False),
+        (COPY.replace(LOAD, "wp.tile_zeros(shape=(8, 8), dtype=float)"), (True, True), True, False),
     ],
-)
+    ids=["all", "any order", "no gradient of A", "indexed", "forward alone", "without a load"],
+)  # fmt: skip
 def test_a_tape_warns_once_of_gradients_without_an_order(
     kernel_text: str, gradients: tuple[bool, bool], *, deterministic: bool, warns: bool
 ) -> None:
