@@ -74,4 +74,13 @@ def spread(values: Values, dtype: Any = wp.float32, device: str = CPU, **options
     return on(larger, dtype, device, **options)[part]
 
 
+TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
+# shapes of A and B in products of batches, of which an operand may be shared
+BATCHES = [
+    ((3, 33, 20), (3, 20, 18)),
+    ((3, 33, 20), (20, 18)),
+    ((33, 20), (3, 20, 18)),
+    ((1, 33, 20), (3, 20, 18)),
+    ((3, 33, 20), (1, 20, 18)),
+]
 LAYOUTS = {"rows": on, "columns": transposed, "inside": inside, "spread": spread}

@@ -10,7 +10,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.array_products.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
+from tests.array_products.cases import BATCHES, CPU, LAYOUTS, TYPES, Values, integers, on, square, transposed, values_of
 from tests.nightly import some
 from warp_tiles.array_products import backward as backward_module
 from warp_tiles.array_products import prepared as prepared_module
@@ -58,7 +58,7 @@ def taped(g: Values, *arrays: Any, **options: Any) -> Any:
     return out
 
 
-@pytest.mark.parametrize("dtype", [wp.float16, wp.bfloat16, wp.float32, wp.float64], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 def test_types(dtype: Any) -> None:
     a, b, g = integers(1, 40, 20, most=1), integers(2, 20, 36, most=1), integers(3, 40, 36, most=1)
     arrays = leaves(a, b, dtype=dtype)
@@ -143,18 +143,7 @@ def test_gradients_whose_elements_share_memory_are_refused(strides: tuple[int, i
     assert warp_tiles.matmul(x, y).shape == (9, 7)
 
 
-@pytest.mark.parametrize(
-    ("a_shape", "b_shape"),
-    [
-        ((33, 20), (20, 18)),
-        ((3, 33, 20), (3, 20, 18)),
-        ((3, 33, 20), (20, 18)),
-        ((33, 20), (3, 20, 18)),
-        ((1, 33, 20), (3, 20, 18)),
-        ((3, 33, 20), (1, 20, 18)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("a_shape", "b_shape"), [((33, 20), (20, 18)), *BATCHES], ids=str)
 @pytest.mark.parametrize("a_layout", ["rows", "columns"])
 @pytest.mark.parametrize("b_layout", ["rows", "inside"])
 def test_batches_and_layouts(a_shape: tuple[int, ...], b_shape: tuple[int, ...], a_layout: str, b_layout: str) -> None:

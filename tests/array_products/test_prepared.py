@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import warp as wp
 
-from tests.array_products.cases import CPU, LAYOUTS, integers, on, square, transposed, values_of
+from tests.array_products.cases import CPU, LAYOUTS, TYPES, integers, on, square, transposed, values_of
 from tests.nightly import some
 from warp_tiles.array_products.call import MatmulCall, View, aligned_view, checked, contiguous, view_of
 from warp_tiles.array_products.elementwise import padding_kernel
@@ -17,7 +17,6 @@ from warp_tiles.array_products.matmul_problem import MatmulConfig
 from warp_tiles.array_products.prepared import padded_copy, prepare, transposed_copy
 
 COPIES = MatmulConfig(16, 32, 16, 1, 1, 2, True, True)
-TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 
 
 def view(rows: int, columns: int, strides: tuple[int, int], alignment: int = 16) -> View:

@@ -12,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import warp_tiles
-from tests.array_products.cases import CPU, LAYOUTS, cube, integers, on, square, transposed, values_of
+from tests.array_products.cases import BATCHES, CPU, LAYOUTS, TYPES, cube, integers, on, square, transposed, values_of
 from warp_tiles.array_products import public
 from warp_tiles.errors import MatmulError
 
-TYPES = [wp.float16, wp.bfloat16, wp.float32, wp.float64]
 
-
-@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 def test_types(dtype: Any) -> None:
     a, b = integers(1, 40, 50), integers(2, 50, 36, most=1)
     out = warp_tiles.matmul(on(a, dtype), on(b, dtype))
@@ -65,16 +63,7 @@ def test_drawn_sizes(m: int, n: int, k: int, a_columns: bool, b_columns: bool) -
 
 @pytest.mark.parametrize(
     ("a_shape", "b_shape"),
-    [
-        ((3, 33, 20), (3, 20, 18)),
-        ((3, 33, 20), (20, 18)),
-        ((33, 20), (3, 20, 18)),
-        ((1, 33, 20), (3, 20, 18)),
-        ((3, 33, 20), (1, 20, 18)),
-        ((1, 33, 20), (20, 18)),
-        ((1, 33, 20), (1, 20, 18)),
-        ((3, 1, 20), (20, 1)),
-    ],
+    [*BATCHES, ((1, 33, 20), (20, 18)), ((1, 33, 20), (1, 20, 18)), ((3, 1, 20), (20, 1))],
     ids=str,
 )
 @pytest.mark.parametrize("a_columns", [False, True], ids=["", "a transposed"])

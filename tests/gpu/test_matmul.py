@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import warp as wp
+from warp_tiles.array_products.checks import checked
 
 import warp_tiles
-from tests.array_products.cases import LAYOUTS, Values, integers, on, square, values_of
+from tests.array_products.cases import LAYOUTS, TYPES, Values, integers, on, square, values_of
 from warp_tiles.array_products.call import canonicalize, checked
 from warp_tiles.array_products.matmul_choice import candidates
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig
@@ -19,7 +20,6 @@ from warp_tiles.array_products.prepared import planned, prepare
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
-TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 SHAPES = [
     (128, 256, 64),
     (1024, 1024, 520),
@@ -210,7 +210,7 @@ def test_no_host_synchronization_and_same_results_in_each_run(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batch"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", TYPES)
 def test_gradients(dtype: str, batch: tuple[int, ...], gpu: str) -> None:
     a, b = integers(1, *batch, 200, 96, most=1), integers(2, 96, 136, most=1)
     bias, g = integers(3, 136), integers(4, *batch, 200, 136, most=1)
