@@ -141,6 +141,9 @@ def test_damage_is_put_away_and_said_once_and_the_next_write_repairs_it(kind: Ki
     assert problems_of(kind, store, lambda: held.read(store, 1)) == []
     held.write(store, 1)
     assert type(held.read(store, 1)) is type(before) is not type(None)
+    flip(files_of(tmp_path, kind)[-1], 8 * 3, keep_times=False)
+    problems_of(kind, store, lambda: held.write(store, 1))  # without a read before
+    assert type(held.read(store, 1)) is type(before)
 
 
 @every_kind

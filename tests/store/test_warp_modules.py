@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import signal
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -271,6 +272,7 @@ def test_a_forked_child_has_workers_of_its_own(everything: Path) -> None:
         child = os.fork()
     if child == 0:
         status = 1
+        signal.alarm(60)  # it would wait for a worker of its parent
         try:
             compiled(load(text(2)), everything / "child")
             status = 0 if [phase["name"] for phase in records()[-1]["phases"]][-1] == "compile" else 2
