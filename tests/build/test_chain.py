@@ -44,6 +44,13 @@ FACTOR = SolverProblem("cholesky", 8, 8, (Operand("float32", "row_major", 8, 16)
 AUTO = Settings()
 
 
+@pytest.fixture
+def bench(bench: Bench) -> Bench:
+    """A Warp with libmathdx."""
+    bench.engine.use_libmathdx(libmathdx)
+    return bench
+
+
 def in_role(problem: GemmProblem, role: Role = Role.FORWARD) -> ModulePlan:
     """A module that needs one function in a role."""
     session = Session("module", problem.arch, problem.threads)
@@ -66,6 +73,7 @@ def names_of(chain: Chain, problem: Problem) -> list[str]:
 
 
 def test_providers_are_tried_in_order(bench: Bench) -> None:
+    bench.engine.use_libmathdx(None)
     assert names_of(bench.engine.chain(AUTO), ALIGNED) == ["own", "own in source", "cublasdx", "scalar"]
     bench.engine.use_libmathdx(libmathdx)
     chain = bench.engine.chain(AUTO)
@@ -98,7 +106,6 @@ def test_an_odd_block_goes_to_cublasdx_without_a_warning(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("problem", "field"), [(FEW, "threads=16"), (OLD, "arch=70")])
 def test_a_problem_for_the_scalar_path_causes_no_warning(bench: Bench, problem: GemmProblem, field: str) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     found = planned(bench, problem)
     assert (found.provider, found.symbol, found.key) == ("scalar", "", "")
     for name in ("own", "cublasdx", "libmathdx"):
@@ -131,7 +138,6 @@ def test_the_plan_has_the_function_with_the_weaker_promises_of_cublasdx(bench: B
 def test_the_error_of_a_named_provider_names_the_unsupported_field(
     bench: Bench, name: str, problem: GemmProblem, field: str
 ) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     calls: dict[str, Any] = {"planned": lambda: planned(bench, problem), "built": lambda: bench.build(problem)}
     for call in calls.values():
         with settings.override(provider=name), pytest.raises(UnsupportedProblem) as caught:
@@ -143,7 +149,6 @@ def test_the_error_of_a_named_provider_names_the_unsupported_field(
 
 
 def test_a_named_cublasdx_is_planned_and_without_a_compiler_an_error(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     with settings.override(provider="cublasdx"):
         assert planned(bench, ALIGNED).reason.endswith(
             "built by cublasdx (the setting provider (override()) asks for it)"
@@ -158,7 +163,6 @@ def test_a_named_cublasdx_is_planned_and_without_a_compiler_an_error(bench: Benc
 
 
 def test_without_headers_own_is_used_and_what_it_cannot_serve_goes_to_libmathdx_with_a_warning(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     bench.facts.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert (planned(bench, ALIGNED).provider, artifact.provider, warned) == ("own", "own", [])
@@ -205,7 +209,6 @@ def test_a_bfloat16_result_is_built_by_own(bench: Bench, role: Role) -> None:
     [(Role.FORWARD, "bfloat16 'out' tile"), (Role.ADJOINT_A, "'a' or 'b' tiles"), (Role.ADJOINT_B, "'a' or 'b' tiles")],
 )
 def test_no_other_provider_accumulates_in_bfloat16(bench: Bench, name: str, role: Role, words: str) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     found = replace(in_role(NARROW, role), settings=Settings(provider=name))
     alone = replace(found, functions=tuple(v for v in found.functions if v.problem == NARROW and v.role is role))
     with pytest.raises(TypeError, match=words) as caught:
@@ -219,7 +222,6 @@ def test_no_other_provider_accumulates_in_bfloat16(bench: Bench, name: str, role
 def test_an_unsupported_bfloat16_gradient_does_not_take_the_scalar_path_silently(
     bench: Bench, change: dict[str, int], field: str
 ) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     problem = replace(NARROW, **change)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=f"'a' or 'b' tiles.*own cannot serve {field}.*scalar cannot serve c_dtype"):
         planned(bench, problem, Role.ADJOINT_A)
@@ -228,7 +230,6 @@ def test_an_unsupported_bfloat16_gradient_does_not_take_the_scalar_path_silently
 
 
 def test_a_bfloat16_gradient_that_fails_to_compile_raises_with_the_log(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     bench.refuse(own(NARROW))
     with pytest.raises(BuildError) as caught:
         bench.build(NARROW)
@@ -272,7 +273,6 @@ def test_each_failed_build_has_a_fallback_and_a_warning(
 
 
 def test_a_problem_without_weaker_promises_is_tried_once(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     bench.refuse(own(UNALIGNED), cublasdx(UNALIGNED))
     artifact, warned = bench.build_with_warnings(UNALIGNED)
     assert artifact.provider == "libmathdx"
@@ -293,7 +293,6 @@ def test_an_equal_warning_is_issued_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize("provider", ["auto", "own"])
 def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(bench: Bench, provider: str) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     bench.facts.error = ToolchainError("NVRTC was not found", remedy="pip install nvidia-cuda-nvrtc-cu12")
     with settings.override(provider=provider):
         found = planned(bench, ALIGNED)
@@ -311,7 +310,6 @@ def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(benc
 
 
 def test_without_a_toolchain_libmathdx_builds_what_mma_cannot_serve(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     bench.facts.error = ToolchainError("NVRTC was not found", remedy="install it")
     artifact, (text,) = bench.build_with_warnings(ODD)
     assert artifact.provider == "libmathdx"
@@ -322,7 +320,6 @@ def test_without_a_toolchain_libmathdx_builds_what_mma_cannot_serve(bench: Bench
 def test_fast_and_locked_do_not_replace_a_missing_toolchain(
     bench: Bench, policy: str, error: type[WarpTilesError]
 ) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     bench.pool.refuse[own(ALIGNED)] = ToolchainError("NVRTC cannot be loaded", log="no such symbol")
     with settings.override(policy="fast"), pytest.raises(ToolchainError, match="NVRTC cannot be loaded") as caught:
         bench.build(ALIGNED)
@@ -373,7 +370,6 @@ def test_what_warp_cannot_link_is_not_built_by_cublasdx_and_locked_puts_nothing_
 
 
 def test_an_unusable_compiler_falls_back_to_libmathdx(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     bench.pool.refuse[own(ALIGNED)] = ToolchainError("NVRTC cannot be loaded")
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert artifact.provider == "libmathdx"
@@ -383,7 +379,6 @@ def test_an_unusable_compiler_falls_back_to_libmathdx(bench: Bench) -> None:
 
 def test_a_crash_of_the_compiler_process_is_no_fallback(bench: Bench) -> None:
     # a fallback would stay in Warp's kernel cache under the hash of a healthy toolchain
-    bench.engine.use_libmathdx(libmathdx)
     bench.pool.refuse[own(ALIGNED)] = WorkerError("a compiler process ended with exit status -9")
     with pytest.raises(WorkerError, match="-9"):
         bench.engine.start([ALIGNED])[ALIGNED].result(20)
@@ -393,7 +388,6 @@ def test_a_crash_of_the_compiler_process_is_no_fallback(bench: Bench) -> None:
 def test_functions_for_an_architecture_that_nvrtc_lacks_stand_in_the_source(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     toolchain = replace(bench.engine.build_context(current()).toolchain(), archs=(80, 90))
     monkeypatch.setattr(BuildContext, "toolchain", lambda self: toolchain)
     unknown = replace(ALIGNED, arch=110)
@@ -415,7 +409,6 @@ def test_closing_cancels_waiting_builds_and_shared_ones(bench: Bench) -> None:
 
 
 def test_a_forced_cublasdx_raises_its_first_error(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
     bench.refuse(cublasdx(ALIGNED), cublasdx(UNALIGNED))
     with settings.override(provider="cublasdx"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warning of the dropped alignment
@@ -426,6 +419,7 @@ def test_a_forced_cublasdx_raises_its_first_error(bench: Bench) -> None:
 
 
 def test_other_forced_providers_compile_nothing(bench: Bench) -> None:
+    bench.engine.use_libmathdx(None)
     with settings.override(provider="libmathdx"):
         with pytest.raises(BuildError, match="no provider can build") as caught:
             bench.build(ALIGNED)

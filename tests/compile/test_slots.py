@@ -23,16 +23,18 @@ from warp_tiles.util.threads import PREFETCH, START_LIST
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 ROOT = Path(__file__).resolve().parents[2]
+Slots = Callable[[], WorkerSlots]
+Gated = tuple[list[str], threading.Event]
 
 
 @pytest.fixture
-def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], WorkerSlots]:
+def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slots:
     """Makes the slots of a pool, of two that there are."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     return lambda: WorkerSlots(TrustedFolder(tmp_path / "cache"))
 
 
-def test_a_slot_belongs_to_one_pool_until_it_is_given_back(slots: Callable[[], WorkerSlots]) -> None:
+def test_a_slot_belongs_to_one_pool_until_it_is_given_back(slots: Slots) -> None:
     first, second = slots(), slots()
     taken = [first.take(), second.take()]
     assert None not in taken
@@ -51,7 +53,7 @@ def test_without_a_folder_every_slot_is_free(tmp_path: Path) -> None:
     found.release(-1)
 
 
-def test_a_pool_without_a_slot_runs_one_request_at_a_time(slots: Callable[[], WorkerSlots]) -> None:
+def test_a_pool_without_a_slot_runs_one_request_at_a_time(slots: Slots) -> None:
     others = slots()
     taken = [others.take(), others.take()]
     with CompilerPool(4, slots()) as pool:
@@ -66,7 +68,7 @@ def test_a_pool_without_a_slot_runs_one_request_at_a_time(slots: Callable[[], Wo
 
 
 def test_requests_that_wait_look_for_slots_together_and_hold_no_lock(
-    slots: Callable[[], WorkerSlots], monkeypatch: pytest.MonkeyPatch
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others, own, looks = slots(), slots(), list[float]()
     taken = [others.take(), others.take()]
@@ -75,7 +77,7 @@ def test_requests_that_wait_look_for_slots_together_and_hold_no_lock(
 
     def take() -> int | None:
         looks.append(time.monotonic())
-        assert not pool._lock._is_owned()  # type: ignore[attr-defined]
+        assert not pool._lock._is_owned()
         return free()
 
     monkeypatch.setattr(own, "take", take)
@@ -92,7 +94,7 @@ def test_requests_that_wait_look_for_slots_together_and_hold_no_lock(
 
 
 @pytest.fixture
-def gated(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Event]:
+def gated(monkeypatch: pytest.MonkeyPatch) -> Gated:
     """The requests that have started, and what ends those that are not of a "short" launch."""
     started, ends = list[str](), threading.Event()
 
@@ -104,28 +106,26 @@ def gated(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Event]:
     return started, ends
 
 
-def test_what_a_launch_waits_for_runs_beside_what_is_ahead(
-    slots: Callable[[], WorkerSlots], gated: tuple[list[str], threading.Event]
-) -> None:
+def test_what_a_launch_waits_for_runs_beside_what_is_ahead(slots: Slots, gated: Gated) -> None:
     slots().take()
     started, ends = gated
     with CompilerPool(4, slots()) as pool:
-        ahead = [pool.submit(f"ahead {number}", ahead=True) for number in range(4)]  # type: ignore[arg-type]
+        ahead = [pool.submit(f"ahead {number}", ahead=True) for number in range(4)]
         until(lambda: bool(started))
-        assert pool.submit("short").result(10), "all threads but one wait for a slot"  # type: ignore[arg-type]
+        assert pool.submit("short").result(10), "all threads but one wait for a slot"
         assert len(started) == 2, "one has the slot"
         ends.set()
         assert all(one.result(30) for one in ahead)
 
 
 def test_a_launch_gets_a_process_at_once_while_as_many_as_allowed_compile_ahead(
-    gated: tuple[list[str], threading.Event],
+    gated: Gated,
 ) -> None:
     started, ends = gated
     with CompilerPool(2) as pool:
-        ahead = [pool.submit(f"ahead {number}", ahead=True) for number in range(4)]  # type: ignore[arg-type]
+        ahead = [pool.submit(f"ahead {number}", ahead=True) for number in range(4)]
         until(lambda: len(started) == 2)
-        launches = [pool.submit(f"launch {number}") for number in range(2)]  # type: ignore[arg-type]
+        launches = [pool.submit(f"launch {number}") for number in range(2)]
         until(lambda: len(started) == 3)
         assert started[2] == "launch 0", "one more than allowed"
         time.sleep(0.2)
@@ -180,15 +180,15 @@ def test_launches_that_wait_end_the_youngest_requests_of_a_start_list(
     with CompilerPool(2) as pool:
         ahead = []
         for number in range(3):
-            ahead.append(pool.submit(f"ahead {number}", ahead=START_LIST))  # type: ignore[arg-type]
+            ahead.append(pool.submit(f"ahead {number}", ahead=START_LIST))
             until(lambda number=number: len(endless) == min(number + 1, 2))
-        long = pool.submit("long")  # type: ignore[arg-type]
+        long = pool.submit("long")
         until(lambda: len(endless) == 3)
-        assert pool.submit("short").result(10) == "short"  # type: ignore[arg-type, comparison-overlap]
+        assert pool.submit("short").result(10) == "short"
         ended = [process.ended.is_set() for process in endless]
         assert ended == [True, True, False], "the launch that runs goes on"
         release.set()
-        assert long.result(10) == "long"  # type: ignore[comparison-overlap]
+        assert long.result(10) == "long"
         assert [isinstance(one.exception(10), WorkerError) for one in ahead[:2]] == [True, True]
 
 
@@ -198,8 +198,8 @@ def test_a_request_of_a_start_list_has_limits_of_time_and_memory(
     monkeypatch.setattr(pool_module, "START_LIST_S", 0.2)
     with CompilerPool(1) as pool:
         with pytest.raises(WorkerError, match="it was ended"):
-            pool.submit("ahead", ahead=START_LIST).result(10)  # type: ignore[arg-type]
-        assert pool.submit("prefetch", ahead=PREFETCH).result(10) == "prefetch"  # type: ignore[arg-type, comparison-overlap]
+            pool.submit("ahead", ahead=START_LIST).result(10)
+        assert pool.submit("prefetch", ahead=PREFETCH).result(10) == "prefetch"
 
 
 def test_a_source_that_takes_too_much_memory_fails_and_the_process_has_no_limit_after_it(
@@ -215,7 +215,7 @@ def test_a_source_that_takes_too_much_memory_fails_and_the_process_has_no_limit_
         assert pool.submit(GOOD).result(60).payload
 
 
-def test_a_forked_child_holds_no_slot_of_its_parent(slots: Callable[[], WorkerSlots]) -> None:
+def test_a_forked_child_holds_no_slot_of_its_parent(slots: Slots) -> None:
     parent, other = slots(), slots()
     taken = [parent.take(), parent.take()]
     read, write = os.pipe()
@@ -253,7 +253,7 @@ with CompilerPool(4, WorkerSlots(TrustedFolder(Path(sys.argv[1])))) as pool:
 
 
 @pytest.mark.slow
-def test_ranks_on_one_host_share_its_cores(tmp_path: Path, slots: Callable[[], WorkerSlots]) -> None:
+def test_ranks_on_one_host_share_its_cores(tmp_path: Path, slots: Slots) -> None:
     cache = tmp_path / "cache"
     command = [sys.executable, "-W", "ignore", "-c", RANK, str(cache)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
