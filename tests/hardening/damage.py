@@ -9,23 +9,19 @@ Mutation = Callable[[bytes, random.Random], bytes]
 
 
 def _flip_bit(data: bytes, draw: random.Random) -> bytes:
-    changed = bytearray(data)
-    changed[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    return bytes(changed)
+    place = draw.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
 
 
 def _replace_byte(data: bytes, draw: random.Random) -> bytes:
-    changed = bytearray(data)
-    changed[draw.randrange(len(data))] = draw.randrange(256)
-    return bytes(changed)
+    place = draw.randrange(len(data))
+    return data[:place] + draw.randbytes(1) + data[place + 1 :]
 
 
 def _replace_digit(data: bytes, draw: random.Random) -> bytes:
     places = [place for place, byte in enumerate(data) if 48 <= byte <= 57]
-    changed = bytearray(data)
-    if places:
-        changed[draw.choice(places)] = 48 + draw.randrange(10)
-    return bytes(changed)
+    place = draw.choice(places) if places else len(data)
+    return data[:place] + (b"%d" % draw.randrange(10) if places else b"") + data[place + 1 :]
 
 
 def _zero_range(data: bytes, draw: random.Random) -> bytes:
@@ -44,10 +40,6 @@ def _remove_range(data: bytes, draw: random.Random) -> bytes:
     return data[:start] + data[start + 1 + draw.randrange(64) :]
 
 
-def _noise(data: bytes, draw: random.Random) -> bytes:
-    return draw.randbytes(draw.randrange(200))
-
-
 MUTATIONS: dict[str, Mutation] = {
     "a flipped bit": _flip_bit,
     "another byte": _replace_byte,
@@ -57,7 +49,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a missing part": _remove_range,
     "cut": lambda data, draw: data[: draw.randrange(len(data))],
     "grown": lambda data, draw: data + draw.randbytes(1 + draw.randrange(100)),
-    "noise": _noise,
+    "noise": lambda data, draw: draw.randbytes(draw.randrange(200)),
     "nested": lambda data, draw: b'{"sha256":"' + b"[" * 20_000,
 }
 
@@ -67,10 +59,7 @@ def damage(path: Path, mutation: str, draw: random.Random, *, keep_times: bool) 
     before, status = path.read_bytes(), path.stat()
     after = MUTATIONS[mutation](before, draw)
     path.write_bytes(after)
-    if keep_times:
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    else:
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + (0 if keep_times else 1_000_000_000)))
     return after != before
 
 

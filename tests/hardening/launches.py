@@ -106,10 +106,6 @@ def _of_another_user(folder: Path) -> Path:
     return root
 
 
-def _long_name(folder: Path) -> Path:
-    return folder / ("n" * 300)
-
-
 def _file(folder: Path) -> Path:
     (folder / "cache").write_text("in the way")
     return folder / "cache"
@@ -151,7 +147,7 @@ STATES: dict[str, Callable[[Path], Path | str]] = {
     "a layout without permission": _layout_without_permission,
     "open to all": _with_mode(0o777),
     "of another user": _of_another_user,
-    "a long name": _long_name,
+    "a long name": lambda folder: folder / ("n" * 300),
     "a file in its place": _file,
     "a link to itself": _loop,
     "read-only": _with_mode(0o500),

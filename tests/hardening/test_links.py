@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardening.writers import inner_caches, key
+from tests.hardening.writers import key
 from tests.store.cache_workers import get_or_build
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
@@ -32,13 +32,12 @@ def fill(cache: Cache) -> None:
         cache.put(key(number), b"payload %d" % number, {})
 
 
-def use_inner_caches(root: Path) -> None:
-    """As linked modules are stored, found and evicted."""
-    for cache in inner_caches(root):
-        fill(cache)
-        cache.get(key(0))
-        with errors_of_commands():
-            cache.entries()
+def use_linked_modules(root: Path) -> None:
+    cache = Cache(root, MODULES)
+    fill(cache)
+    cache.get(key(0))
+    with errors_of_commands():
+        cache.entries()
 
 
 def reproduce(root: Path) -> None:
@@ -62,7 +61,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "missed": lambda root: [MissedKeys(root).add(key(number)) for number in range(3)],
     "facts": lambda root: FileFacts(root).digest(__file__),
     "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
-    "inner caches": use_inner_caches,
+    "linked modules": use_linked_modules,
     "failed": reproduce,
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }

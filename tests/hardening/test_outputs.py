@@ -37,14 +37,10 @@ from warp_tiles.util.files import matches, open_output, write_output
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def full_cache(root: Path) -> Cache:
-    cache = Cache(root)
-    cache.put(CacheKey.of({"name": "a"}), b"payload", {})
-    return cache
-
-
 def export_entries(folder: Path, path: Path) -> None:
-    export([full_cache(folder / "cache")], path, None)
+    cache = Cache(folder / "cache")
+    cache.put(CacheKey.of({"name": "a"}), b"payload", {})
+    export([cache], path, None)
 
 
 def export_records(folder: Path, path: Path) -> None:

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardening.writers import KEYS, inner_caches, key, payload
+from tests.hardening.writers import KEYS, key, payload
 from tests.interpreter import python
 from tests.nightly import some
 from tests.store.cache_workers import get_or_build
 from tests.tuning.tuning_records import key as record_key
+from warp_tiles.store import MODULES
 from warp_tiles.store.cache import Cache
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -25,7 +26,7 @@ def run(*words: object) -> str:
 def unowned(root: Path) -> list[Path]:
     """Temporary files, names of holders, and payloads that no key refers to."""
     found = [path for path in root.rglob("*") if path.name.startswith(".tmp-") or path.suffix == ".holder"]
-    for cache in (Cache(root), *inner_caches(root)):
+    for cache in (Cache(root), Cache(root, MODULES)):
         used = {entry.manifest.payload_sha256 for entry in cache.entries()}
         stored = (cache.root / "v2/objects").glob("*/*")
         found += [path for path in stored if path.name.partition(".")[0] not in used]
@@ -35,7 +36,7 @@ def unowned(root: Path) -> list[Path]:
 def test_gc_also_collects_the_caches_beside_the_store(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     Cache(root).put(key("main"), b"main", {})
-    (cache,) = inner_caches(root)
+    cache = Cache(root, MODULES)
     for name in ("kept", "payload without a key"):
         cache.put(key(name), payload(name), {})
     (cache.root / cache._folder.file(key("payload without a key").digest)).unlink()

@@ -29,13 +29,6 @@ def launch(kernel: Any) -> None:
     assert (c.numpy() == 64.0).all()
 
 
-def in_another_thread(change: Callable[[], None]) -> None:
-    thread = threading.Thread(target=change)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive()
-
-
 def while_compiling(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> list[str]:
     """Make the next compilation of a module wait for a change in another thread. Returns the list of changes."""
     original, changes = find("context.Module")._compile, []
@@ -43,7 +36,10 @@ def while_compiling(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None])
     def compile_(module: Any, *args: Any, **kwargs: Any) -> Any:
         if not changes:
             changes.append(module.name)
-            in_another_thread(change)
+            thread = threading.Thread(target=change)
+            thread.start()
+            thread.join(30)
+            assert not thread.is_alive()
         return original(module, *args, **kwargs)
 
     monkeypatch.setattr(find("context.Module"), "_compile", compile_)
