@@ -223,14 +223,14 @@ def unchecked() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("path", ["context.Launch", "context.pack_arg", "context.runtime.tape"])
-def test_a_warp_without_a_required_name(unchecked: None, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_a_warp_without_a_required_name_or_with_another_native_launch(
+    unchecked: None, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     owner, name = path.rsplit(".", 1)
     monkeypatch.delattr(find(owner), name)
     with pytest.raises(UnsupportedWarpError, match=f"has no warp._src.{path}"):
         warp_launch.runtime()
-
-
-def test_a_warp_with_another_native_launch(unchecked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     monkeypatch.setattr(find("context.runtime").core.wp_cuda_launch_kernel, "argtypes", [])
     with pytest.raises(UnsupportedWarpError, match="wp_cuda_launch_kernel with 11 parameters"):
         warp_launch.runtime()

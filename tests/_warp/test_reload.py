@@ -1,5 +1,6 @@
 """A module whose hash was computed under other settings is neither built nor planned."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,9 +31,8 @@ class FakeModule:
     name = "module"
 
     def __init__(self, choices: str | None) -> None:
-        self.hashers = (
-            {} if choices is None else {BLOCK_DIM: SimpleNamespace(get_hash=SimpleNamespace(choices=choices))}
-        )
+        hasher = SimpleNamespace(get_hash=SimpleNamespace(choices=choices))
+        self.hashers = {} if choices is None else {BLOCK_DIM: hasher}
         self.modified = False
 
     def mark_modified(self) -> None:
@@ -43,15 +43,18 @@ class FakeModule:
         return SimpleNamespace(module=self, options={"block_dim": BLOCK_DIM})
 
 
-def test_the_hash_of_the_present_settings_is_accepted(hooks: Hooks) -> None:
-    hooks._refuse_stale_hash(FakeModule(hooks.engine.choices(Settings())).builder)
-
-
-def test_a_module_with_a_stale_hash_is_loaded_again(hooks: Hooks) -> None:
-    stale = FakeModule(hooks.engine.choices(Settings(provider="scalar")))
-    with pytest.raises(LoadAgain):
-        hooks._refuse_stale_hash(stale.builder)
-    assert not stale.modified
+@pytest.mark.parametrize(
+    ("provider", "is_loading", "is_stale"),
+    [("auto", False, False), ("scalar", False, True), (None, False, False), (None, True, True)],
+    ids=["of the present settings", "of others", "discarded", "discarded during the load"],
+)
+def test_a_module_with_a_stale_hash_is_loaded_again(
+    provider: Any, is_loading: bool, is_stale: bool, hooks: Hooks
+) -> None:
+    module = FakeModule(provider and hooks.engine.choices(Settings(provider=provider)))
+    with this_thread(loading=is_loading), pytest.raises(LoadAgain) if is_stale else nullcontext():
+        hooks._refuse_stale_hash(module.builder)
+    assert not module.modified
 
 
 def test_a_plan_with_a_stale_hash_is_an_error(hooks: Hooks) -> None:
@@ -59,12 +62,6 @@ def test_a_plan_with_a_stale_hash_is_an_error(hooks: Hooks) -> None:
     with this_thread(planning=True), pytest.raises(PlanError, match="settings changed while module module was being"):
         hooks._refuse_stale_hash(stale.builder)
     assert stale.modified
-
-
-def test_a_hash_that_was_discarded_during_a_load_is_computed_again(hooks: Hooks) -> None:
-    hooks._refuse_stale_hash(FakeModule(None).builder)
-    with this_thread(loading=True), pytest.raises(LoadAgain):
-        hooks._refuse_stale_hash(FakeModule(None).builder)
 
 
 def test_settings_that_keep_changing_are_an_error(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,9 +80,6 @@ def test_views_have_the_memory_of_their_tile(code: str, dense: bool) -> None:
     assert result(view).dense is dense
 
 
-# ---- products
-
-
 @pytest.mark.parametrize(
     ("more", "alpha", "beta"),
     [

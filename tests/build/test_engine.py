@@ -176,9 +176,6 @@ def test_compilers_start_ahead_only_for_a_provider_that_compiles(
     assert bench.pool.started == (STARTED_AHEAD if started else 0)
 
 
-# ---- with the real compiler
-
-
 @pytest.mark.parametrize("provider", ["own", pytest.param("cublasdx", marks=pytest.mark.slow)])
 def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path) -> None:
     tiny = problem_of(4)
@@ -191,9 +188,6 @@ def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path
             assert artifact.payload.startswith(b"\xedCN\x7f")
             assert artifact.symbol == tiny.symbol
             assert len(artifact.payload) < 1_000_000
-
-
-# ---- forks
 
 
 def test_a_forked_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path) -> None:
@@ -246,18 +240,12 @@ CHANGES = (
 )  # fmt: skip
 
 
-def test_the_settings_that_affect_code() -> None:
-    assert {name for change in CHANGES for name in change} == set(Settings().affecting_code())
-
-
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_a_setting_that_affects_code_changes_it(bench: Bench, change: dict[str, Any]) -> None:
     usual, changed = Settings(), Settings(**change)
     assert bench.engine.fingerprint(changed) != bench.engine.fingerprint(usual) == bench.engine.fingerprint(Settings())
     assert bench.engine.choices(changed) != bench.engine.choices(usual)
-
-
-def test_a_provider_that_is_named_differs_from_the_only_one_that_a_policy_allows(bench: Bench) -> None:
+    assert {name for change in CHANGES for name in change} == set(Settings().affecting_code())
     named, allowed = Settings(provider="scalar"), Settings(policy="scalar")
     assert named.providers == allowed.providers
     assert bench.engine.fingerprint(named) != bench.engine.fingerprint(allowed)

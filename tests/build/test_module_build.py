@@ -349,9 +349,6 @@ def test_a_product_that_cannot_be_built_or_a_module_that_warp_refuses_fails(case
     assert case.engine.log.modules == ()
 
 
-# ---- the linker setting "own"
-
-
 @pytest.mark.parametrize(
     ("provider", "failure", "keywords", "message"),
     [
@@ -369,9 +366,6 @@ def test_an_own_linker_raises_where_warp_would_have_to_link(
         case.build(**keywords)
     assert failure or "linker" in caught.value.remedy
     assert case.warp_built == []
-
-
-# ---- files
 
 
 @pytest.mark.parametrize(

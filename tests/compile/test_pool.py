@@ -374,9 +374,6 @@ def test_a_process_whose_temporary_folder_was_removed_is_replaced(
     folder.unlink(missing_ok=True)
 
 
-# ---- the memory of the machine, which decides how many processes run
-
-
 @pytest.mark.parametrize(
     ("free", "most", "used", "cached", "expected"),
     [

@@ -42,16 +42,13 @@ __device__ Named::Accumulators kept;
     return ""
 
 
-def test_a_class_with_all_members_is_a_product() -> None:
+def test_a_class_with_all_members_is_a_product_and_one_with_other_parameters_is_none() -> None:
     assert log_of(MEMBERS) == ""
+    other = {**MEMBERS, "add(": "static __device__ void add(Accumulators&, float*, unsigned);"}
+    assert "a product has add(" in log_of(other)
 
 
 @pytest.mark.parametrize("missing", MEMBERS)
 def test_the_compiler_names_a_missing_member(missing: str) -> None:
     log = log_of({name: text for name, text in MEMBERS.items() if name != missing})
     assert f"a product has {missing}" in log
-
-
-def test_a_member_with_other_parameters_is_none() -> None:
-    other = {**MEMBERS, "add(": "static __device__ void add(Accumulators&, float*, unsigned);"}
-    assert "a product has add(" in log_of(other)

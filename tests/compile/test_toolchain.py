@@ -104,25 +104,24 @@ def test_a_failed_search_is_not_stored(tmp_path: Path, monkeypatch: pytest.Monke
     assert store.toolchain() == PLAIN
 
 
-def test_the_compilers_digest_depends_on_its_bytes(found: list[Toolchain], tmp_path: Path) -> None:
-    before = ToolchainFacts(tmp_path / "memo").compiler_digest()
-    assert ToolchainFacts(tmp_path / "memo").compiler_digest() == before
-    (tmp_path / "lib/libnvrtc.so.12").write_bytes(b"Compiler")
-    assert ToolchainFacts(tmp_path / "memo").compiler_digest() != before
-
-
 def device(source: Path, include_dir: Path) -> DeviceSource:
     """A source with its own folder and another one as include folders."""
     return DeviceSource(source, source.parent, (source.parent, include_dir))
 
 
-def test_a_source_digest_depends_on_every_file_of_the_closure(found: list[Toolchain], tmp_path: Path) -> None:
+def test_digests_depend_on_every_file_of_a_source_and_on_the_bytes_of_the_compiler(
+    found: list[Toolchain], tmp_path: Path
+) -> None:
     source = tree(tmp_path / "kernels", gemm='#include <a.h>\n#include "tile.h"\n', tile="") / "gemm.h"
     digests = [ToolchainFacts(tmp_path / "memo").source_digest(device(source, tmp_path / "inc"))]
     for path in (source, tmp_path / "kernels/tile.h", tmp_path / "inc/a.h"):
         path.write_text(path.read_text() + "// more\n")
         digests.append(ToolchainFacts(tmp_path / "memo").source_digest(device(source, tmp_path / "inc")))
     assert len(set(digests)) == 4
+    before = ToolchainFacts(tmp_path / "memo").compiler_digest()
+    assert ToolchainFacts(tmp_path / "memo").compiler_digest() == before
+    (tmp_path / "lib/libnvrtc.so.12").write_bytes(b"Compiler")
+    assert ToolchainFacts(tmp_path / "memo").compiler_digest() != before
 
 
 def test_a_closure_is_taken_once_until_something_changes(

@@ -173,8 +173,6 @@ def test_a_launch_and_a_build_are_right_with_a_mutated_cache(used: Path, tmp_pat
         assert launched(folder), mutation
 
 
-# ---- what is kept beside the store
-
 BESIDE = ("toolchain", "digest", "asked key", "linked module")
 
 

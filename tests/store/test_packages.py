@@ -365,9 +365,6 @@ def test_a_folder_without_an_index_is_no_package(tmp_path: Path) -> None:
     assert outcome(found(tmp_path)) == (False, [])
 
 
-# ---- the cost of looking
-
-
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """The calls that open a file or a folder in the block."""

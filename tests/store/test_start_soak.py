@@ -124,9 +124,6 @@ def test_no_launch_gets_a_wrong_module(seed: int, digesting: None, tmp_path: Pat
     assert wasted > 0
 
 
-# ---- without a list
-
-
 @pytest.mark.parametrize("seed", some(range(20), 1))
 def test_starts_while_modules_change_at_random_serve_no_wrong_module(
     seed: int, everything: Path, monkeypatch: pytest.MonkeyPatch

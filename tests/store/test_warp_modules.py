@@ -58,9 +58,6 @@ def no_generation(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return begin
 
 
-# ---- the bytes of Warp
-
-
 MODULES_OF_WARP = [
     ("functions and adjoints", {"fast_math": True, "optimization_level": 1, "enable_backward": False}, False),
     ("functions and adjoints", {"fuse_fp": False}, True),
@@ -279,9 +276,6 @@ def test_a_forked_child_has_workers_of_its_own(everything: Path) -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-# ---- of other machines
 
 
 @pytest.mark.slow
