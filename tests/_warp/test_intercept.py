@@ -56,6 +56,12 @@ def test_is_planning_only_inside_and_in_every_thread() -> None:
     assert not warp_tiles.is_planning()
 
 
+def test_stand_ins_keep_names_and_signatures(noted: Noted) -> None:
+    assert wp.capture_while.__name__ == "capture_while"
+    assert list(inspect.signature(wp.capture_while).parameters)[:2] == ["condition", "while_body"]
+    assert "record_cmd" in inspect.signature(find("context").launch).parameters
+
+
 def test_everything_is_restored_after_an_error() -> None:
     context = find("context")
     owners = (wp, context, wp.Device, context.runtime)
@@ -66,13 +72,7 @@ def test_everything_is_restored_after_an_error() -> None:
     assert not warp_tiles.is_planning()
 
 
-def test_stand_ins_keep_names_and_signatures(noted: Noted) -> None:
-    assert wp.capture_while.__name__ == "capture_while"
-    assert list(inspect.signature(wp.capture_while).parameters)[:2] == ["condition", "while_body"]
-    assert "record_cmd" in inspect.signature(find("context").launch).parameters
-
-
-def test_launches_are_noted_and_not_executed(noted: Noted, add: Any) -> None:
+def test_launches_are_noted_and_nothing_is_executed_or_built(noted: Noted, add: Any) -> None:
     x = wp.zeros(4, dtype=float, device="cpu")
     wp.launch(add, dim=4, inputs=[x, 1.0], device="cpu", block_dim=32)
     find("context").launch(add, 4, [x, 1.0], device="cpu")
@@ -82,6 +82,9 @@ def test_launches_are_noted_and_not_executed(noted: Noted, add: Any) -> None:
     default = int(add.module.options["block_dim"])
     assert noted == [(add.module, 32), (add.module, default), (add.module, default)]
     assert x.numpy().tolist() == [0.0] * 4
+    wp.load_module(add.module, device="cpu")
+    wp.force_load(device="cpu", modules=[add.module])
+    assert wp.compile_aot_module(add.module, arch=90) == []
     assert not add.module.execs
 
 
@@ -96,13 +99,6 @@ def test_recorded_launches_are_noted_once(noted: Noted, add: Any) -> None:
     assert (len(noted), tape.launches) == (count, [])
     assert count == 2
     assert x.numpy().tolist() == [0.0] * 4
-
-
-def test_nothing_is_built(noted: Noted, add: Any) -> None:
-    wp.load_module(add.module, device="cpu")
-    wp.force_load(device="cpu", modules=[add.module])
-    assert wp.compile_aot_module(add.module, arch=90) == []
-    assert not add.module.execs
 
 
 # ---- graph captures
@@ -135,7 +131,7 @@ def test_both_branches_run(noted: Noted) -> None:
     assert ran == ["true x", "false x", "alone"]
 
 
-def test_captures_may_be_nested_and_launched(noted: Noted, add: Any) -> None:
+def test_captures_may_be_nested_and_launched_and_an_error_ends_them(noted: Noted, add: Any) -> None:
     device = wp.get_device("cpu")
     x = wp.zeros(4, dtype=float, device=device)
     assert not device.is_capturing
@@ -153,12 +149,9 @@ def test_captures_may_be_nested_and_launched(noted: Noted, add: Any) -> None:
         wp.capture_launch(capture.graph)
     assert len(noted) == 1
     assert not add.module.execs
-
-
-def test_an_error_in_a_capture_ends_it(noted: Noted) -> None:
     with pytest.raises(KeyError), wp.ScopedCapture(device="cpu"):
         raise KeyError
-    assert not wp.get_device("cpu").is_capturing
+    assert not device.is_capturing
 
 
 # ---- devices

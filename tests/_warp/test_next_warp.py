@@ -51,17 +51,15 @@ def left_to_warp(found: list[str]) -> str:
     return second
 
 
-def test_this_warp_generates_what_the_probe_expects(enabled: None) -> None:
+def test_this_warp_generates_what_the_probe_expects_and_is_not_probed(
+    enabled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = probe.generated(require_hooks("a test"))
     assert probe.difference(probe.PRODUCT, probe.product_of(made)) == ""
     assert probe.difference(probe.TRACE, probe.trace_of(made)) == ""
     assert not any("probe" in name for name in find("context.user_modules"))
-
-
-def test_a_tested_warp_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "generated", lambda hooks: 1 / 0)
-    with warp_tiles.enabled():
-        assert warp_tiles.plan(load(TEXT), arch=90, block_dim=64).loops
+    assert warp_tiles.plan(load(TEXT), arch=90, block_dim=64).loops
 
 
 @needs_mathdx

@@ -309,13 +309,6 @@ def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(benc
     assert bench.pool.requests == []
 
 
-def test_without_a_toolchain_libmathdx_builds_what_mma_cannot_serve(bench: Bench) -> None:
-    bench.facts.error = ToolchainError("NVRTC was not found", remedy="install it")
-    artifact, (text,) = bench.build_with_warnings(ODD)
-    assert artifact.provider == "libmathdx"
-    assert text.startswith("warp_tiles: NVRTC was not found; using Warp's libmathdx")
-
-
 @pytest.mark.parametrize(("policy", "error"), [("fast", ToolchainError), ("locked", LockedError)])
 def test_fast_and_locked_do_not_replace_a_missing_toolchain(
     bench: Bench, policy: str, error: type[WarpTilesError]
@@ -369,12 +362,16 @@ def test_what_warp_cannot_link_is_not_built_by_cublasdx_and_locked_puts_nothing_
         engine.close()
 
 
-def test_an_unusable_compiler_falls_back_to_libmathdx(bench: Bench) -> None:
+def test_an_unusable_compiler_and_what_only_a_missing_one_serves_fall_back_to_libmathdx(bench: Bench) -> None:
     bench.pool.refuse[own(ALIGNED)] = ToolchainError("NVRTC cannot be loaded")
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert artifact.provider == "libmathdx"
     assert bench.pool.requests == [own(ALIGNED)], "without a toolchain no other compiling provider is tried"
     assert len(warned) == 1
+    bench.facts.error = ToolchainError("NVRTC was not found", remedy="install it")
+    artifact, (text,) = bench.build_with_warnings(ODD)
+    assert artifact.provider == "libmathdx"
+    assert text.startswith("warp_tiles: NVRTC was not found; using Warp's libmathdx")
 
 
 def test_a_crash_of_the_compiler_process_is_no_fallback(bench: Bench) -> None:

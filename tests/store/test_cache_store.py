@@ -276,17 +276,12 @@ def test_a_failing_build_stores_nothing_and_a_build_may_request_another_key(cach
 def test_a_lock_held_too_long_does_not_stop_the_build(root: Path) -> None:
     cache = Cache(root, build_wait_s=0.1)
     with Cache(root)._folder.lock(key("a").digest, 1.0):
+        with cache.lease(key("a"), builds=False) as lease:
+            assert (lease.found, cache.faults) == (None, ()), "what builds nothing waits for nobody"
         entry, hit = get_or_build(cache, key("a"), lambda: (payload("a"), {}))
     assert (hit, entry.payload) == (False, payload("a"))
     assert [fault.kind for fault in cache.faults] == ["lock"]
     assert cache.get(key("a")) is not None
-
-
-def test_a_lease_that_builds_nothing_waits_for_nobody(root: Path) -> None:
-    cache = Cache(root, build_wait_s=0.1)
-    with Cache(root)._folder.lock(key("a").digest, 1.0), cache.lease(key("a"), builds=False) as lease:
-        assert lease.found is None
-    assert not cache.faults
 
 
 def test_a_launch_that_waits_for_its_own_process_names_no_other(

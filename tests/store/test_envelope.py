@@ -43,6 +43,16 @@ def statement() -> dict[str, object]:
     return json.loads(verify(OBJECT[ENVELOPE_AT : ENVELOPE_AT + size], TRUSTED)[0])
 
 
+def signed_without(part: str) -> bytes:
+    return with_envelope(sign(dump_json({name: value for name, value in statement().items() if name != part}), SIGNER))
+
+
+def signed_with(**manifest: object) -> bytes:
+    """An object whose manifest has other values, or none if there are none."""
+    made = {**statement()["manifest"], **manifest} if manifest else {}  # type: ignore[dict-item]
+    return with_envelope(sign(dump_json({**statement(), "manifest": made}), SIGNER))
+
+
 def test_the_encoding_of_the_specification() -> None:
     # https://github.com/secure-systems-lab/dsse/blob/v1.0.2/protocol.md, "Test Vectors"
     expected = b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
@@ -101,10 +111,13 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "no base64": (lambda: with_envelope(b'{"payload":"?","signatures":[{}]}'), "malformed"),
     "signatures of no kind": (lambda: with_envelope(b'{"payload":"","signatures":["x"]}'), "malformed"),
     "a signed statement that is no JSON": (lambda: with_envelope(sign(b"{", SIGNER)), "statement is malformed"),
-    "a signed manifest without a key": (
-        lambda: with_envelope(sign(dump_json({**statement(), "manifest": {}}), SIGNER)),
-        "statement is malformed",
-    ),
+    "a signed manifest without a key": (signed_with, "statement is malformed"),
+    "an empty payload": (lambda: signed_with(payload_bytes=0), "claims a payload of 0 bytes"),
+    "a huge payload": (lambda: signed_with(payload_bytes=1 << 30), "claims a payload of 1073741824 bytes"),
+    "no schema": (lambda: signed_without("schema"), "has schema None"),
+    "no kind": (lambda: signed_without("kind"), "another entry: None"),
+    "no toolchain": (lambda: signed_without("toolchain"), "another toolchain: None"),
+    "no manifest": (lambda: signed_without("manifest"), "has schema 1"),
     "a thousand signatures": (
         lambda: with_envelope(dump_json({"payload": "", "signatures": [{}] * 1000})),
         "no signature",
@@ -117,19 +130,7 @@ def test_a_reply_is_refused(name: str) -> None:
     make, reason = REFUSED[name]
     with pytest.raises(RefusedError, match=reason) as caught:
         read(make())
-    assert isinstance(caught.value, OtherToolchainError) == (name == "another toolchain")
-
-
-def test_a_signed_statement_without_a_part_or_of_another_size_is_refused() -> None:
-    for name in ("schema", "kind", "toolchain", "manifest"):
-        part = {field: value for field, value in statement().items() if field != name}
-        with pytest.raises(RefusedError):
-            read(with_envelope(sign(dump_json(part), SIGNER)))
-    for size in (0, 1 << 30):
-        content = statement()
-        content["manifest"]["payload_bytes"] = size  # type: ignore[index]
-        with pytest.raises(RefusedError, match=f"claims a payload of {size} bytes"):
-            read(with_envelope(sign(dump_json(content), SIGNER)))
+    assert isinstance(caught.value, OtherToolchainError) == ("another toolchain" in reason)
 
 
 def test_a_signature_of_another_type_of_statement_is_refused() -> None:
