@@ -9,15 +9,15 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.store.test_kinds import HELD, files_of
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.errors import BundleError, LockedError, RecordError
-from warp_tiles.store import FUNCTIONS, MODULE, MODULES, TOOLCHAIN, Kind
+from warp_tiles.store import MODULE, STARTS, TOOLCHAIN, Kind
 from warp_tiles.store.bundle import Bundle, write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
-from warp_tiles.store.key import CacheKey, Entry, Manifest, MissedKeys
+from warp_tiles.store.key import CacheKey, Entry, Manifest
 from warp_tiles.store.keys import SigningKey, TrustedKeys, trusted_keys
 from warp_tiles.store.transfer import export, import_bundle
 from warp_tiles.tuning.store import RecordStore
@@ -53,56 +53,27 @@ class Subject:
     large: bool = False
 
 
-def _put(folder: Path) -> Cache:
-    cache = Cache(folder / "cache")
-    cache.put(KEY, PAYLOAD, {"symbol": "f", "seconds": 1.25})
-    return cache
-
-
-def _found(read: Callable[[Path], Any], value: Callable[[Any], Any] = lambda found: found) -> Callable[[Path], Any]:
-    """A reader, with :data:`ABSENT` in place of None or nothing."""
-    return lambda folder: value(found) if (found := read(folder)) else ABSENT
-
-
-def _stored(part: str, kind: Kind = FUNCTIONS) -> Callable[[Path], Path]:
-    """Write an entry of a cache, and return its payload or its manifest."""
+def _kept(kind: Kind, *, manifest: bool = False) -> Subject:
+    """What a store keeps, or the manifest of an entry."""
+    held = HELD[kind]
 
     def write(folder: Path) -> Path:
-        Cache(folder / "cache", kind).put(KEY, PAYLOAD, {"symbol": "f", "seconds": 1.25})
-        return next((folder / "cache" / kind.folder / "v2" / part).glob("*/*.*"))
+        held.write(held.open(folder / "cache"), 1)
+        manifests = (folder / "cache" / kind.folder).glob("v2/keys/*/*")
+        return next(manifests) if manifest else files_of(folder / "cache", kind)[0]
 
-    return write
+    def read(folder: Path) -> Any:
+        found = held.read(held.open(folder / "cache"), 1)
+        if kind.entries and found is not None:  # without its times
+            return found.payload, dict(found.manifest.info), found.manifest.key
+        return ABSENT if found is None else found
 
-
-def _entry(kind: Kind = FUNCTIONS) -> Callable[[Path], Any]:
-    return _found(
-        lambda folder: Cache(folder / "cache", kind).get(KEY),
-        lambda found: (found.payload, dict(found.manifest.info), found.manifest.key),
-    )
+    return Subject(write, read, large=kind.entries and not manifest)
 
 
 def _write_record(folder: Path) -> Path:
     RecordStore(folder / "cache", folder="tuning").merge(record_key("gemm"), TIMINGS)
     return next((folder / "cache/tuning/gemm").glob("*.json"))
-
-
-def _records(store: Callable[[Path], RecordStore]) -> Callable[[Path], Any]:
-    return _found(lambda folder: store(folder).load(record_key("gemm")), lambda found: found.timings)
-
-
-def _write_fact(folder: Path) -> Path:
-    FileFacts(folder / "cache").write("toolchain", {"nvrtc": "/lib/libnvrtc.so.12", "nvrtc_version": [12, 9]})
-    return folder / "cache/toolchain/toolchain.json"
-
-
-def _write_digest(folder: Path) -> Path:
-    FileFacts(folder / "cache").write("digest", "1" * 64)
-    return folder / "cache/toolchain/digest.json"
-
-
-def _write_asked(folder: Path) -> Path:
-    MissedKeys(folder / "cache").add(KEY)
-    return next((folder / "cache/asked").glob("*.json"))
 
 
 def _write_output(folder: Path) -> Path:
@@ -117,8 +88,14 @@ def _read_output(folder: Path) -> Any:
     return (cubin.read_bytes(), meta.read_bytes()) if is_kept(cubin, [meta]) else ABSENT
 
 
+def _read_shipped(folder: Path) -> Any:
+    found = RecordStore(folder / "own", [folder / "cache/tuning"]).load(record_key("gemm"))
+    return ABSENT if found is None else found.timings
+
+
 def _write_bundle(folder: Path) -> Path:
-    cache = _put(folder)
+    cache = Cache(folder / "cache")
+    cache.put(KEY, PAYLOAD, {"symbol": "f", "seconds": 1.25})
     cache.put(CacheKey.of({"name": "other"}), b"other", {})
     export([cache], folder / "bundle", None)
     return folder / "bundle"
@@ -178,20 +155,9 @@ def _output(suffix: str) -> Subject:
 
 
 SUBJECTS: dict[str, Subject] = {
-    "payload": Subject(_stored("objects"), _entry(), large=True),
-    "manifest": Subject(_stored("keys"), _entry()),
-    "record": Subject(_write_record, _records(lambda folder: RecordStore(folder / "cache", folder="tuning"))),
-    "shipped record": Subject(
-        _write_record,
-        _records(lambda folder: RecordStore(folder / "own", [folder / "cache/tuning"])),
-        repaired=False,
-        inside=False,
-    ),
-    "toolchain": Subject(_write_fact, _found(lambda folder: FileFacts(folder / "cache").read("toolchain", dict))),
-    "digest": Subject(_write_digest, _found(lambda folder: FileFacts(folder / "cache").read("digest", str))),
-    "linked module": Subject(_stored("objects", MODULES), _entry(MODULES), large=True),
-    "manifest of a linked module": Subject(_stored("keys", MODULES), _entry(MODULES)),
-    "asked key": Subject(_write_asked, _found(lambda folder: MissedKeys(folder / "cache").find(KEY.digest))),
+    **{kind.location: _kept(kind) for kind in HELD if kind is not STARTS},  # which have no digest
+    **{f"manifest in {kind.location}": _kept(kind, manifest=True) for kind in HELD if kind.entries},
+    "shipped record": Subject(_write_record, _read_shipped, repaired=False, inside=False),
     "cubin": _output("cubin"),
     "metadata": _output("meta"),
     "digest of a cubin": _output("cubin.sha256"),

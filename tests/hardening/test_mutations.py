@@ -21,7 +21,7 @@ from tests.nightly import some
 from warp_tiles import cli
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.errors import WarpTilesError
-from warp_tiles.store import documents
+from warp_tiles.store import MEASUREMENTS, MISSED_KEYS, MODULES, TOOLCHAIN_FACTS, documents
 from warp_tiles.store.cache import Cache
 from warp_tiles.util import warn
 from warp_tiles.util.threads import DaemonThreads
@@ -138,8 +138,8 @@ def test_what_stands_in_the_place_of_a_file_is_not_served_and_costs_little(
 def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the cache of a launch on the CPU and of a build for a GPU, and with other sound files in it."""
     folder = tmp_path_factory.mktemp("used")
-    for kind in ("record", "asked key"):
-        SUBJECTS[kind].write(folder)
+    for kind in (MEASUREMENTS, MISSED_KEYS):
+        SUBJECTS[kind.location].write(folder)
     with launches.compiling_once():
         assert launched(folder)
         yield folder
@@ -173,13 +173,13 @@ def test_a_launch_and_a_build_are_right_with_a_mutated_cache(used: Path, tmp_pat
         assert launched(folder), mutation
 
 
-BESIDE = ("toolchain", "digest", "asked key", "linked module")
+BESIDE = TOOLCHAIN_FACTS, MISSED_KEYS, MODULES
 
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> list[Path]:
     """One damaged file of each kind below one root."""
-    files = [SUBJECTS[kind].write(tmp_path) for kind in BESIDE]
+    files = [SUBJECTS[kind.location].write(tmp_path) for kind in BESIDE]
     for file in files:
         assert damage(file, "a flipped bit", random.Random(3), keep_times=True)
     return files
