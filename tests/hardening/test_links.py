@@ -11,16 +11,13 @@ import pytest
 
 from tests.hardening.writers import key
 from tests.store.cache_workers import get_or_build
-from tests.tuning.tuning_records import key as record_key
-from tests.tuning.tuning_records import timing
+from tests.store.test_kinds import HELD, Held
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import CompileRequest
-from warp_tiles.compile.toolchain import FileFacts
 from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.settings import Settings
 from warp_tiles.store import MISSED_KEYS, MODULES
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.key import MissedKeys
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
@@ -32,12 +29,11 @@ def fill(cache: Cache) -> None:
         cache.put(key(number), b"payload %d" % number, {})
 
 
-def use_linked_modules(root: Path) -> None:
-    cache = Cache(root, MODULES)
-    fill(cache)
-    cache.get(key(0))
-    with errors_of_commands():
-        cache.entries()
+def use(held: Held, root: Path) -> None:
+    for number in range(3):
+        with errors_of_commands():
+            held.write(held.open(root), number)
+        held.read(held.open(root), number)
 
 
 def reproduce(root: Path) -> None:
@@ -50,24 +46,20 @@ def evict(root: Path) -> None:
 
 
 OPERATIONS: dict[str, Callable[[Path], object]] = {
-    "put": lambda root: fill(Cache(root)),
-    "get": lambda root: [Cache(root).get(key(number)) for number in range(3)],
+    **{kind.location: lambda root, held=held: use(held, root) for kind, held in HELD.items()},
     "get_or_build": lambda root: get_or_build(Cache(root), key("new"), lambda: (b"new", {})),
     "evict": evict,
     "gc": lambda root: Cache(root).gc(0),
     "clear": lambda root: Cache(root).clear(),
     "verify": lambda root: Cache(root).verify(remove=True),
     "listing": lambda root: Cache(root).entries(),
-    "missed": lambda root: [MissedKeys(root).add(key(number)) for number in range(3)],
-    "facts": lambda root: FileFacts(root).digest(__file__),
-    "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
-    "linked modules": use_linked_modules,
+    "linked modules": lambda root: Cache(root, MODULES).entries(),
     "failed": reproduce,
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }
 PLACES = (
     "v2", "v2/keys", "v2/objects", "v2/locks", "asked", "toolchain", "tuning", "tuning/.locks", "tuning/gemm", "failed",
-    "v1", "cuda_headers", *(f"{MODULES.folder}{inner}" for inner in ("", "/v2", "/v2/keys")),
+    "v1", "cuda_headers", "starts", *(f"{MODULES.folder}{inner}" for inner in ("", "/v2", "/v2/keys")),
 )  # fmt: skip
 
 
