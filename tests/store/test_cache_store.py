@@ -14,7 +14,6 @@ from tests.store.cache_workers import files, fill, flip, get_or_build, key, key_
 from tests.store.subjects import entry
 from tests.waiting import in_threads, until
 from warp_tiles.errors import CacheError
-from warp_tiles.store import LAYOUT, MODULES
 from warp_tiles.store.cache import Cache, Upstream, find
 from warp_tiles.store.folder import Folder
 from warp_tiles.store.key import CacheKey, explain_among
@@ -145,42 +144,6 @@ def test_gc_keeps_payloads_when_a_manifest_cannot_be_read(
     assert (len(report.removed), report.payloads, files(root)) == (1, 1, [])
     fill(cache, "a")
     assert cache.get(key("a")) is not None
-
-
-def former_caches(root: Path) -> int:
-    """A cache of 1.0.0rc1 with an entry of key a, locks and precompiled headers. Returns its bytes."""
-    fill(Cache(root), "a")
-    fill(Cache(root, MODULES), "a")
-    (root / LAYOUT).rename(root / "v1")
-    (root / MODULES.location).rename(root / MODULES.folder / "v1")
-    digest = "0123456789abcdef" * 4
-    names = f"v1/locks/{digest}.lock", "v1/locks/worker-0-0.lock", f"v1/quarantine/1a2b3c-{digest}.json"
-    names += "v1/digests.json", "statistics/remote.json", "stats/counts.json", f"headers/v1/objects/01/{digest}.pch"
-    for name in (*names, f"runs/{digest[:32]}.json", "runs/.tmp-left-1-00"):
-        (root / name).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-        (root / name).write_bytes(bytes(5000))
-    for path in root.rglob("*"):
-        path.chmod(0o700 if path.is_dir() else 0o600)
-    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-
-
-@pytest.mark.parametrize("command", ["gc", "clear --all"])
-def test_caches_of_former_versions_are_not_read_and_are_removed(root: Path, command: str) -> None:
-    former, cache = former_caches(root), Cache(root)
-    assert [cache.get(key("a")), Cache(root, MODULES).get(key("a")), cache.entries()] == [None, None, ()]
-    info = cache.info()
-    assert (info.exists, info.size_bytes, info.total_bytes, info.parts["former_versions"]) == (False, 0, former, former)
-    fill(cache, "a")
-    before = cache.info().total_bytes
-    assert cache.clear().total_bytes >= former, "only with --all"
-    fill(cache, "a")
-    report = cache.gc() if command == "gc" else cache.clear(everything=True)
-    assert sorted(path.name for path in root.iterdir()) == ["modules", LAYOUT]
-    assert not any((root / "modules").iterdir()), "no folder is left"
-    assert report.freed_bytes >= former
-    assert cache.info().total_bytes == report.total_bytes <= before - former
-    assert cache.info().parts["former_versions"] == 0
-    assert (cache.get(key("a")) is not None) == (command == "gc")
 
 
 @pytest.mark.parametrize("command", ["gc", "clear --all"])

@@ -222,20 +222,30 @@ def test_a_kind_leaves_the_machine_as_its_object_or_not_at_all(kind: Kind, tmp_p
     assert all(remote.ask(other, sent.key)[0] is None for other in others), "a signature holds for one kind"
 
 
+LEFT_BY_FORMER = [
+    f"{'0' * 64}.json", f"keys/00/{'0' * 64}.json", f"objects/01/{'0' * 64}.pch", f"quarantine/1a2b3c-{'0' * 64}.json",
+    f"{'0' * 32}.json", "locks/store.lock", "locks/worker-0-0.lock", "digests.json", "remote.json", "counts.json",
+    ".tmp-left-1-00",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", [*HELD, REJECTED_SOURCES, *FORMER], ids=lambda kind: kind.location)
 @pytest.mark.parametrize("command", ["gc", "clear", "clear --all"])
 def test_what_each_command_removes(kind: Kind, command: str, tmp_path: Path) -> None:
     if held := HELD.get(kind):
         held.write(held.open(tmp_path), 1)
-    else:
-        TrustedFolder(tmp_path).write(f"{kind.folder}/{'0' * 64}{kind.suffix}", b"{}")
+    for name in {REJECTED_SOURCES: [f"{'0' * 64}.cu"], **dict.fromkeys(FORMER, LEFT_BY_FORMER)}.get(kind, ()):
+        TrustedFolder(tmp_path).write(f"{kind.folder}/{name}", b"{}")
     with suppress(FileNotFoundError):
         (tmp_path / kind.folder / ".locks/store.holder").unlink()
-    cache, (file,) = Cache(tmp_path), files_of(tmp_path, kind)
+    cache, (file, *_) = Cache(tmp_path), files_of(tmp_path, kind)
     before = cache.info()
+    assert (before.exists, bool(cache.entries())) == (kind is FUNCTIONS,) * 2, "no former cache is read"
     assert {part for part, size in before.parts.items() if size} == {kind.part}
     report = cache.gc() if command == "gc" else cache.clear(everything=command == "clear --all")
     left = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert report.total_bytes == cache.info().total_bytes == left == before.total_bytes - report.freed_bytes
     removed = {"gc": kind in FORMER, "clear": kind.entries, "clear --all": kind is not MEASUREMENTS}
     assert file.exists() != removed[command]
+    if kind in FORMER:
+        assert (tmp_path / kind.folder).exists() != removed[command], "no folder is left"
