@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.store.cache_workers import get_or_build
+from tests.store.test_kinds import HELD
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.compile.toolchain import FileFacts
-from warp_tiles.store import MODULES
+from warp_tiles.store import MISSED_KEYS, MODULES, TOOLCHAIN_FACTS
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.key import CacheKey, MissedKeys
+from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.store import RecordStore
 
 KEYS = 6
@@ -39,8 +39,8 @@ def write(root: Path, draw: random.Random, most: int = 1_000_000) -> None:
         name = draw.randrange(20)
         get_or_build(cache, key(name), lambda name=name: (payload(name), {"n": name}))  # type: ignore[misc]
         RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": name}, 1.0 + count)])
-        MissedKeys(root).add(key(f"missed {count % 5}"))
-        FileFacts(root).write(f"digest-{name}", f"{count:064x}")
+        for kind in (MISSED_KEYS, TOOLCHAIN_FACTS):
+            HELD[kind].write(HELD[kind].open(root), count % 5)
         Cache(root, MODULES).put(key(name % 3), payload(name), {})
         if count % 7 == 0:
             cache.gc()

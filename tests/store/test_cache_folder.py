@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import stat
 import sys
 from operator import methodcaller
 from pathlib import Path
@@ -159,26 +158,6 @@ class TestTrust:
         assert problems_of(root) == {"": [], "modules": [str(root / "modules")]}
         root.chmod(0o777)
         assert problems_of(root) == {"": [str(root)], "modules": [str(root)]}
-
-    @pytest.mark.parametrize(
-        ("shared", "mask", "folders", "plain"), [(False, 0, 0o700, 0o600), (True, 0o077, 0o2775, 0o664)]
-    )
-    def test_new_files_are_private_or_as_shared_as_the_root_whatever_the_umask(
-        self, shared: bool, mask: int, folders: int, plain: int, tmp_path: Path
-    ) -> None:
-        root = tmp_path / "new" / "cache"
-        if shared:
-            root.mkdir(parents=True)
-            root.chmod(folders)
-        before = os.umask(mask)
-        try:
-            fill(Cache(root, allow_shared=shared), "a")
-        finally:
-            os.umask(before)
-        assert Cache(root, allow_shared=shared).get(key("a")) is not None
-        paths = [*root.rglob("*"), *([] if shared else [root, root.parent])]
-        modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in paths}
-        assert modes == {(True, folders), (False, plain)}
 
 
 def test_the_default_root_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

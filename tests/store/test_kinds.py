@@ -191,15 +191,23 @@ def test_whoever_adds_to_what_others_wrote_takes_the_lock(
 
 
 @every_kind
-def test_a_shared_root_shares_all_but_private_kinds(kind: Kind, tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    root.mkdir()
-    root.chmod(0o2770)
-    HELD[kind].write(HELD[kind].open(root, shared=True), 1)
-    (file,) = files_of(root, kind)
-    for path in (file, file.parent):
-        assert bool(stat.S_IMODE(path.stat().st_mode) & 0o070) != kind.private
-    os.chmod(root, 0o700)
+@pytest.mark.parametrize(("shared", "mask"), [(False, 0), (True, 0o077)])
+def test_files_are_private_or_as_shared_as_the_root_whatever_the_umask(
+    kind: Kind, shared: bool, mask: int, tmp_path: Path
+) -> None:
+    root = tmp_path / "new" / "cache"
+    if shared:
+        root.mkdir(parents=True)
+        root.chmod(0o2775)
+    before = os.umask(mask)
+    try:
+        HELD[kind].write(HELD[kind].open(root, shared=shared), 1)
+    finally:
+        os.umask(before)
+    assert HELD[kind].read(HELD[kind].open(root, shared=shared), 1) is not None
+    paths = [root / kind.folder, *(root / kind.folder).rglob("*"), *([] if shared else [root, root.parent])]
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in paths}
+    assert modes == {(True, 0o2775), (False, 0o664)} if shared and not kind.private else {(True, 0o700), (False, 0o600)}
 
 
 @every_kind
