@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,9 @@ from tests.hardening.damage import MUTATIONS
 from tests.integration.commands import MAIN, command, json_of
 from tests.interpreter import REPOSITORY, python
 from tests.nightly import some
-from tests.tuning.tuning_records import key as record_key
-from tests.tuning.tuning_records import timing
+from tests.store.test_kinds import HELD
 from tests.waiting import until
-from warp_tiles.store.cache import Cache
-from warp_tiles.store.key import CacheKey
-from warp_tiles.tuning.store import RecordStore
+from warp_tiles.store import FUNCTIONS, MEASUREMENTS, Kind
 from warp_tiles.util import files, trusted_folder
 from warp_tiles.util.files import TEMP_PREFIX, staging
 from warp_tiles.util.trusted_folder import PATIENCE_S
@@ -242,44 +238,32 @@ def test_a_waiter_builds_for_itself_after_a_set_time(tmp_path: Path) -> None:
     assert "was held for 1 s" in done.stderr
 
 
-def put(root: Path, number: int) -> None:
-    assert Cache(root).put(CacheKey.of({"n": str(number)}), b"payload", {}).payload == b"payload"
-
-
-def merge(root: Path, number: int) -> None:
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": number})])
-
-
-@pytest.mark.parametrize(("lock", "change"), [("v2/locks/store.lock", put), ("tuning/.locks/store.lock", merge)])
+@pytest.mark.filterwarnings("ignore:warp_tiles")  # that a timing is not kept
+@pytest.mark.parametrize("kind", [FUNCTIONS, MEASUREMENTS], ids=lambda kind: kind.location)
 def test_a_suspended_change_is_named_and_costs_one_wait(
-    tmp_path: Path,
-    lock: str,
-    change: Callable[[Path, int], None],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = tmp_path / "cache"
+    root, held = tmp_path / "cache", HELD[kind]
     monkeypatch.setattr(trusted_folder, "_timeouts", {})  # other tests may have waited for locks
     monkeypatch.setattr(trusted_folder, "PATIENCE_S", 0.1)
     monkeypatch.setattr(trusted_folder, "WAIT_S", 1.0)
     monkeypatch.setattr(trusted_folder, "WAIT_AGAIN_S", 0.02)
+    lock = "v2/locks/store.lock" if kind is FUNCTIONS else "tuning/.locks/store.lock"
     with suspended_holder(root, lock) as holder:
         seconds = []
         for number in range(3):
             start = time.monotonic()
-            change(root, number)
+            held.write(held.open(root), number)
             seconds.append(time.monotonic() - start)
         assert seconds[0] >= 1.0
         assert max(seconds[1:]) < seconds[0]
         (text,) = [record.getMessage() for record in caplog.records if "waiting for" in record.getMessage()]
         name = f"process {holder.pid} on {os.uname().nodename!r}"
         assert f"waiting for {name}, which changes {root}; this process waits 1 s at most" in text
-        if change is put:
+        if kind is FUNCTIONS:
             (problem,) = [record.getMessage() for record in caplog.records if "not coordinated" in record.getMessage()]
             assert f"was held for 1 s by {name}" in problem
-    change(root, 3)
+    held.write(held.open(root), 3)
     assert trusted_folder._timeouts == {}
 
 
