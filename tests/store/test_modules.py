@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warp as wp
 
 import warp_tiles
 from tests.integration.builds import TINY, counts
 from tests.integration.helpers import compile_module, load
+from tests.store.warp_modules import text
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store import MODULE, MODULES
@@ -194,9 +196,15 @@ def test_a_change_has_another_key(name: str, kept: Path) -> None:
     assert len(keys_of(kept) - before) == new
 
 
-def test_the_hash_of_a_module_covers_the_trusted_keys(store: Path, signing: Path, tmp_path: Path) -> None:
-    import warp as wp
+def test_hashes_of_modules_cover_who_may_choose_their_code(tmp_path: Path) -> None:
+    module, hashes = load(text()), []
+    for given in ({}, {"modules": "all"}, {"modules": "all", "cache_shared": True}, {"cache_shared": True}):
+        with warp_tiles.override(cache_dir=tmp_path / "cache", **given), warp_tiles.enabled():
+            hashes.append(wp.get_module(module.__name__).get_module_hash(64))
+    assert hashes[0] == hashes[1] == hashes[3] != hashes[2]
 
+
+def test_the_hash_of_a_module_covers_the_trusted_keys(store: Path, signing: Path, tmp_path: Path) -> None:
     module = wp.get_module(load(TINY).__name__)
     hashes = set()
     other = tmp_path / "other.pem"

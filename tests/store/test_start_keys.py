@@ -27,10 +27,7 @@ from warp_tiles.gemm.rejected import Refused, Rejected
 from warp_tiles.settings import current
 from warp_tiles.store.key import CacheKey
 
-
-@pytest.fixture(autouse=True)  # before the fixtures that enable it
-def _disabled(disabled: None) -> None: ...
-
+pytestmark = pytest.mark.usefixtures("disabled", "everything")
 
 # ---- what a key must not forget
 
@@ -58,13 +55,13 @@ names = types.SimpleNamespace(K=K)
 
 
 @pytest.mark.parametrize("name", OTHER_TYPES)
-def test_what_a_kernel_refers_to_is_in_its_start_key(name: str, everything: Path) -> None:
+def test_what_a_kernel_refers_to_is_in_its_start_key(name: str) -> None:
     expression, *values = OTHER_TYPES[name]
     first, second = (load(FUNCTIONS.format(value) + text(3, expression)) for value in values)
     assert exact(first) == exact(load(FUNCTIONS.format(values[0]) + text(3, expression))) != exact(second)
 
 
-def test_annotations_and_structs_are_in_the_start_key_and_an_unknown_object_has_none(everything: Path) -> None:
+def test_annotations_and_structs_are_in_the_start_key_and_an_unknown_object_has_none() -> None:
     annotated = "import typing\nK = {}\n@wp.func\ndef one(x: float) -> {}: return x, 1.0\n"
     first, second, whole = (
         load(annotated.format(value, name) + text(3, "one(1.0)[0]"))
@@ -85,7 +82,7 @@ def test_annotations_and_structs_are_in_the_start_key_and_an_unknown_object_has_
 
 
 @pytest.mark.parametrize("argument", ["n: int = number()", "*, n: int = number()"])
-def test_default_values_are_in_the_start_key(argument: str, everything: Path) -> None:
+def test_default_values_are_in_the_start_key(argument: str) -> None:
     """A definition evaluates them, from values that no function refers to."""
     source = "VALUES = [{}]\ndef number(): return VALUES[0]\n@wp.func\ndef g(x: float, {}): return x * float(n)\n"
     first, same, second = (load(source.format(value, argument) + text(3, "g(x[i])")) for value in (1, 1, 2))
@@ -102,7 +99,7 @@ def start_key(module: ModuleType, **options: Any) -> CacheKey | Rejected:
 
 
 @pytest.mark.parametrize("name", OTHER_CONSTANTS)
-def test_constants_count_at_their_full_width(name: str, everything: Path) -> None:
+def test_constants_count_at_their_full_width(name: str) -> None:
     module = load(text(OTHER_CONSTANTS[name][0]))
     first, warps = start_key(module), wp.get_module(module.__name__).hashers[64].warp_tiles_hash
     module.N = OTHER_CONSTANTS[name][1]
@@ -123,7 +120,7 @@ def test_constants_count_at_their_full_width(name: str, everything: Path) -> Non
     ],
 )
 def test_each_cause_has_its_sentence_and_remedy(
-    method: str, error: Exception, expected: tuple[Any, ...], everything: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, error: Exception, expected: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> str:
         raise error
@@ -187,7 +184,6 @@ def generated(expression: str) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.parametrize("expression", [*FOLLOW, *DO_NOT_FOLLOW])
-@pytest.mark.usefixtures("everything")
 def test_an_expression_that_follows_from_constants_needs_no_generation(expression: str) -> None:
     """Another one counts with its value."""
     module, before = generated(expression)
@@ -215,7 +211,6 @@ def instance(expression: str, arguments: str, call: str) -> Any:
 
 @instances
 @pytest.mark.parametrize("expression", [*FOLLOW, *DO_NOT_FOLLOW])
-@pytest.mark.usefixtures("everything")
 def test_an_instance_has_a_start_key_if_its_expressions_follow(expression: str, arguments: str, call: str) -> None:
     module = instance(expression, arguments, call)
     if expression in FOLLOW:
@@ -226,7 +221,6 @@ def test_an_instance_has_a_start_key_if_its_expressions_follow(expression: str, 
 
 @instances
 @pytest.mark.parametrize("changes", [False, True])
-@pytest.mark.usefixtures("everything")
 def test_an_instance_with_another_value_than_the_definition_has_no_start_key(
     arguments: str, call: str, changes: bool
 ) -> None:
@@ -242,7 +236,6 @@ def test_an_instance_with_another_value_than_the_definition_has_no_start_key(
 
 
 @pytest.mark.parametrize("expression", [FOLLOW[0], DO_NOT_FOLLOW[0]])
-@pytest.mark.usefixtures("everything")
 def test_a_module_is_generated_for_each_architecture_as_its_launch_would(expression: str) -> None:
     """Warp's hash covers the expressions that an earlier generation has evaluated."""
     module = late(expression)
@@ -273,7 +266,7 @@ def content_key(request: WarpCompileRequest, target: str = ".sm_90.cubin") -> Ca
     return warp_module.content_key(context, dataclasses.replace(request, native_dir=str(Path(__file__).parent)), target)
 
 
-def test_each_input_of_the_compiler_is_in_the_content_key(everything: Path) -> None:
+def test_each_input_of_the_compiler_is_in_the_content_key() -> None:
     changes: list[dict[str, Any]] = [
         {}, {"source": b"other source"}, {"optimization_level": 2}, {"name": "b.cu"}, {"ltoirs": (b"a",)},
         *({"switches": tuple(on != (n == at) for n, on in enumerate(REQUEST.switches))} for at in range(4)),
@@ -284,7 +277,7 @@ def test_each_input_of_the_compiler_is_in_the_content_key(everything: Path) -> N
     assert len({key.digest for key in keys}) == len(keys)
 
 
-def test_headers_and_library_are_in_both_keys(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_and_library_are_in_both_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(text())
 
     def keys() -> tuple[CacheKey | Rejected, CacheKey]:
@@ -298,7 +291,7 @@ def test_headers_and_library_are_in_both_keys(everything: Path, monkeypatch: pyt
     assert keys() == before
 
 
-def test_target_and_options_are_in_the_start_key_which_changes_no_hash_of_warp(everything: Path) -> None:
+def test_target_and_options_are_in_the_start_key_which_changes_no_hash_of_warp() -> None:
     module = load(text())
     first = start_key(module)
     before = module.plain.hash, wp.get_module(module.__name__).hashers[64]
@@ -324,14 +317,6 @@ def test_a_constant_that_changes_during_the_generation_binds_nothing(everything:
     assert [entry["kind"] for entry in entries(everything)] == ["module of Warp"]
 
 
-def test_hashes_of_modules_cover_who_may_choose_their_code(tmp_path: Path) -> None:
-    module, hashes = load(text()), []
-    for given in ({}, {"modules": "all"}, {"modules": "all", "cache_shared": True}, {"cache_shared": True}):
-        with warp_tiles.override(cache_dir=tmp_path / "cache", **given), warp_tiles.enabled():
-            hashes.append(wp.get_module(module.__name__).get_module_hash(64))
-    assert hashes[0] == hashes[1] == hashes[3] != hashes[2]
-
-
 # ---- why a module has no start key, or is not asked for: each reason has its code
 
 PRODUCT = gemm(decorator=FORWARD_ONLY)
@@ -354,7 +339,6 @@ def looked_up(source: str, **options: Any) -> Any:
         (text(), {"modules": "tiles"}, {}, Rejected("no_calls")),
     ],
 )
-@pytest.mark.usefixtures("everything")
 def test_settings_and_options(
     source: str, settings: Mapping[str, Any], options: Mapping[str, Any], expected: Rejected
 ) -> None:
@@ -362,14 +346,14 @@ def test_settings_and_options(
         assert looked_up(source, **options) == expected
 
 
-def test_a_module_that_is_left_to_warp_or_not_kept_says_why(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_is_left_to_warp_or_not_kept_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked_up(PRODUCT, mode="debug")
     assert (found.code, "debug" in str(found)) == ("left_to_warp", True)
     monkeypatch.setattr(wp.config, "cache_kernels", False)
     assert looked_up(PRODUCT) == Rejected("kernels_not_cached")
 
 
-def test_what_has_changed_since_the_hash_was_taken(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_changed_since_the_hash_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed().engine, "choices", lambda resolved: "other records")
     module = wp.get_module(load(PRODUCT, block_dim=64).__name__)
     module.get_module_hash(64)
