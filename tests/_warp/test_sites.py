@@ -42,23 +42,19 @@ def recorder(calls: list[Call]) -> Callable[..., tuple[str, bytes]]:
     return build_lto_dot
 
 
-def test_sizes_types_layouts_and_leading_dimensions() -> None:
+def test_the_whole_problem_is_passed_on() -> None:
     calls: list[Call] = []
-    assert libmathdx_build(recorder(calls), PROBLEM) == ("dot", b"LTO-IR")
-    (call,) = calls
+    for problem in (PROBLEM, SINGLE):
+        assert libmathdx_build(recorder(calls), problem) == ("dot", b"LTO-IR")
+    call, single = calls
     assert (call["m"], call["n"], call["k"]) == (16, 24, 32)
     assert (call["adtype"], call["bdtype"], call["cdtype"]) == (wp.float16, wp.float16, wp.float32)
     assert [WARP_LAYOUTS[call[f"{name}layout"]] for name in "abc"] == ["row_major", "col_major", "row_major"]
     assert (call["lda"], call["ldb"], call["ldc"]) == (40, 33, 28)
-    assert (call["arch"], call["num_threads"], call["precision"]) == (90, 64, "default")
-
-
-def test_alignments_above_that_of_an_element_and_tf32_are_passed_on() -> None:
-    calls: list[Call] = []
-    libmathdx_build(recorder(calls), PROBLEM)
-    libmathdx_build(recorder(calls), SINGLE)
-    assert [call["precision"] for call in calls] == ["default", "tf32"]
-    assert [call["aligned_bases"] for call in calls] == [(True, False, True), (True, False, True)]
+    assert (call["arch"], call["num_threads"]) == (90, 64)
+    assert (call["precision"], single["precision"]) == ("default", "tf32")
+    above_an_element = (True, False, True)
+    assert call["aligned_bases"] == single["aligned_bases"] == above_an_element
 
 
 def test_a_warp_without_tf32_refuses_it() -> None:
