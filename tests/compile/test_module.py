@@ -4,8 +4,6 @@ import ctypes
 import inspect
 import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 from warp._src import build
 
+from tests.interpreter import python
 from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest, LinkRequest
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.module import (
@@ -29,7 +28,6 @@ from warp_tiles.compile.module import (
 from warp_tiles.compile.worker import run
 from warp_tiles.errors import LinkError
 
-ROOT = Path(__file__).resolve().parents[2]
 NVRTC_12_9 = (12, 9)
 
 
@@ -120,14 +118,8 @@ for name, case in json.loads(sys.argv[2]).items():
 def warps_options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The options that Warp's own LTO path gives to NVRTC for each case, from Warp's debug output."""
     folder = tmp_path_factory.mktemp("options")
-    result = subprocess.run(
-        [sys.executable, "-c", _WARP_SCRIPT, str(folder), json.dumps(CASES)],
-        env={**os.environ, "WARP_DEBUG": "1", "PYTHONPATH": str(ROOT), "WARP_CACHE_PATH": str(folder / "warp")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    environment = {"WARP_DEBUG": "1", "WARP_CACHE_PATH": str(folder / "warp")}
+    result = python("-c", _WARP_SCRIPT, folder, json.dumps(CASES), **environment)
     found: dict[str, Any] = {}
     lines: list[str] | None = None
     for line in result.stdout.splitlines():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interpreter import REPOSITORY, python
 from tests.waiting import until
 from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile import worker
@@ -25,7 +26,7 @@ from warp_tiles.compile.pool import PROCESS_BYTES, CompilerPool, free_memory_byt
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
 
 LTO_IR = b"\xedCN\x7f"  # the first bytes of NVRTC's LTO-IR
-ROOT = Path(__file__).resolve().parents[2]
+
 FLAGS = ("-arch=sm_90", "--std=c++17")
 GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", FLAGS, (), "the function good")
 BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", FLAGS, (), "the function bad")
@@ -247,7 +248,11 @@ def test_compiler_output_does_not_break_the_protocol() -> None:
         "worker.serve()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     with process:
         for _ in range(2):
@@ -350,8 +355,7 @@ pool = CompilerPool(1)
 pool.submit(with_precompiled_headers(32)).result(60)
 os.kill(os.getpid(), 9)
 """
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, env=environment, timeout=120)
+    python("-W", "ignore", "-c", code, status=-signal.SIGKILL, TMPDIR=str(tmp_path))
     until(lambda: not list(tmp_path.iterdir()), 20)
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.compile.test_pool import GOOD
+from tests.interpreter import REPOSITORY
 from tests.waiting import until
 from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile.pool import CompilerPool, WorkerSlots
@@ -22,7 +23,6 @@ from warp_tiles.errors import BuildError, WorkerError
 from warp_tiles.util.threads import PREFETCH, START_LIST
 from warp_tiles.util.trusted_folder import TrustedFolder
 
-ROOT = Path(__file__).resolve().parents[2]
 Slots = Callable[[], WorkerSlots]
 Gated = tuple[list[str], threading.Event]
 
@@ -256,9 +256,9 @@ with CompilerPool(4, WorkerSlots(TrustedFolder(Path(sys.argv[1])))) as pool:
 def test_ranks_on_one_host_share_its_cores(tmp_path: Path, slots: Slots) -> None:
     cache = tmp_path / "cache"
     command = [sys.executable, "-W", "ignore", "-c", RANK, str(cache)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     ranks = [
-        subprocess.Popen([*command, *more], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+        subprocess.Popen([*command, *more], cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE)
         for more in ([], [], ["killed"])
     ]
     counts = [int(rank.communicate(timeout=120)[0] or 0) for rank in ranks]

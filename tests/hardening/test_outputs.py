@@ -34,8 +34,6 @@ from warp_tiles.store.transfer import export
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import matches, open_output, write_output
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
 
 def export_entries(folder: Path, path: Path) -> None:
     cache = Cache(folder / "cache")
