@@ -247,14 +247,8 @@ def test_compiler_output_does_not_break_the_protocol() -> None:
         "worker.run = noisy\n"
         "worker.serve()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, **pipes) as process:
         for _ in range(2):
             worker.send(process.stdin, (GOOD, 0))  # type: ignore[arg-type]
             succeeded, reply = worker.receive(process.stdout)  # type: ignore[arg-type]

@@ -87,7 +87,6 @@ def test_a_process_is_replaced_after_many_requests(monkeypatch: pytest.MonkeyPat
 def test_a_process_whose_reply_is_not_read_ends_silently() -> None:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen([sys.executable, "-m", "warp_tiles.compile.worker"], **pipes) as process:
-        assert process.stdin is not None
         process.stdout.close()
         send(process.stdin, (GOOD, 0))
         assert process.stderr.read() == b""
