@@ -100,24 +100,22 @@ def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_pat
     assert "1 present" in warm("--arch", "80", "--record", file, WARP_TILES_CACHE_DIR=cache)
 
 
-def test_a_start_without_an_option_finds_what_a_list_has_compiled(
-    recorded: Any, tmp_path: Path, toolchain: None
-) -> None:
+def test_a_start_without_an_option_finds_what_a_list_has_compiled(recorded: Any, toolchain: None) -> None:
     plain, product = load(text()), load(TINY)
-    file, cache = recorded("first", plain, product), tmp_path / "other" / "cache"
+    file, cache = recorded("first", plain, product), recorded.folder / "other" / "cache"
     with warp_tiles.override(cache_dir=cache), warp_tiles.enabled():
-        compiled(plain, tmp_path / "before")
+        compiled(plain, recorded.folder / "before")
         assert not records(), "nothing was kept, so nothing is looked up"
     warm("--record", file, WARP_TILES_CACHE_DIR=cache)
     for modules, found in (("auto", [True, True]), ("tiles", [True])):
         with warp_tiles.override(cache_dir=cache, modules=modules), warp_tiles.enabled():
             for module in (plain, product):
-                compiled(module, tmp_path / modules / module.__name__)
+                compiled(module, recorded.folder / modules / module.__name__)
             assert [record["found"] for record in records()] == found
     with warp_tiles.override(cache_dir=cache), warp_tiles.enabled():
-        compiled(load(text(4)), tmp_path / "another")
+        compiled(load(text(4)), recorded.folder / "another")
         assert not records(), "what is not there is left to Warp"
-    assert len(entries(tmp_path / "other")) == 3, "a list binds no start key, a lookup keeps nothing, tiles does"
+    assert len(entries(recorded.folder / "other")) == 3, "a list binds no start key, a lookup keeps nothing, tiles does"
 
 
 def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,29 +132,25 @@ def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path, monkeypa
     assert [path.name for path in store.rglob("*") if path.is_file()] == [module["key"]]
 
 
-def test_warm_looks_for_the_store_before_it_builds(
-    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, store = recorded("first", load(text())), tmp_path / "store"
+def test_warm_looks_for_the_store_before_it_builds(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, store = recorded("first", load(text())), recorded.folder / "store"
     store.mkdir()
-    SigningKey.generate().write(tmp_path / "key.pem")
-    given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": str(tmp_path / "key.pem")}
+    SigningKey.generate().write(recorded.folder / "key.pem")
+    given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": str(recorded.folder / "key.pem")}
     monkeypatch.setattr("warp_tiles.cli.run.build_ahead", lambda *_, **__: pytest.fail("it is built in vain"))
     assert "no remote store" in failure("--push", "--record", file)
     assert "without a signing key" in failure("--push", "--record", file, WARP_TILES_REMOTE=store.as_uri())
     assert "other users can write" in failure("--push", "--record", file, WARP_TILES_CACHE_SHARED="1", **given)
 
 
-def test_warm_prints_what_it_compiled_if_the_push_fails(
-    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_warm_prints_what_it_compiled_if_the_push_fails(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         raise RemoteError("the store went away")
 
     file = recorded("first", load(text()))
     monkeypatch.setattr("warp_tiles.cli.run.require_push", lambda: None)
     monkeypatch.setattr("warp_tiles.cli.run.sign_and_write", fail)
-    (row,) = rows_of("--push", "--record", file, status=1, WARP_TILES_CACHE_DIR=tmp_path / "a")
+    (row,) = rows_of("--push", "--record", file, status=1, WARP_TILES_CACHE_DIR=recorded.folder / "a")
     assert row["state"] == "compiled"
 
 

@@ -138,9 +138,7 @@ def solve(a: wp.array2d(dtype=float), b: wp.array2d(dtype=float)):
 @pytest.mark.parametrize(
     "source", some([LOOP, text(), gemm(m=8, n=8, k=8), SOLVER], 1, "slow"), ids=["loop", "plain", "adjoints", "solver"]
 )
-def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(
-    source: str, recorded: Any, tmp_path: Path, toolchain: None
-) -> None:
+def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(source: str, recorded: Any, toolchain: None) -> None:
     module = load(source, block_dim=128 if source == LOOP else 64)
     file = recorded("first", module)
     (kept,) = read_start_list(file).modules
@@ -150,13 +148,15 @@ def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(
     recorded("second", module, wait=True)
     assert (recorded.found, recorded.summary) == ([True], "compiled ahead: 1")
     assert file.read_bytes() == before, "the same modules give the same file"
-    cubins = [next((tmp_path / name / "0").glob("*.cubin")).read_bytes() for name in ("first", "second")]
+    cubins = [next((recorded.folder / name / "0").glob("*.cubin")).read_bytes() for name in ("first", "second")]
     assert cubins[0] == cubins[1]
-    shutil.rmtree(tmp_path / "second" / "0")
+    shutil.rmtree(recorded.folder / "second" / "0")
     recorded("second", module)
     assert recorded.start_keys == ["found"], "it is not generated again"
     assert file.read_bytes() == before
-    (row,) = json.loads(warm("--json", "--record", file, WARP_TILES_CACHE_DIR=tmp_path / "second" / "cache"))["modules"]
+    (row,) = json.loads(warm("--json", "--record", file, WARP_TILES_CACHE_DIR=recorded.folder / "second" / "cache"))[
+        "modules"
+    ]
     assert row["state"] == "present", "the command makes the same key as the program"
     if kept.linked is not None:
         (row,) = json.loads(warm("--json", "--arch", "80", "--record", file))["modules"]
@@ -262,9 +262,7 @@ class Everything:
         return True
 
 
-def test_fetches_that_miss_hold_up_no_functions(
-    recorded: Any, remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetches_that_miss_hold_up_no_functions(recorded: Any, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     file = recorded("first", load(TINY))
     rewrite(file, *others_of(*read_start_list(file).modules))
     remote(TRUSTED_KEYS=SigningKey.generate().public)
@@ -273,7 +271,7 @@ def test_fetches_that_miss_hold_up_no_functions(
     monkeypatch.setattr(RemoteStore, "ask", lambda store, kind, key: (asked.append(kind), ask(store, kind, key))[1])
     monkeypatch.setattr(RemoteStore, "listed", lambda *_: Everything())
     monkeypatch.setattr("warp_tiles.build.context._WAITING_THREADS", 2)  # fewer than modules
-    with enabled(tmp_path / "b", start=file):
+    with enabled(recorded.folder / "b", start=file):
         until(lambda: len(installed().program_start._compiled) == 3)
     assert asked.count("module") == 3, "each is asked for once"
 
@@ -400,9 +398,7 @@ def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:
 # ---- machines, caches and ranks
 
 
-def test_modules_of_other_architectures_are_not_compiled_here(
-    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_of_other_architectures_are_not_compiled_here(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(text())
     file = recorded("first", module)
     (kept,) = read_start_list(file).modules
@@ -411,7 +407,7 @@ def test_modules_of_other_architectures_are_not_compiled_here(
     monkeypatch.setattr("warp_tiles._warp.hooks.gpus_here", lambda: {90: None})
     recorded("second", module, wait=True)
     assert recorded.found == [True]
-    assert ".sm_80.cubin" not in {found["target"] for found in entries(tmp_path / "second")}
+    assert ".sm_80.cubin" not in {found["target"] for found in entries(recorded.folder / "second")}
     assert [module.arch for module in read_start_list(file).modules] == [90, 80]
 
 
@@ -437,9 +433,7 @@ def test_a_cache_that_cannot_keep_modules_ends_the_builds(
         assert sum(process._requests for process in built) <= 2
 
 
-def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
-    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_is_stopped_while_it_begins_raises_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     file = record_of_eight(recorded)
     built: list[StartModule] = []
 
@@ -458,7 +452,7 @@ def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
     monkeypatch.setattr("warp_tiles.build.context.DaemonThreads", Threads)
     monkeypatch.setattr(ahead, "build_ahead", build)
     monkeypatch.setattr(warn, "_once", WarnedTexts())
-    with pytest.warns(RuntimeWarning, match="make room"), enabled(tmp_path / "full", start=file):
+    with pytest.warns(RuntimeWarning, match="make room"), enabled(recorded.folder / "full", start=file):
         pass
     assert len(built) == 1
 
