@@ -3,7 +3,6 @@
 import itertools
 import logging
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -233,41 +232,28 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
-print("port", server.server_port, flush=True)
+print(server.server_port, flush=True)
 server.serve_forever()
 """
 ACCESS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    pytest.importorskip("moto", reason="moto, the server for S3, is not installed")
-    command, environment = [sys.executable, "-c", S3_SERVER], {**os.environ, **ACCESS}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
-        try:
-            found = re.match(r"port (\d+)", process.stdout.readline())
-            assert found is not None, "the server did not start"
-            yield f"http://127.0.0.1:{found.group(1)}"
-        finally:
-            process.kill()
 
 
 @pytest.fixture
-def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    pytest.importorskip("moto", reason="moto, the server for S3, is not installed")
     import boto3
 
-    settings = {
-        **ACCESS, "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT": endpoint,
-        "AWS_ALLOW_HTTP": "true",
-    }  # fmt: skip
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    name = f"store-{next(_numbers)}"
-    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=name)
-    return f"s3://{name}/team"
+    environment, pipes = {**os.environ, **ACCESS}, {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-c", S3_SERVER], **pipes, text=True, env=environment) as server:
+        try:
+            endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
+            region = {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+            for name, value in {**ACCESS, **region, "AWS_ENDPOINT": endpoint}.items():
+                monkeypatch.setenv(name, value)
+            boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="store")
+            yield "s3://store/team"
+        finally:
+            server.kill()
 
 
 def test_entries_and_lists_in_s3(bucket: str) -> None:
