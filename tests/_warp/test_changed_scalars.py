@@ -19,8 +19,6 @@ FUNCTIONS = """
 @wp.func
 def add_rows(rows: int, row: wp.ref[int]):
     row += rows
-
-
 @wp.func
 def double(factor: wp.ref[float]):
     factor *= 2.0

@@ -132,45 +132,27 @@ FUNCTIONS = """
 @wp.func
 def number(k: int):
     return k * 16
-
-
 @wp.func
 def sum_of(x: Any):
     return wp.tile_sum(x)
-
-
 @wp.func
 def writes(C: wp.array2d(dtype=wp.float32)):
     C[0, 0] = 1.0
-
-
 @wp.func
 def calls_writes(C: wp.array2d(dtype=wp.float32)):
     writes(C)
-
-
 @wp.func_native("WP_TILE_SYNC();")
 def native(k: int): ...
-
-
 @wp.func
 def calls_native(k: int):
     native(k)
     return k + 1
-
-
 @wp.func_native("return k;")
 def expression(k: wp.uint64) -> wp.uint64: ...
-
-
 @wp.func_native("return k;", replay_snippet="return f(k);")
 def replayed(k: wp.uint64) -> wp.uint64: ...
-
-
 @wp.func_native("C.data[0] = 1.0f;")
 def of_array(C: wp.array2d(dtype=wp.float32)): ...
-
-
 @wp.func_native("return 1;")
 def of_tile(c: wp.tile(dtype=wp.float32, shape=(32, 32))) -> int: ...
 """
