@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,14 +76,8 @@ def test_without_trusted_keys_nothing_is_asked(tmp_path: Path, caplog: pytest.Lo
 
 CUT_WITHIN_ITS_SIZE = send(signed(ENTRY)[:-5], size=len(signed(ENTRY)))
 OF_A_STRANGER = send(signed(ENTRY, signer=STRANGER))
-WRONG = (
-    send(b"no", 500),
-    lambda handler: redirect(handler, "again"),
-    CUT_WITHIN_ITS_SIZE,
-    send(b"no", 403),
-    OF_A_STRANGER,
-    send(b"no", 404),
-)
+AGAIN = partial(redirect, prefix="again")
+WRONG = send(b"no", 500), AGAIN, CUT_WITHIN_ITS_SIZE, send(b"no", 403), OF_A_STRANGER, send(b"no", 404)
 
 
 def test_the_first_failure_of_each_kind_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
