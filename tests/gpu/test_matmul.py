@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import warp as wp
-from warp_tiles.array_products.checks import checked
 
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, TYPES, Values, integers, on, square, values_of

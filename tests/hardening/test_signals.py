@@ -268,18 +268,8 @@ BROAD_ERRORS = "(BaseException|Exception|OSError|RuntimeError|TimeoutError)"
 #: Functions that catch such errors without asking whether a signal's handler raised it.
 BROAD = {
     "of a command, which has handlers of its own": {
-        ("cli/__init__.py", "_end_by"),
-        ("cli/__init__.py", "_open_standard_streams"),
-        ("cli/plan_commands.py", "connected"),
-        ("cli/plan_commands.py", "require_same_installation"),
-        ("cli/__init__.py", "diagnose"),
-        ("cli/common.py", "output_errors"),
-        ("cli/common.py", "written"),
-        ("cli/run.py", "enable_here"),
-        ("cli/script.py", "discover"),
-        "cli/__init__.py": ["_end_by", "_open_standard_streams"],
+        "cli/__init__.py": ["_end_by", "_open_standard_streams", "diagnose"],
         "cli/plan_commands.py": ["connected", "require_same_installation"],
-        "cli/doctor.py": ["diagnose"],
         "cli/common.py": ["output_errors", "written"],
         "cli/run.py": ["enable_here"],
         "cli/script.py": ["discover"],
