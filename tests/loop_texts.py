@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 M, N, K = 64, 64, 320
-TILE, STEP = 32, 16
 Matrix = npt.NDArray[np.float64]
 
 HEADER = """

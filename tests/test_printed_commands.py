@@ -375,6 +375,3 @@ def test_no_reason_is_left_over() -> None:
     everything = [str(one) for found in PRINTED.values() for one in found]
     patterns = [*PARSED, *OTHERS, NEEDS_GPU]
     assert [pattern for pattern in patterns if not any(re.match(f".*{pattern}", line) for line in everything)] == []
-
-
-# ---- this file itself

@@ -46,7 +46,7 @@ def test_numbers_that_need_rounding_are_refused(drawn: list[RandomKernel]) -> No
         replace(half, magnitude=4000).expected(bounds=True)
 
 
-@pytest.mark.parametrize("seed", some([3, 0, 5], 1, "slow"))
+@pytest.mark.parametrize("seed", some([4, 0, 1], 1, "slow"))
 def test_the_cpu_and_the_model_agree(seed: int, tmp_path: Path) -> None:
     kernel = draw(seed)
     module = import_kernel(kernel, tmp_path)
