@@ -26,12 +26,6 @@ def product() -> Node:
     return t.product(A, B, C)
 
 
-def test_only_dynamic_loops_are_repeated() -> None:
-    assert unreplayed_sites(t.loop(product(), kind="unrolled")) == set()
-    assert unreplayed_sites(t.loop(t.loop(product()), kind="unrolled")) == {0}
-    assert unreplayed_sites(t.loop(t.loop(product(), kind="unrolled"))) == {0}
-
-
 @pytest.mark.parametrize("tile", [C, t.view("v", C), UNKNOWN])
 def test_a_product_that_the_reverse_pass_reads_is_repeated(tile: Any) -> None:
     use = t.operation("tile_map", tile)
@@ -40,15 +34,6 @@ def test_a_product_that_the_reverse_pass_reads_is_repeated(tile: Any) -> None:
     assert unreplayed_sites(t.zeros(C), t.loop(t.loop(product()), t.branch(use))) == set()
     assert unreplayed_sites(t.zeros(C), use, t.loop(product())) == set()
     assert unreplayed_sites(t.zeros(C), t.loop(product()), use) == {0}, "its adjoint comes before"
-
-
-@pytest.mark.parametrize("name", ["tile_zeros", "tile_load", "tile_store"])
-def test_adjoints_that_read_only_gradients_do_not_matter(name: str) -> None:
-    assert unreplayed_sites(t.loop(product(), t.operation(name, C))) == {0}
-
-
-def test_a_view_reads_nothing() -> None:
-    assert unreplayed_sites(t.loop(product(), t.alias(t.view("v", C), C))) == {0}
 
 
 def test_products_that_add_to_c_do_not_read_it() -> None:

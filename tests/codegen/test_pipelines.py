@@ -1,7 +1,5 @@
 """Pipelined loops, decided from hand-written traces, and the placement of double buffers."""
 
-from typing import Any
-
 import pytest
 
 from tests.codegen import traces as t
@@ -9,7 +7,6 @@ from tests.codegen.decisions import FEW_ACCUMULATORS, A, B, C, D, body, decide_l
 from tests.gemm.test_main_loop import fp32
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
 from warp_tiles.codegen.macros import Hook
-from warp_tiles.codegen.module_code import LoopDecision
 from warp_tiles.codegen.operations import Effect, Scalar
 from warp_tiles.codegen.pipelines import LoopTarget
 from warp_tiles.codegen.trace import Node
@@ -39,25 +36,6 @@ def test_loads_that_stay_where_they_are(name: str) -> None:
     assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", reason)
 
 
-@pytest.mark.parametrize(
-    ("effect", "code"),
-    [
-        (Effect.NONE, ""),
-        (Effect.ORDERED, ""),
-        (Effect.TILES, "constant_works_on_tile"),
-        (Effect.WRITES, "writes_array"),
-        (Effect.UNKNOWN, "constant_unknown_effects"),
-    ],
-)
-@pytest.mark.parametrize("nested", [False, True])
-def test_other_operations_of_the_loop(effect: Effect, code: str, nested: bool) -> None:
-    other: Node = t.operation("other", effect=effect, line=9)
-    loop = t.loop(*body(), t.branch(other) if nested else other)
-    assert outcome(decide_loop(t.zeros(C), loop)) == (
-        ("register_accumulators", Rejected(code, ("other",)).at(9)) if code else ("pipelined",)
-    )
-
-
 def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
     transposed = t.view("v", A)
     loop = t.loop(t.load(A, line=5), t.load(B), t.alias(transposed, A), t.product(A, B, C))
@@ -76,24 +54,16 @@ INTO_C, WORKS = t.product(A, R, C), Rejected("works_on_tile", ("mul",)).at(9)
 OF_R = t.view("v", R)
 
 
-def decide_computed(*nodes: Node, **options: Any) -> LoopDecision:
-    return decide_loop(t.zeros(C), t.loop(*nodes, **options), target=ENOUGH)
-
-
 @pytest.mark.parametrize(
     "nodes",
     [
-        (FIRST, SECOND, LOAD_E, t.arithmetic(), t.branch(SCALED, wait=70), INTO_C),
-        (FIRST, SECOND, LOAD_E, t.loop(SCALED, wait=70), INTO_C),
         (FIRST, SECOND, LOAD_E, SCALED, t.alias(OF_R, R), t.product(A, OF_R, C)),
-        (FIRST, SECOND, t.load(t.register("e")), SCALED, INTO_C),
-        (FIRST, SECOND, LOAD_E, t.call("scaled", B, E, wait=70), PRODUCT),
         (FIRST, SECOND, LOAD_E, t.operation("neg", B, results=(t.tile("n"),), wait=70), PRODUCT, SCALED, INTO_C),
     ],
-    ids=["in a branch", "in a loop", "a view of it", "from registers", "by a function", "between products"],
+    ids=["a view of it", "between products"],
 )
 def test_statements_that_may_compute_operands(nodes: tuple[Node, ...]) -> None:
-    decision = decide_computed(*nodes)
+    decision = decide_loop(t.zeros(C), t.loop(*nodes), target=ENOUGH)
     assert (decision.state, decision.arrival) == ("pipelined", 70)
 
 
@@ -124,15 +94,11 @@ MOVED = t.operation("tile_view", R, Scalar("var_k"), effect=Effect.ALIAS, result
     ids=["between loads", "before", "after", "in place", "a view", "a solver", "unknown", "no shared load"],
 )
 def test_statements_that_may_not_compute_operands(nodes: tuple[Node, ...], reason: Rejected) -> None:
-    assert outcome(decide_computed(*nodes)) == ("register_accumulators", reason)
+    decision = decide_loop(t.zeros(C), t.loop(*nodes), target=ENOUGH)
+    assert outcome(decision) == ("register_accumulators", reason)
 
 
 # ---- double buffers
-
-
-def decide_buffers(a: Any, b: Any, *cs: Any) -> LoopDecision:
-    products = (t.product(a, b, c, site) for site, c in enumerate(cs))
-    return decide_loop(*map(t.zeros, cs), t.loop(t.load(a), t.load(b), *products))
 
 
 @pytest.mark.parametrize("is_home", [True, False])
@@ -147,23 +113,7 @@ def test_the_last_products_read_extra_memory_before_other_code_does(is_home: boo
     assert ("WP_TILE_SYNC(); wp::tile_shared_storage_t::alloc(-1024)" in end) != is_home
 
 
-def test_buffers_may_lie_in_several_c() -> None:
-    a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)  # 768 bytes each
-    assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", FEW_ACCUMULATORS)
-    decision = decide_buffers(a, b, C, D)
-    assert decision.state == "pipelined"
-    assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.buffers} == {("a", "c", 0), ("b", "d", 0)}
-
-
-def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
-    first, second, product = body()
-    loop = t.loop(first, second, product, t.product(A, B, D, 1))
-    decision = decide_loop(t.operation("tile_load", results=(C,), hook=t.number()), t.zeros(D), loop)
-    assert {one.c for one in decision.buffers} == {D}
-    ones = (t.operation("tile_ones", results=(c,)) for c in (C, D))
-    assert outcome(decide_loop(*ones, loop)) == ("register_accumulators", FEW_ACCUMULATORS)
-
-
 def test_a_c_with_gaps_holds_no_buffers() -> None:
     strided = t.tile("c", dense=False)
-    assert outcome(decide_buffers(A, B, strided)) == ("register_accumulators", FEW_ACCUMULATORS)
+    decision = decide_loop(t.zeros(strided), t.loop(t.load(A), t.load(B), t.product(A, B, strided)))
+    assert outcome(decision) == ("register_accumulators", FEW_ACCUMULATORS)

@@ -3,10 +3,9 @@
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.module_code import ReversedStore
 from warp_tiles.codegen.operations import Array, Effect, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import reversed_stores
-from warp_tiles.codegen.trace import FunctionTrace, Node
+from warp_tiles.codegen.trace import Node
 
 C, W = t.tile("c"), t.tile("w")
 D, E = t.register("d"), t.register("e")
@@ -29,14 +28,8 @@ def number(name: str, *operands: Value, result: Scalar = N) -> Operation:
     return t.operation(name, *operands, effect=Effect.NONE, results=(result,))
 
 
-def found(
-    *nodes: Node, callers: tuple[FunctionTrace, ...] = (), parameters: tuple[str, ...] = ()
-) -> list[ReversedStore]:
-    return list(reversed_stores(t.context(t.function(*nodes, parameters=parameters), *callers)))
-
-
 def count(*nodes: Node) -> int:
-    return len(found(*nodes))
+    return len(list(reversed_stores(t.context(t.function(*nodes)))))
 
 
 INTEGERS = Tile("i", "int32", (16, 16), "shared", frozenset({"i"}), 1024)
@@ -134,15 +127,6 @@ def test_numbers_between() -> None:
     assert count(start, changed, FIRST, end, LAST, store()) == 0
 
 
-def test_arrays_between() -> None:
-    """The adjoint of a read may add to the gradient of the stored array, which the adjoint of the store clears."""
-    read, shape = number("load", Array("C"), result=Scalar("k")), number("shape", Array("C"), result=Scalar("k"))
-    called = t.call("f", Scalar("struct"), effect=Effect.NONE, results=(Scalar("k"),))
-    assert count(read, called, *CHAIN) == count(*CHAIN, read, called) == 1
-    assert count(FIRST, read, LAST, store()) == count(FIRST, called, LAST, store()) == 0
-    assert count(FIRST, shape, LAST, store()) == 1
-
-
 def test_views_between() -> None:
     last = compute("add", E, VIEW)
     assert count(FIRST, t.alias(VIEW, W, "tile_broadcast"), last, store()) == 1
@@ -150,29 +134,10 @@ def test_views_between() -> None:
     assert count(t.alias(VIEW, W), FIRST, last, store()) == 1
 
 
-# ---- operands that share memory
-
-
-def test_operands_that_share_memory() -> None:
-    def overlap(*operands: Tile) -> bool:
-        (one,) = found(compute("tile_map", Scalar("f"), *operands), store())
-        return one.overlap
-
-    assert not overlap(C)
-    assert not overlap(C, W)
-    assert not overlap(C, C), "each of its elements is one operand"
-    assert overlap(C, VIEW)
-    assert overlap(W, C, t.view("v", C))
-
-
-def test_parameters_that_share_memory() -> None:
-    p, q = t.parameter("p"), t.parameter("q")
-    nodes = compute("add", p, q), store()
-
-    def overlap(*passed: Tile) -> bool:
-        caller = t.function(t.call("k", *passed), label="caller")
-        (one,) = found(*nodes, callers=(caller,), parameters=("p", "q"))
-        return one.overlap
-
-    assert not overlap(C, W)
-    assert overlap(C, C)
+def test_arrays_between() -> None:
+    """The adjoint of a read may add to the gradient of the stored array, which the adjoint of the store clears."""
+    read, shape = number("load", Array("C"), result=Scalar("k")), number("shape", Array("C"), result=Scalar("k"))
+    called = t.call("f", Scalar("struct"), effect=Effect.NONE, results=(Scalar("k"),))
+    assert count(read, called, *CHAIN) == count(*CHAIN, read, called) == 1
+    assert count(FIRST, read, LAST, store()) == count(FIRST, called, LAST, store()) == 0
+    assert count(FIRST, shape, LAST, store()) == 1

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.module_code import ComputedStore
 from warp_tiles.codegen.operations import Affine, Array, Effect, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import computed_stores
 from warp_tiles.codegen.trace import Node
@@ -19,30 +18,12 @@ def compute(name: str, *operands: Value, result: Tile = D) -> Operation:
     return t.compute(name, *operands, result=result)
 
 
-def in_place(target: Tile, added: Tile, name: str = "add_inplace") -> Operation:
-    return t.operation(name, target, added, hook=t.number())
-
-
 def store(tile: Tile = D) -> Operation:
     return t.store(tile, Array("stored"))
 
 
-def found(*nodes: Node) -> list[ComputedStore]:
-    return list(computed_stores(t.function(*nodes)))
-
-
 def count(*nodes: Node) -> int:
-    return len(found(*nodes))
-
-
-def test_operands_of_a_map() -> None:
-    def mapped(*operands: Tile | Scalar) -> int:
-        return count(compute("tile_map", Scalar("f"), *operands), store())
-
-    assert mapped(C) == mapped(C, C) == mapped(C, Scalar("x", 2.0), W) == 1
-    assert mapped(t.parameter("p")) == mapped(C, t.parameter("p")) == 1, "a parameter may be a shared tile"
-    assert mapped(C, t.register("r")) == mapped(t.register("r")) == 0
-    assert mapped(*[C] * 8) == 1
+    return len(list(computed_stores(t.function(*nodes))))
 
 
 SHARED = t.tile("d", dtype="float16")
@@ -71,17 +52,6 @@ def test_other_stores(nodes: tuple[Node, ...]) -> None:
     assert count(*nodes) == 0
 
 
-# ---- several operations
-
-
-@pytest.mark.parametrize("name", ["add_inplace", "sub_inplace"])
-def test_a_result_may_change_in_place(name: str) -> None:
-    first, change, last = compute("neg", C, result=E), in_place(E, W, name), convert(E)
-    (one,) = found(first, change, last, store())
-    assert one.operations == (first, change, last)
-    assert count(convert(C), in_place(D, W, name), store()) == 1
-
-
 def test_views_between() -> None:
     view = t.view("v", W)
     operations = compute("add", C, W, result=E), compute("add", E, view)
@@ -89,43 +59,10 @@ def test_views_between() -> None:
     assert count(compute("add", C, view), t.alias(view, W), store()) == 0, "the first operation reads the old view"
 
 
-FIRST = compute("add", C, W, result=E)
-
-
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        (compute("add", C, OTHER, result=E), convert(E)),
-        (FIRST, convert(E), t.operation("tile_sum", E)),
-        (t.operation("tile_sum", E), FIRST, convert(E)),
-        (FIRST, in_place(C, W), convert(E)),
-        (FIRST, convert(E), in_place(E, W)),
-        (FIRST, t.zeros(t.tile("z")), convert(E)),
-        (FIRST, convert(C, OTHER), convert(E)),
-        (FIRST, t.call("f", C), convert(E)),
-        (FIRST, t.branch(t.arithmetic()), convert(E)),
-        (FIRST, t.loop(t.arithmetic()), convert(E)),
-        (t.branch(FIRST), convert(E)),
-        (FIRST, t.operation("assign_inplace", Scalar("v"), effect=Effect.NONE), convert(E)),
-        (in_place(E, W), convert(E)),
-    ],
-)
-def test_other_operations(nodes: tuple[Node, ...]) -> None:
-    assert count(*nodes, store()) == 0
-
-
 # ---- operands that are loaded into registers
 
 R = t.register("r")
 OF_R = compute("add", C, R)
-
-
-def test_a_store_repeats_a_load() -> None:
-    load = t.load(R, Array("read"))
-    (one,) = found(load, OF_R, store())
-    assert (one.loads, one.loaded, one.sources, one.intermediates) == ((load,), (R,), (C,), ())
-    between = (t.load(W), t.alias(t.view("v", W), W, "tile_broadcast"), t.arithmetic())
-    assert count(load, *between, OF_R, store()) == 1
 
 
 @pytest.mark.parametrize(
