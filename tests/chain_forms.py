@@ -192,6 +192,7 @@ def nothing(q: Matrix, k: Matrix, v: Matrix) -> tuple[Matrix, Matrix]:
     return np.zeros_like(q), np.zeros(len(q))
 
 
+DOUBLED_VALUES = VALUES.replace("(s,", "(s * 2.0,")
 FORMS: dict[str, Form] = {
     "attention": Form(kernel()),
     "zeros before the loads": Form(kernel(FILL + BODY.replace(FILL, ""))),
@@ -207,34 +208,24 @@ FORMS: dict[str, Form] = {
     ),
     "rows that end within a tile": Form(kernel(), expected=padded, keys=150),
     "no iteration": Form(
-        kernel(
-            LOADS + SCORES + VALUES.replace("(s,", "(s * 2.0,"),
-            "for step in range(0, K.shape[0] - 192, 64):",
-            store=STORE_O,
-        ),
+        kernel(LOADS + SCORES + DOUBLED_VALUES, "for step in range(0, K.shape[0] - 192, 64):", store=STORE_O),
         expected=nothing,
     ),
-    "two products": Form(kernel(LOADS + SCORES + VALUES.replace("(s,", "(s * 2.0,"), store=STORE_O), expected=doubled),
+    "two products": Form(kernel(LOADS + SCORES + DOUBLED_VALUES, store=STORE_O), expected=doubled),
     "a sum in place": Form(
         kernel(LOADS + SCORES + "t = s * 0.5\nt += t\ns += t\n" + VALUES, store=STORE_O), expected=doubled
     ),
     "in an outer loop": Form(
-        HEAD.format(backward=False)
-        + indented(OUTER, 4)
-        + indented(BODY, 12)
+        HEAD.format(backward=False) + indented(OUTER, 4) + indented(BODY, 12)
         + indented(STORE.replace("i * 32", "tile * 32"), 8),
         blocks=1,
     ),
     "a left operand that an outer loop uses again": Form(
-        HEAD.format(backward=False)
-        + indented(LOAD_Q + "for again in range(Q.shape[0] // 32):", 4)
-        + indented(START.replace(LOAD_Q, "") + LOOP, 8)
-        + indented(BODY, 12)
-        + indented(STORE, 8)
+        HEAD.format(backward=False) + indented(LOAD_Q + "for again in range(Q.shape[0] // 32):", 4)
+        + indented(START.replace(LOAD_Q, "") + LOOP, 8) + indented(BODY, 12) + indented(STORE, 8)
     ),
     "a break before the loads": Form(
-        kernel("if step == 128:\n    break\n" + BODY),
-        code="chain_with_branches",
+        kernel("if step == 128:\n    break\n" + BODY), code="chain_with_branches",
         expected=lambda q, k, v: softmax(q, k[:128], v[:128]),
     ),
     "tiles at multiples of 16 bytes alone": Form(
@@ -266,7 +257,7 @@ FORMS: dict[str, Form] = {
         kernel(LOADS + SCORES + ROW + VALUES, store=STORE_O), code="not_in_chain", expected=with_rows_of_maxima
     ),
     "a store in the loop": Form(kernel(BODY.replace(SOFTMAX, STORE_O + SOFTMAX)), code="writes_array"),
-}
+}  # fmt: skip
 FORMS |= {
     f"{name}, 128 threads": replace(
         FORMS[name], text=FORMS[name].text.replace("32", "64"), columns=64, blocks=ROWS // 64, threads=128

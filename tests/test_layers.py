@@ -9,28 +9,11 @@ from warp_tiles.codegen.operations import ELEMENTWISE, OPERATORS
 
 PACKAGE = Path(warp_tiles.__file__).resolve().parent
 # each folder or module imports only itself and lower layers; the lowest layer comes first
-LAYERS = (
-    ("errors",),
-    ("util",),
-    ("gemm",),
-    ("solver",),
-    ("settings",),
-    ("store",),
-    ("compile",),
-    ("codegen",),
-    ("plan",),
-    ("providers",),
-    ("build",),
-    ("_warp",),
-    ("recorded",),
-    ("tuning",),
-    ("reports",),
-    ("array_products",),
-    ("api",),
-    ("cli",),
-    ("__init__", "__main__"),
-)
-LAYER_OF = {folder: number for number, layer in enumerate(LAYERS) for folder in layer}
+FOLDERS = (
+    "errors", "util", "gemm", "solver", "settings", "store", "compile", "codegen", "plan", "providers", "build",
+    "_warp", "recorded", "tuning", "reports", "array_products", "api", "cli", "__init__",
+)  # fmt: skip
+LAYER_OF = {**{folder: number for number, folder in enumerate(FOLDERS)}, "__main__": len(FOLDERS) - 1}
 
 
 def module_name(path: Path) -> str:

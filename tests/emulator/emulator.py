@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.emulator.native import FOLDER, cached_folder, locked
+from tests.emulator.native import FOLDER, cached_folder, errors_of, locked
 from tests.emulator.tiles import Matrix, Tile, to_bytes
 
 KERNELS = FOLDER.parents[1] / "kernels"
@@ -160,11 +160,7 @@ class Emulator:
         return list(itertools.chain.from_iterable(outcomes))
 
     def _compile(self, *arguments: str | Path) -> str:
-        """Run the compiler. Returns its output if it fails, else ""."""
-        done = subprocess.run(
-            [self._compiler, *FLAGS, *map(str, arguments)], capture_output=True, text=True, check=False
-        )
-        return "" if done.returncode == 0 else done.stderr or f"{self._compiler} exited with status {done.returncode}"
+        return errors_of(self._compiler, [*FLAGS, *map(str, arguments)])
 
     def _compile_machine(self, source: Path, target: Path) -> None:
         log = self._compile("-O2", "-c", source, "-o", target)
@@ -181,7 +177,7 @@ class Emulator:
         source, program = folder / "batch.cpp", folder / "batch"
         source.write_text(translation_unit(functions, includes))
         log = self._compile(*self._device_flags, source, *self._objects, "-o", program)
-        outcomes = [_failed(launch, f"the batch does not compile:\n{_errors(log)}") for launch in launches if log]
+        outcomes = [_failed(launch, f"the batch does not compile:\n{log}") for launch in launches if log]
         while len(outcomes) < len(launches):
             rest = launches[len(outcomes) :]
             outcomes += _run(program, rest, [functions.index(launch.function) for launch in rest])
@@ -193,11 +189,6 @@ def _failed(launch: Launch, error: str) -> Outcome:
     """The outcome of a launch that did not end."""
     zeros = bytes(launch.tiles[2].span)
     return Outcome(f"{launch.function.name}: {error}", launch.tiles[2].unpack(zeros), zeros, {})
-
-
-def _errors(log: str) -> str:
-    """The first errors in a compiler's output."""
-    return "\n".join([line for line in log.splitlines() if "error" in line][:5]) or log[:2000]
 
 
 def _run(program: Path, launches: Sequence[Launch], numbers: Sequence[int]) -> list[Outcome]:

@@ -22,7 +22,7 @@ from pathlib import Path
 import warp as wp
 
 from tests.emulator.memory import Memory, Values
-from tests.emulator.native import FOLDER, cached_folder, copy_headers, for_host, locked
+from tests.emulator.native import FOLDER, cached_folder, copy_headers, errors_of, for_host, locked
 
 KERNELS = FOLDER.parents[1] / "kernels"
 SECONDS_PER_LAUNCH = 60.0
@@ -154,10 +154,8 @@ class Machine:
         return header
 
     def _compile(self, arguments: Sequence[str]) -> None:
-        done = subprocess.run([self._compiler, *_FLAGS, *arguments], capture_output=True, text=True, check=False)
-        if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line][:5]
-            raise RuntimeError("\n".join(errors) or done.stderr[:2000] or f"status {done.returncode}")
+        if errors := errors_of(self._compiler, [*_FLAGS, *arguments]):
+            raise RuntimeError(errors)
 
 
 class EmulatedModule:

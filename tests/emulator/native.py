@@ -9,7 +9,8 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from filelock import FileLock
@@ -50,6 +51,15 @@ def cached_folder(folder: Path, key: str) -> Path:
 def locked(folder: Path) -> FileLock:
     """The lock of a folder of :func:`cached_folder`: one process compiles, the others wait and use its files."""
     return FileLock(folder / "lock")
+
+
+def errors_of(compiler: str, arguments: Sequence[str]) -> str:
+    """Run the host's compiler. Returns its first errors, or ""."""
+    done = subprocess.run([compiler, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    errors = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line][:5]
+    return "\n".join(errors) or done.stderr[:2000] or f"{compiler} exited with status {done.returncode}"
 
 
 def for_host(text: str) -> str:

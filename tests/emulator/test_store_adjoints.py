@@ -92,45 +92,39 @@ def _product(x: Inputs) -> Gradients:
     return {"c": x.g * x.w, "w": x.g * (x.c + 1)}
 
 
+def stored(tile: str, gradients: Callable[[Inputs], Gradients], *before: str, after: str = "", **fields: Any) -> Form:
+    """The store of an expression, with statements before it and after it."""
+    lines = [*before, STORE.format(tile=tile), *([after] if after else [])]
+    return Form("\n    ".join(lines), gradients, **fields)
+
+
+OF_TWO = STORE.format(tile="wp.tile_map(product, c, w)")
 FORMS = {
-    "type": Form(STORE.format(tile="c"), lambda x: {"c": x.g}),
-    "sum with a row": Form(STORE.format(tile="c + row"), lambda x: {"c": x.g, "row": x.g}),
-    "map": Form(STORE.format(tile="wp.tile_map(square, c)"), lambda x: {"c": 2 * x.c * x.g}),
-    "map of two": Form(STORE.format(tile="wp.tile_map(product, c, w)"), _product),
-    "map of one tile twice": Form(
-        STORE.format(tile="wp.tile_map(product, c, c)"), lambda x: {"c": x.g * (2 * x.c + 1)}
-    ),
-    "chain": Form(
-        STORE.format(tile="wp.tile_map(square, c + row) - w"),
+    "type": stored("c", lambda x: {"c": x.g}),
+    "sum with a row": stored("c + row", lambda x: {"c": x.g, "row": x.g}),
+    "map": stored("wp.tile_map(square, c)", lambda x: {"c": 2 * x.c * x.g}),
+    "map of two": Form(OF_TWO, _product),
+    "map of one tile twice": stored("wp.tile_map(product, c, c)", lambda x: {"c": x.g * (2 * x.c + 1)}),
+    "chain": stored(
+        "wp.tile_map(square, c + row) - w",
         lambda x: {"c": 2 * (x.c + x.row) * x.g, "row": 2 * (x.c + x.row) * x.g, "w": -x.g},
     ),
-    "in place": Form(
-        "d = c * 2.0\n    d += row\n    d -= w\n    " + STORE.format(tile="d * wp.float32(3.0)"),
-        lambda x: {"c": 6 * x.g, "row": 3 * x.g, "w": -3 * x.g},
+    "in place": stored(
+        "d * wp.float32(3.0)", lambda x: {"c": 6 * x.g, "row": 3 * x.g, "w": -3 * x.g},
+        "d = c * 2.0", "d += row", "d -= w",
     ),
-    "number": Form(
-        STORE.format(tile="wp.tile_map(scaled, c, w, s)"),
-        lambda x: {"c": x.g * x.s, "w": 2 * x.w * x.g, "s": x.g * x.c},
+    "number": stored("wp.tile_map(scaled, c, w, s)", lambda x: {"c": x.g * x.s, "w": 2 * x.w * x.g, "s": x.g * x.c}),
+    "views of one tile": stored(
+        "c + row * wp.tile_broadcast(v, shape=(32, 32))", lambda x: {"c": x.g, "row": 2 * x.row * x.g}
     ),
-    "views of one tile": Form(
-        STORE.format(tile="c + row * wp.tile_broadcast(v, shape=(32, 32))"),
-        lambda x: {"c": x.g, "row": 2 * x.row * x.g},
-    ),
-    "operands share memory": Form(
-        "t = wp.tile_view(w, offset=(0, 0), shape=(32, 32))\n    " + STORE.format(tile="c * t + w"),
-        lambda x: {"c": x.g * x.w, "w": x.g * (x.c + 1)},
-    ),
+    "operands share memory": stored("c * t + w", _product, "t = wp.tile_view(w, offset=(0, 0), shape=(32, 32))"),
     "in a function": Form("store_product(C, c, w, i, j)", _product),
     "registers in a function": Form("store_product(C, c, w, i, j)", _product, storage="register"),
-    "registers": Form(STORE.format(tile="wp.tile_map(product, c, w)"), _product, banded=False, storage="register"),
-    "in a branch": Form("if flag > 0:\n        " + STORE.format(tile="wp.tile_map(product, c, w)"), _product),
+    "registers": Form(OF_TWO, _product, banded=False, storage="register"),
+    "in a branch": Form(f"if flag > 0:\n        {OF_TWO}", _product),
     "a branch returns": Form(
-        "if flag == 0:\n        return\n    "
-        + STORE.format(tile="wp.tile_map(product, c, w)")
-        + "\n    if flag == 2:\n        return\n    "
-        + STORE.format(tile="wp.tile_map(product, c, w)"),
-        _product,
-        stores=2,
+        f"if flag == 0:\n        return\n    {OF_TWO}\n    if flag == 2:\n        return\n    {OF_TWO}",
+        _product, stores=2,
     ),
     "in a loop": Form(
         "for k in range(flag):\n"
@@ -138,12 +132,10 @@ FORMS = {
         + STORE.format(tile="wp.tile_map(square, u) + row"),
         lambda x: {"w": 2 * x.w * x.g, "row": x.g},
     ),
-    "an operand changes": Form(
-        STORE.format(tile="wp.tile_map(square, w * 2.0)") + "\n    w += c",
-        lambda x: {"w": 8 * x.w * x.g},
-        banded=False,
+    "an operand changes": stored(
+        "wp.tile_map(square, w * 2.0)", lambda x: {"w": 8 * x.w * x.g}, after="w += c", banded=False
     ),
-}
+}  # fmt: skip
 TYPES = ("float16", "float32", "float64")
 GRID = (2, 2)
 
