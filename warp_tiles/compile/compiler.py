@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import shlex
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, suppressed, unless_signalled
 
@@ -263,3 +265,30 @@ def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]
     if max_registers is not None:
         flags.append(f"-maxrregcount={max_registers}")
     return [*flags, "-ptx"] if output == "ptx" else flags
+
+
+# ---- messages between a compiler process and its parent
+#
+# A message is an 8-byte little-endian length and a pickled value: a request with its limit of memory in bytes, or a
+# reply. Both ends are this package, in one process tree. No other process can open the pipes between them, and data
+# from disk or from another user is never unpickled.
+
+_LENGTH = struct.Struct("<Q")
+
+
+def send(stream: BinaryIO, message: object) -> None:
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(_LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Read one message. Raises an EOFError if the other end has closed the pipe."""
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        raise EOFError("the other end closed the pipe")
+    (size,) = _LENGTH.unpack(header)
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError("the other end closed the pipe within a message")
+    return pickle.loads(data)

@@ -23,9 +23,8 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, receive, send
 from warp_tiles.compile.find import import_path
-from warp_tiles.compile.worker import receive, send
 from warp_tiles.errors import WarpTilesError, WorkerError, raise_if_signalled, suppressed, unless_signalled
 from warp_tiles.store import LOCKS, SLOT_PREFIX
 from warp_tiles.util.files import host

@@ -1,29 +1,23 @@
 """A compiler process: reads requests from its standard input and writes replies to its standard output.
 
-A message is an 8-byte little-endian length and a pickled value: a request with its limit of memory in bytes, or a
-reply. Both ends are this package, in one process tree. No other process can open the pipes between them, and data from
-disk or from another user is never unpickled.
-
-    python -m warp_tiles.compile.worker [PARENT [FOLDER [NVRTC [NVJITLINK]]]]
-                                                             serve until the input or the process PARENT ends
-    python -m warp_tiles.compile.worker --reproduce FILE     compile one source from a BuildError
+python -m warp_tiles.compile.worker [PARENT [FOLDER [NVRTC [NVJITLINK]]]]
+                                                         serve until the input or the process PARENT ends
+python -m warp_tiles.compile.worker --reproduce FILE     compile one source from a BuildError
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import select
 import shutil
-import struct
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from warp_tiles.compile.compiler import (
     Compiled,
@@ -33,11 +27,12 @@ from warp_tiles.compile.compiler import (
     link_module,
     open_nvjitlink,
     open_nvrtc,
+    receive,
+    send,
 )
 from warp_tiles.compile.find import find_toolchain
 from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError, suppressed
 
-_LENGTH = struct.Struct("<Q")
 _WATCH_S = 0.5
 #: Files of precompiled headers that a process keeps, of 80 MB each: one for each block size that its modules have.
 _PRECOMPILED = 4
@@ -58,24 +53,6 @@ def limited(most_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
-def send(stream: BinaryIO, message: object) -> None:
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.write(_LENGTH.pack(len(data)) + data)
-    stream.flush()
-
-
-def receive(stream: BinaryIO) -> Any:
-    """Read one message. Raises an EOFError if the other end has closed the pipe."""
-    header = stream.read(_LENGTH.size)
-    if len(header) < _LENGTH.size:
-        raise EOFError("the other end closed the pipe")
-    (size,) = _LENGTH.unpack(header)
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError("the other end closed the pipe within a message")
-    return pickle.loads(data)
 
 
 def preload(libraries: Sequence[str]) -> None:
