@@ -6,6 +6,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -120,23 +121,13 @@ def warps_options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("options")
     environment = {"WARP_DEBUG": "1", "WARP_CACHE_PATH": str(folder / "warp")}
     result = python("-c", _WARP_SCRIPT, folder, json.dumps(CASES), **environment)
-    found: dict[str, Any] = {}
-    lines: list[str] | None = None
-    for line in result.stdout.splitlines():
-        if line.startswith("#toolkit"):
-            found["toolkit"] = tuple(json.loads(line.partition(" ")[2]))
-        elif line.startswith("#native"):
-            found["native"] = line.partition(" ")[2]
-        elif line.startswith("#case"):
-            name = line.partition(" ")[2]
-            lines = None
-        elif line == "NVRTC options:":
-            lines = found[name] = []
-        elif lines is not None and line.startswith("-"):
-            lines.append(line)
-        else:
-            lines = None
-    assert set(CASES) <= set(found), result.stdout
+    facts, *cases = result.stdout.split("#case ")
+    toolkit, native = (line.partition(" ")[2] for line in facts.splitlines() if line.startswith("#"))
+    found: dict[str, Any] = {"toolkit": tuple(json.loads(toolkit)), "native": native}
+    for case in cases:
+        options = case.rpartition("NVRTC options:\n")[2].splitlines()
+        found[case.partition("\n")[0]] = list(takewhile(lambda line: line.startswith("-"), options))
+    assert all(found[name] for name in CASES), result.stdout
     return found
 
 
