@@ -311,17 +311,10 @@ raise KeyboardInterrupt
 def with_precompiled_headers(block_dim: int) -> WarpCompileRequest:
     """A small module of Warp, for which NVRTC precompiles Warp's headers: a file of 80 MB."""
     text = f'#define WP_NO_CRT\n#define WP_TILE_BLOCK_DIM {block_dim}\n#include "builtin.h"\n'
-    return WarpCompileRequest(
-        str(warp_library()),
-        f"module_{block_dim}.cu",
-        (text + 'extern "C" __global__ void k(float* a) { a[0] = 1.f; }\n').encode(),
-        90,
-        "a",
-        "cubin",
-        str(warp_headers_folder()),
-        3,
-        (False, False, True, True),
-    )
+    text += 'extern "C" __global__ void k(float* a) { a[0] = 1.f; }\n'
+    library, headers, switches = str(warp_library()), str(warp_headers_folder()), (False, False, True, True)
+    name = f"module_{block_dim}.cu"
+    return WarpCompileRequest(library, name, text.encode(), 90, "a", "cubin", headers, 3, switches)
 
 
 @pytest.mark.slow

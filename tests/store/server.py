@@ -13,6 +13,11 @@ from pathlib import Path
 Reply = Callable[[BaseHTTPRequestHandler], None]
 
 
+class Quiet(BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 class Server(ThreadingHTTPServer):
     """Counts requests.
 
@@ -29,10 +34,7 @@ class Server(ThreadingHTTPServer):
         self.requests: list[str] = []
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                pass
-
+        class Handler(Quiet):
             def do_HEAD(self) -> None:
                 self.send_response(head)
                 self.end_headers()
@@ -134,10 +136,7 @@ def dav(folder: Path, *, infinite: bool = True) -> Iterator[str]:
         infinite: Whether lists of all levels (``Depth: infinity``) are answered. Apache refuses them by default.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
+    class Handler(Quiet):
         def _reply(self, status: int, data: bytes = b"") -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
@@ -175,12 +174,10 @@ def dav(folder: Path, *, infinite: bool = True) -> Iterator[str]:
             if not self._path().is_dir():
                 self._reply(404)
                 return
-            found = [path for path in sorted(self._path().rglob("*")) if path.is_file()]
-            facts = [(path.relative_to(folder), path.stat()) for path in found]
-            items = "".join(
-                _LISTED.format(name=name, size=stat.st_size, modified=formatdate(stat.st_mtime, usegmt=True))
-                for name, stat in facts
-            )
+            items = ""
+            for path in (path for path in sorted(self._path().rglob("*")) if path.is_file()):
+                modified = formatdate(path.stat().st_mtime, usegmt=True)
+                items += _LISTED.format(name=path.relative_to(folder), size=path.stat().st_size, modified=modified)
             self._reply(207, f'<D:multistatus xmlns:D="DAV:">{items}</D:multistatus>'.encode())
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, _running(server):
