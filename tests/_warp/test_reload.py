@@ -25,22 +25,13 @@ def hooks(enabled: None, monkeypatch: pytest.MonkeyPatch) -> Hooks:
     return installed
 
 
-class FakeModule:
+def module_of(choices: str | None) -> Any:
     """A module that was hashed with some choices, or whose hash was discarded."""
-
-    name = "module"
-
-    def __init__(self, choices: str | None) -> None:
-        hasher = SimpleNamespace(get_hash=SimpleNamespace(choices=choices))
-        self.hashers = {} if choices is None else {BLOCK_DIM: hasher}
-        self.modified = False
-
-    def mark_modified(self) -> None:
-        self.modified = True
-
-    @property
-    def builder(self) -> Any:
-        return SimpleNamespace(module=self, options={"block_dim": BLOCK_DIM})
+    hasher = SimpleNamespace(get_hash=SimpleNamespace(choices=choices))
+    module = SimpleNamespace(name="module", hashers={} if choices is None else {BLOCK_DIM: hasher}, modified=False)
+    module.mark_modified = lambda: setattr(module, "modified", True)
+    module.builder = SimpleNamespace(module=module, options={"block_dim": BLOCK_DIM})
+    return module
 
 
 @pytest.mark.parametrize(
@@ -51,14 +42,14 @@ class FakeModule:
 def test_a_module_with_a_stale_hash_is_loaded_again(
     provider: Any, is_loading: bool, is_stale: bool, hooks: Hooks
 ) -> None:
-    module = FakeModule(provider and hooks.engine.choices(Settings(provider=provider)))
+    module = module_of(provider and hooks.engine.choices(Settings(provider=provider)))
     with this_thread(loading=is_loading), pytest.raises(LoadAgain) if is_stale else nullcontext():
         hooks._refuse_stale_hash(module.builder)
     assert not module.modified
 
 
 def test_a_plan_with_a_stale_hash_is_an_error(hooks: Hooks) -> None:
-    stale = FakeModule(hooks.engine.choices(Settings(provider="scalar")))
+    stale = module_of(hooks.engine.choices(Settings(provider="scalar")))
     with this_thread(planning=True), pytest.raises(PlanError, match="settings changed while module module was being"):
         hooks._refuse_stale_hash(stale.builder)
     assert stale.modified
@@ -73,7 +64,7 @@ def test_settings_that_keep_changing_are_an_error(hooks: Hooks, monkeypatch: pyt
         raise LoadAgain
 
     with pytest.raises(PlanError, match="the settings kept changing while module module was being loaded"):
-        hooks.reloads._load_again(LoadAgain(), load, FakeModule(None))
+        hooks.reloads._load_again(LoadAgain(), load, module_of(None))
     assert len(loads) == 4
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,21 +87,10 @@ def unfinished() -> Future[Any]:
     return DaemonThreads(1, "test").submit(sleep)
 
 
-class SlowExecutor(Executor):
-    submit = sleep
+class Slow(Executor):
+    """An executor, a candidate and a clock."""
 
-
-class SlowCandidate:
-    prepare = run = restore = sleep
-
-
-class SlowClock:
-    sample_us = sleep
-
-
-def in_a_race(tmp_path: Path) -> None:
-    runner = Runner("slow", SlowCandidate())  # type: ignore[arg-type]
-    race([runner], SlowClock(), Effort())  # type: ignore[arg-type]
+    submit = prepare = run = restore = sample_us = sleep
 
 
 def behind(holding: Callable[[], AbstractContextManager[object]], change: Callable[[], object] | None = None) -> None:
@@ -153,29 +142,17 @@ def for_a_removal(root: Path) -> None:
     behind(store._own.changing, RecordStore(root, folder="tuning").remove)
 
 
-class Anything:
-    def portable(self, request: Any) -> Any:
-        return request, ()
-
-    def facts(self, _: Any) -> Any:
-        return ()
-
-    def try_toolchain(self) -> None:
-        return None
-
-    warp_toolkit = None
-
-    @property
-    def toolchain_facts(self) -> Anything:
-        return self
-
-
+INSTALLATION: Any = SimpleNamespace(
+    portable=lambda request: (request, ()),
+    facts=lambda _: (),
+    toolchain_facts=SimpleNamespace(try_toolchain=lambda: None, warp_toolkit=None),
+)
 WAITS: dict[str, Callable[[Path], object]] = {
     "a compiler process": lambda _: result_of(unfinished()),
-    "an executor": lambda _: ExecutorPool(SlowExecutor(), Anything(), 1).submit(LinkRequest("m", (), "", "")),  # type: ignore[arg-type]
+    "an executor": lambda _: ExecutorPool(Slow(), INSTALLATION, 1).submit(LinkRequest("m", (), "", "")),
     "a result": lambda _: wait_result(unfinished()),
     "work side by side": lambda _: side_by_side(sleep, [1], 1),
-    "a race": in_a_race,
+    "a race": lambda _: race([Runner("slow", Slow())], Slow(), Effort()),
     "a reference": lambda _: Reference([sleep], 0.0, 0.0).check({}),
     "a kernel factory": lambda _: KernelFactory(sleep, ({"n": 1},), None, 64, False)._kernel_of({"n": 1}),
     "another search": lambda root: behind(lambda: RecordStore(root, folder="tuning").single_flight(record_key("gemm"))),
