@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -157,22 +158,12 @@ STATES: dict[str, Callable[[Path], Path | str]] = {
 }
 
 
-class Messages(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
 def in_state(name: str, folder: Path) -> dict[str, Any]:
     """Launch and build in one state. The messages are those of the logger and the warnings."""
     folder.mkdir()
     root = STATES[name](folder)
-    messages = Messages()
+    messages = BufferingHandler(10_000)
+    messages.setLevel(logging.WARNING)
     logging.getLogger("warp_tiles").addHandler(messages)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -189,7 +180,7 @@ def in_state(name: str, folder: Path) -> dict[str, Any]:
         "launched": right and again,
         "cubin": cubin.stat().st_size,
         "linker": built[0]["linker"],
-        "messages": messages.texts + [str(item.message) for item in warned],
+        "messages": [record.getMessage() for record in messages.buffer] + [str(item.message) for item in warned],
     }
 
 

@@ -255,13 +255,6 @@ def test_a_start_asks_a_remote_store_once_what_it_has(
     assert asked == ["v1/module/", f"v1/module/{asked[1][10:12]}/{asked[1][13:]}"]
 
 
-class Everything:
-    """The listing of a store that names each key."""
-
-    def __contains__(self, key: object) -> bool:
-        return True
-
-
 def test_fetches_that_miss_hold_up_no_functions(recorded: Any, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     file = recorded("first", load(TINY))
     rewrite(file, *others_of(*read_start_list(file).modules))
@@ -269,7 +262,8 @@ def test_fetches_that_miss_hold_up_no_functions(recorded: Any, remote: Any, monk
     asked: list[str] = []
     ask = RemoteStore.ask
     monkeypatch.setattr(RemoteStore, "ask", lambda store, kind, key: (asked.append(kind), ask(store, kind, key))[1])
-    monkeypatch.setattr(RemoteStore, "listed", lambda *_: Everything())
+    everything = type("Everything", (), {"__contains__": lambda *_: True})()
+    monkeypatch.setattr(RemoteStore, "listed", lambda *_: everything)
     monkeypatch.setattr("warp_tiles.build.context._WAITING_THREADS", 2)  # fewer than modules
     with enabled(recorded.folder / "b", start=file):
         until(lambda: len(installed().program_start._compiled) == 3)
