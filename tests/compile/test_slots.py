@@ -118,9 +118,7 @@ def test_what_a_launch_waits_for_runs_beside_what_is_ahead(slots: Slots, gated: 
         assert all(one.result(30) for one in ahead)
 
 
-def test_a_launch_gets_a_process_at_once_while_as_many_as_allowed_compile_ahead(
-    gated: Gated,
-) -> None:
+def test_a_launch_gets_a_process_at_once_while_as_many_as_allowed_compile_ahead(gated: Gated) -> None:
     started, ends = gated
     with CompilerPool(2) as pool:
         ahead = [pool.submit(f"ahead {number}", ahead=True) for number in range(4)]

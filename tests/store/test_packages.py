@@ -135,8 +135,7 @@ def test_the_cache_asks_packages_after_its_own_files_and_keeps_nothing_of_them(t
 
 
 @pytest.mark.parametrize(
-    ("chosen", "names"),
-    [("auto", ["a", "b_c"]), ("b-c", ["b_c"]), ("b_c,a", ["a", "b_c"]), ("d", [])],
+    ("chosen", "names"), [("auto", ["a", "b_c"]), ("b-c", ["b_c"]), ("b_c,a", ["a", "b_c"]), ("d", [])]
 )
 def test_a_setting_chooses_packages(chosen: str, names: list[str], tmp_path: Path) -> None:
     for name in ("a", "b-c"):
