@@ -10,7 +10,7 @@ import warp as wp
 
 from benchmarks.loops import ROWS
 from benchmarks.speed.builds import import_kernels
-from tests import computed_kernels, loop_forms, products, solver_kernels, staged_cases, whole_kernels
+from tests import chain_forms, computed_kernels, loop_forms, products, solver_kernels, staged_cases, whole_kernels
 from tests.integration.helpers import load
 from tests.products import load_kernels
 from tests.random_kernels.generate import draw
@@ -61,7 +61,7 @@ def square(x: float):
 
 def corpus() -> tuple[Case, ...]:
     """All cases, in order."""
-    found = (*_loop_forms(), *_staged(), *_computed(), *_whole(), *_rows(), *_random(), *_solvers(), *_matmul())
+    found = (*_loop_forms(), *_chains(), *_staged(), *_computed(), *_whole(), *_rows(), *_random(), *_solvers(), *_matmul())
     cases = (*found, *_examples())
     assert len({case.name for case in cases}) == len(cases)
     return cases
@@ -86,6 +86,12 @@ def _loop_forms() -> Iterator[Case]:
         {"linker": "warp"},
     ):
         yield _of_text(f"form, {settings}", common, 64, **settings)
+
+
+def _chains() -> Iterator[Case]:
+    for name in ("attention", "attention, 128 threads", "two products", "in an outer loop", "with an adjoint"):
+        form = chain_forms.FORMS[name]
+        yield _of_text(f"chain {name}", form.text, form.threads)
 
 
 def _staged() -> Iterator[Case]:
