@@ -61,8 +61,8 @@ def square(x: float):
 
 def corpus() -> tuple[Case, ...]:
     """All cases, in order."""
-    found = (*_loop_forms(), *_chains(), *_staged(), *_computed(), *_whole(), *_rows(), *_random(), *_solvers(), *_matmul())
-    cases = (*found, *_examples())
+    forms = (*_loop_forms(), *_chains(), *_staged(), *_computed(), *_whole(), *_rows())
+    cases = (*forms, *_random(), *_solvers(), *_matmul(), *_examples())
     assert len({case.name for case in cases}) == len(cases)
     return cases
 
