@@ -10,7 +10,7 @@ from benchmarks.speed.cells import BYTES, DTYPES, Cell, Types
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.main_loop import loop_problem
 from warp_tiles.gemm.pipeline import LoopMemory
-from warp_tiles.gemm.problem import Role, Target, Tile, products
+from warp_tiles.gemm.problem import Role, Target, TileOperand, products
 from warp_tiles.gemm.rejected import Rejected
 
 GPUS = {
@@ -26,7 +26,7 @@ def pipeline_text(cell: Cell, arch: int) -> str:
     if not fits(cell, arch):
         return "does not fit"
     shapes = ((cell.m, cell.k, cell.a), (cell.k, cell.n, cell.b), (cell.m, cell.n, cell.c))
-    a, b, c = (Tile(dtype, (m, n), (n, 1), "row_major", True) for m, n, dtype in shapes)  # type: ignore[arg-type]
+    a, b, c = (TileOperand(dtype, (m, n), (n, 1), "row_major", True) for m, n, dtype in shapes)  # type: ignore[arg-type]
     a_bytes, b_bytes, c_bytes = (m * n * BYTES[dtype] for m, n, dtype in shapes)
     found = products(a, b, c, precision="tf32" if cell.tf32 else "default", target=Target(arch, cell.threads))
     tiles = a_bytes + b_bytes + c_bytes  # all of them are idle in the loop

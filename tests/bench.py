@@ -17,7 +17,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest
 from warp_tiles.compile.find import Toolchain
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
-from warp_tiles.gemm.problem import DType, GemmProblem, Role, Target, Tile, products
+from warp_tiles.gemm.problem import DType, GemmProblem, Role, Target, TileOperand, products
 from warp_tiles.plan.planner import resolve
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
@@ -33,8 +33,11 @@ def problem_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmProb
 
 
 def deep_problem(size: int, k: int, dtype: DType, threads: int, result: DType = "float32") -> GemmProblem:
-    a, b = Tile(dtype, (size, k), (k, 1), "row_major", True), Tile(dtype, (k, size), (size, 1), "row_major", True)
-    c = Tile(result, (size, size), (size, 1), "row_major", True)
+    a, b = (
+        TileOperand(dtype, (size, k), (k, 1), "row_major", True),
+        TileOperand(dtype, (k, size), (size, 1), "row_major", True),
+    )
+    c = TileOperand(result, (size, size), (size, 1), "row_major", True)
     product = products(a, b, c, precision="default", target=Target(90, threads))
     return product.problems[Role.FORWARD]
 

@@ -1,4 +1,6 @@
-"""Every exception that warp_tiles raises. docs/troubleshooting.md draws their tree.
+"""Every exception that warp_tiles raises, and which one a broad ``except`` may keep: not those of a signal's handler.
+
+docs/troubleshooting.md draws the tree.
 
 A mistake in a kernel itself (unknown dtype, mismatched shapes) raises the same exception as in Warp:
 ``TypeError`` or ``ValueError``.

@@ -236,7 +236,7 @@ def test_a_search_can_force_each_launch(problem: MatmulProblem) -> None:
         assert (forced.chosen, forced.decided_by) == (launch, "search")
         rows = launch.config.tile_m * launch.config.cluster_m
         assert launch.config.group * rows > min(512, problem.m - 1)
-        with pytest.raises(ValueError, match="the GPU has no wgmma"):
+        with pytest.raises(ValueError, match="it is built for sm_90 alone"):
             choose_matmul(problem, Gpu(80, 132), forced=launch.config)
     loop = choose_matmul(problem, H200, forced=LARGE)
     assert (loop.chosen.config, loop.rejection) == (LARGE, Rejected("loop_configured"))

@@ -8,7 +8,7 @@ from typing import Any
 from warp_tiles.codegen.module_code import DeviceFunction
 from warp_tiles.codegen.prelude import PLACEHOLDER, finished_source
 from warp_tiles.codegen.trace import ModuleTrace, Session
-from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role, Target, Tile, products
+from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role, Target, TileOperand, products
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.plan.planner import GeneratedModule, plan_module
 from warp_tiles.plan.planning import ModulePlan, PlannedFunction
@@ -22,8 +22,8 @@ NO_ACCUMULATORS = Rejected("rounded_products", ("float16",))
 def forms(m: int, n: int, k: int, dtype: str = "float32") -> dict[Role, GemmProblem]:
     """The three products of one call. Its tiles are dense and share no memory."""
 
-    def packed(rows: int, cols: int, kind: str) -> Tile:
-        return Tile(kind, (rows, cols), (cols, 1), "row_major", True)  # type: ignore[arg-type]
+    def packed(rows: int, cols: int, kind: str) -> TileOperand:
+        return TileOperand(kind, (rows, cols), (cols, 1), "row_major", True)  # type: ignore[arg-type]
 
     out = "float32" if dtype == "bfloat16" else dtype
     found = products(packed(m, k, dtype), packed(k, n, dtype), packed(m, n, out), precision="default", target=_SM90)

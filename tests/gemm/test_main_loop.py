@@ -26,7 +26,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
     staged_product,
 )
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision, Role, Target, Tile, products
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision, Role, Target, TileOperand, products
 from warp_tiles.gemm.rejected import Rejected
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
@@ -46,12 +46,12 @@ def problem_of(
 ) -> GemmProblem:
     """A product whose A and B are contiguous along their rows ("r") or columns ("c")."""
 
-    def operand(rows: int, columns: int, letter: str) -> Tile:
+    def operand(rows: int, columns: int, letter: str) -> TileOperand:
         by_rows = letter == "r"
         strides = (columns, 1) if by_rows else (1, rows)
-        return Tile(dtype, (rows, columns), strides, "row_major" if by_rows else "col_major", True)
+        return TileOperand(dtype, (rows, columns), strides, "row_major" if by_rows else "col_major", True)
 
-    c = Tile(result, (m, n), (n, 1), "row_major", True)
+    c = TileOperand(result, (m, n), (n, 1), "row_major", True)
     a, b = operand(m, k, layout[0]), operand(k, n, layout[1])
     return products(a, b, c, precision=precision, target=Target(arch, threads)).problems[Role.FORWARD]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import LANES, MULTIPROCESSORS
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType, Operand, Role, Target, Tile
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, Operand, Role, Target, TileOperand
 from warp_tiles.gemm.rejected import Rejected
 from warp_tiles.solver.problem import (
     ADJOINTS,
@@ -108,14 +108,16 @@ TARGET = Target(90, 64)
 SOLVES: list[Function] = ["cholesky_solve", "lower_solve", "upper_solve"]
 
 
-def tile(rows: int, columns: int, *, transposed: bool = False, pad: int = 0, aligned: bool = True) -> Tile:
+def tile(rows: int, columns: int, *, transposed: bool = False, pad: int = 0, aligned: bool = True) -> TileOperand:
     """A dense tile, or one with padded rows (columns of a transposed one)."""
     if transposed:
-        return Tile("float32", (rows, columns), (1, rows + pad), "col_major", aligned)
-    return Tile("float32", (rows, columns), (columns + pad, 1), "row_major", aligned)
+        return TileOperand("float32", (rows, columns), (1, rows + pad), "col_major", aligned)
+    return TileOperand("float32", (rows, columns), (columns + pad, 1), "row_major", aligned)
 
 
-def solved(function: Function, *tiles: Tile, target: Target = TARGET, **changes: Any) -> dict[Role, SolverProblem]:
+def solved(
+    function: Function, *tiles: TileOperand, target: Target = TARGET, **changes: Any
+) -> dict[Role, SolverProblem]:
     found = solvers(function, tiles, target, **changes)
     assert isinstance(found, dict)
     return found

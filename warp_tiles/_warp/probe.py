@@ -17,8 +17,7 @@ from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import forget_modules
 from warp_tiles.codegen.operations import Array, Operation, Tile, Value
 from warp_tiles.codegen.trace import Loop, Node
-from warp_tiles.gemm.problem import GemmProblem, Target, products
-from warp_tiles.gemm.problem import Tile as Operand
+from warp_tiles.gemm.problem import GemmProblem, Target, TileOperand, products
 from warp_tiles.plan.planner import GeneratedModule
 
 ARCH, THREADS = 90, 64
@@ -35,7 +34,7 @@ def _multiply(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), 
     wp.tile_store(C, c, offset=(i * _T, j * _T))
 
 
-_HALF = Operand("float16", (_T, _T), (_T, 1), "row_major", False)
+_HALF = TileOperand("float16", (_T, _T), (_T, 1), "row_major", False)
 _FLOAT = replace(_HALF, dtype="float32")
 _A, _C = ("float16", (_T, _T), "shared", True, True), ("float32", (_T, _T), "shared", True, True)
 _POSITION = ("array", (0, _T), (0, _T))

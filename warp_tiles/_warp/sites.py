@@ -30,7 +30,7 @@ from warp_tiles.gemm.problem import (
     Precision,
     Role,
     Target,
-    Tile,
+    TileOperand,
     products,
 )
 from warp_tiles.gemm.rejected import Rejected
@@ -255,7 +255,7 @@ def precision_of(value: object) -> Precision:
     return value
 
 
-def tile_of(var: Any) -> Tile:
+def tile_of(var: Any) -> TileOperand:
     """Converts a tile variable of one or two dimensions. A vector becomes a matrix of one column.
 
     Only the base of a tile that owns its shared storage is known to be 16-byte aligned, because Warp's allocator aligns
@@ -269,7 +269,9 @@ def tile_of(var: Any) -> Tile:
         strides, layout = ((1, rows), "col_major") if stride == 1 else ((stride, 1), "row_major")
     parameter = getattr(var, "is_parameter", True)  # Warp 1.17 lacks the attribute; then no alignment is promised
     aligned = bool(kind.owner) and not parameter
-    return Tile(cast(DType, kind.dtype.__name__), (shape[0], shape[1]), (strides[0], strides[1]), layout, aligned)
+    return TileOperand(
+        cast(DType, kind.dtype.__name__), (shape[0], shape[1]), (strides[0], strides[1]), layout, aligned
+    )
 
 
 def put_in_shared_memory(var: Any) -> None:

@@ -43,7 +43,7 @@ _SPREAD = 0.5  # blocks that a multiprocessor gets beyond the mean, after those 
 
 
 @dataclass(frozen=True)
-class Tile:
+class LaneTile:
     """How the threads of a block share a tile.
 
     Attributes:
@@ -63,17 +63,17 @@ class Tile:
     blocks: int
     step_us: float
     of_one_warp: float = 1.0
-    transposed: Tile | None = None
+    transposed: LaneTile | None = None
 
 
 # by rows and columns
 TILES = {
-    (256, 128): Tile(4, 2, 8, 8, 1, 5.4),
-    (128, 256): Tile(2, 4, 8, 8, 1, 5.4),
-    (128, 128): Tile(2, 4, 8, 16, 2, 2.65, transposed=Tile(2, 2, 8, 16, 2, 3.0, 0.6)),
-    (64, 128): Tile(2, 2, 4, 32, 3, 1.55, 0.6),
-    (128, 64): Tile(2, 2, 8, 32, 3, 1.55, 0.6),
-    (64, 64): Tile(2, 2, 8, 16, 4, 0.74, 0.75, Tile(2, 2, 4, 32, 4, 0.785, 0.75)),
+    (256, 128): LaneTile(4, 2, 8, 8, 1, 5.4),
+    (128, 256): LaneTile(2, 4, 8, 8, 1, 5.4),
+    (128, 128): LaneTile(2, 4, 8, 16, 2, 2.65, transposed=LaneTile(2, 2, 8, 16, 2, 3.0, 0.6)),
+    (64, 128): LaneTile(2, 2, 4, 32, 3, 1.55, 0.6),
+    (128, 64): LaneTile(2, 2, 8, 32, 3, 1.55, 0.6),
+    (64, 64): LaneTile(2, 2, 8, 16, 4, 0.74, 0.75, LaneTile(2, 2, 4, 32, 4, 0.785, 0.75)),
 }
 
 
@@ -133,7 +133,7 @@ class LaneKernel(TensorKernel):
         return (self.tile_m + self.tile_n) * ROW_BYTES + _BARRIERS * BARRIER_BYTES
 
     @property
-    def _tile(self) -> Tile:
+    def _tile(self) -> LaneTile:
         tile = TILES[self.tile_m, self.tile_n]
         return (tile.transposed or tile) if self._transposed_panels else tile
 

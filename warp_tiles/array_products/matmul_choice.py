@@ -147,7 +147,8 @@ def choose_matmul(
     """The plan of a product. Records decide first, then the least estimated time.
 
     Without a record that compares both, the best launch of the kernel with tensor copies is preferred to the best loop,
-    unless its estimate is more than a factor times the loop's: ``_PREFERENCE``, or more beside a loop without wgmma.
+    unless its estimate is more than a factor times the loop's: ``_PREFERENCE``, or
+    another one beside a loop without wgmma and for float32.
     Operands of loops are copied where that saves time.
 
     Args:

@@ -204,7 +204,7 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
     def loop() -> PreparedMatmul:
         return _prepare_loop(call, is_swapped, plan, device)
 
-    if plan.chosen.kernel and not is_planning():
+    if plan.chosen.kernel and not is_planning() and current().bundle is None:  # a bundle has the loop alone
         try:
             return TensorMatmul(call, plan, device, is_swapped, loop, kernel_copies(call, plan, device))
         except WarpTilesError as error:

@@ -143,7 +143,7 @@ class TensorKernel:
     """The constants of a kernel. Equal kernels have the same machine code.
 
     Attributes:
-        a: Element type of A and B. float32 is multiplied as tf32.
+        a: Element type of A and B. This kernel multiplies float32 as tf32.
         out: Element type of C.
         tile_m, tile_n: Rows and columns of C that a block computes at a time.
         a_along_m, b_along_n: True if the operand's elements are adjacent along M or N, else they are along K.
@@ -152,7 +152,7 @@ class TensorKernel:
         has_slices: True if several blocks may compute slices of K of a tile.
         cluster_m, cluster_n: Blocks along M and N that share their loads.
         has_function: True if each element of C is the result of a function of the user, of one float32.
-        has_map: False if C's rows begin anywhere, so that its elements are stored one by one.
+        has_map: False if C's elements are stored one by one, because its rows begin anywhere.
     """
 
     a: DType

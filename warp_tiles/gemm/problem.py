@@ -222,7 +222,7 @@ class GemmProblem:
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileOperand:
     """A tile operand, with the facts of Warp's type system.
 
     Attributes:
@@ -273,7 +273,7 @@ class Products:
         return self.scalar_reason is not None and self.scalar_reason.code == "no_leading_dimension"
 
 
-def leading_dimension(tile: Tile) -> tuple[Arrangement, int] | None:
+def leading_dimension(tile: TileOperand) -> tuple[Arrangement, int] | None:
     """Arrangement and leading dimension (elements) of a tile, or None if its strides fit neither.
 
     Two examples without one: a broadcast tile has a zero stride, and a tile of every second column of a row-major array
@@ -291,7 +291,7 @@ def leading_dimension(tile: Tile) -> tuple[Arrangement, int] | None:
     return arrangement, fits[arrangement]
 
 
-def check_tiles(a: Tile, b: Tile, out: Tile, precision: Precision) -> None:
+def check_tiles(a: TileOperand, b: TileOperand, out: TileOperand, precision: Precision) -> None:
     """Refuse operands that no backend multiplies, with Warp's exception types.
 
     Raises:
@@ -337,13 +337,13 @@ BFLOAT16_ADJOINT_ERROR = (
 )
 
 
-def operand_of(tile: Tile, arrangement: Arrangement, ld: int) -> Operand:
+def operand_of(tile: TileOperand, arrangement: Arrangement, ld: int) -> Operand:
     """The operand of a tile, with the known alignment of its base and of every row or column."""
     operand = Operand(tile.dtype, arrangement, ld, DTYPE_BYTES[tile.dtype])
     return replace(operand, alignment=operand.line_alignment) if tile.aligned_base else operand
 
 
-def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Target) -> Products:
+def products(a: TileOperand, b: TileOperand, out: TileOperand, *, precision: Precision, target: Target) -> Products:
     """The forward product and both adjoints of ``tile_matmul(a, b, out)``.
 
     forward    C    = alpha * A @ B + beta * C

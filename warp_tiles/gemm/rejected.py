@@ -236,7 +236,7 @@ REASONS = {
     "loop_configured": "the configuration is that of a loop",
     "loop_faster": "its estimated time is more than {} times the loop's",
     "loop_asked": "the setting main_loop asks for a loop",
-    "gpu_without_wgmma": "the GPU has no wgmma",
+    "gpu_without_wgmma": "it is built for sm_90 alone, the architecture with wgmma",
     "kernel_dtypes": "it has no code for {} with the other types of this product",
     "no_products": "there is nothing to multiply",
     "kernel_sums": "it adds neither the products of a batch nor operands in two parts",

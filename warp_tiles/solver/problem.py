@@ -22,7 +22,7 @@ from warp_tiles.gemm.problem import (
     Precision,
     Role,
     Target,
-    Tile,
+    TileOperand,
     layouts_json,
     layouts_text,
     leading_dimension,
@@ -216,7 +216,7 @@ def problem_from_fields(data: Any) -> Problem:
 
 
 def solvers(
-    function: Function, tiles: Sequence[Tile], target: Target, *, upper: bool = False, in_place: bool = False
+    function: Function, tiles: Sequence[TileOperand], target: Target, *, upper: bool = False, in_place: bool = False
 ) -> dict[Role, SolverProblem] | Rejected:
     """The forward function of a call of a solver builtin, and its adjoint.
 

@@ -21,7 +21,7 @@ from warp_tiles.gemm.problem import (
     Products,
     Role,
     Target,
-    Tile,
+    TileOperand,
     faster_scalar_path,
     leading_dimension,
     operand_of,
@@ -46,19 +46,21 @@ def tile(
     ld: int = 0,
     strides: tuple[int, int] | None = None,
     aligned: bool = True,
-) -> Tile:
+) -> TileOperand:
     """A tile, packed unless ``ld`` or ``strides`` is given."""
     if strides is None:
         strides = (ld or cols, 1) if layout == "row_major" else (1, ld or rows)
-    return Tile(dtype, (rows, cols), strides, layout, aligned)  # type: ignore[arg-type]
+    return TileOperand(dtype, (rows, cols), strides, layout, aligned)  # type: ignore[arg-type]
 
 
-def product(a: Tile, b: Tile, c: Tile, precision: Precision = "default", target: Target = SM90) -> Products:
+def product(
+    a: TileOperand, b: TileOperand, c: TileOperand, precision: Precision = "default", target: Target = SM90
+) -> Products:
     return products(a, b, c, precision=precision, target=target)
 
 
 @st.composite
-def operand_tiles(draw: st.DrawFn) -> tuple[Tile, Tile, Tile]:
+def operand_tiles(draw: st.DrawFn) -> tuple[TileOperand, TileOperand, TileOperand]:
     """Tiles of A, B and C with random sizes, dtypes, layouts, padding and alignment."""
     m, n, k = draw(dims), draw(dims), draw(dims)
     tiles = []
@@ -79,7 +81,7 @@ def test_a_leading_dimension_reads_the_same_elements_as_the_strides(
     rows: int, cols: int, row_stride: int, col_stride: int, tagged_row_major: bool
 ) -> None:
     layout: Arrangement = "row_major" if tagged_row_major else "col_major"
-    found = leading_dimension(Tile("float32", (rows, cols), (row_stride, col_stride), layout, True))
+    found = leading_dimension(TileOperand("float32", (rows, cols), (row_stride, col_stride), layout, True))
     fits = {"row_major": col_stride == 1 and row_stride >= cols, "col_major": row_stride == 1 and col_stride >= rows}
     assert (found is None) == (not any(fits.values()))
     if found is None:
@@ -115,13 +117,15 @@ def gemm(problem: GemmProblem, a: Matrix, b: Matrix, c: Matrix) -> None:
     write(c, problem.c.arrangement, problem.c.leading_dimension, old + left @ right)
 
 
-def strided(memory: Matrix, of: Tile) -> Matrix:
+def strided(memory: Matrix, of: TileOperand) -> Matrix:
     """The tile that the strides define, as a view of flat memory."""
     return as_strided(memory, of.shape, tuple(stride * memory.itemsize for stride in of.strides))
 
 
 @given(operand_tiles(), st.integers(0, 2**32 - 1))
-def test_every_product_computes_its_formula_on_flat_memory(tiles: tuple[Tile, Tile, Tile], seed: int) -> None:
+def test_every_product_computes_its_formula_on_flat_memory(
+    tiles: tuple[TileOperand, TileOperand, TileOperand], seed: int
+) -> None:
     a, b, c = tiles
     found = product(a, b, c).problems
     random = np.random.default_rng(seed)
@@ -141,7 +145,7 @@ def test_every_product_computes_its_formula_on_flat_memory(tiles: tuple[Tile, Ti
 
 
 @given(operand_tiles())
-def test_products_keep_dtypes_threads_and_architecture(tiles: tuple[Tile, Tile, Tile]) -> None:
+def test_products_keep_dtypes_threads_and_architecture(tiles: tuple[TileOperand, TileOperand, TileOperand]) -> None:
     a, b, c = (each.dtype for each in tiles)
     found = product(*tiles, target=Target(120, 96)).problems
     kinds = {role: (v.a.dtype, v.b.dtype, v.c.dtype) for role, v in found.items()}
@@ -250,7 +254,9 @@ def warps_rule() -> Callable[..., tuple[int, int, int]]:
 
 @given(operand_tiles(), st.tuples(st.booleans(), st.booleans(), st.booleans()))
 def test_the_promise_to_cublasdx_follows_warps_rule(
-    warps_rule: Callable[..., tuple[int, int, int]], tiles: tuple[Tile, Tile, Tile], bases: tuple[bool, bool, bool]
+    warps_rule: Callable[..., tuple[int, int, int]],
+    tiles: tuple[TileOperand, TileOperand, TileOperand],
+    bases: tuple[bool, bool, bool],
 ) -> None:
     a, b, c = (replace(each, aligned_base=base) for each, base in zip(tiles, bases))
     problem = product(a, b, c).problems[Role.FORWARD]
@@ -301,7 +307,9 @@ SQUARE = tile(32, 32)
         ),
     ],
 )
-def test_what_is_left_to_warp(tiles: tuple[Tile, Tile, Tile], options: dict[str, Any], is_left: bool) -> None:
+def test_what_is_left_to_warp(
+    tiles: tuple[TileOperand, TileOperand, TileOperand], options: dict[str, Any], is_left: bool
+) -> None:
     given = {"held": False, "differentiated": False, "threads": 128, **options}
     problem = product(*tiles, target=Target(90, given.pop("threads"))).problems[Role.FORWARD]
     assert (faster_scalar_path(problem, **given) is not None) == is_left
