@@ -137,7 +137,8 @@ class ModuleBuild:
                     module_log = replace(module_log, module_key=lease.keep(cached.pack(), info).key)
         if kept and cached is not None and (start := self.unbound) is not None:
             start.bind(cached, plan.name, module_log.module_key)
-        _note(self._engine, plan, module, wanted, module_log.module_key)
+        if module_log.module_key:
+            _note(self._engine, plan, module, wanted, module_log.module_key)
         self._engine.log.add_module(module_log, planned=plan)
         if not module_log.found:
             self._engine.note_missed(plan)
@@ -483,7 +484,7 @@ def start_module(plan: ModulePlan, module: ModuleSource, output: WarpOutput) -> 
 
 def _note(engine: Engine, plan: ModulePlan, module: ModuleSource, output: WarpOutput, key: str) -> None:
     """Tell the start of the program of a linked module that a launch needs, if a start list may have it."""
-    if (listener := engine.program_start) is not None and key and (noted := start_module(plan, module, output)):
+    if (listener := engine.program_start) is not None and (noted := start_module(plan, module, output)):
         listener.note(noted, key)
 
 
