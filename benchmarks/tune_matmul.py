@@ -149,7 +149,7 @@ class Bench:
         from warp_tiles._warp import installed
         from warp_tiles.array_products.kernels import tile_kernel
         from warp_tiles.array_products.prepared import kernel_of, planned
-        from warp_tiles.array_products.tensor_matmul import cubin_of
+        from warp_tiles.array_products.tensor_matmul import built_kernel
 
         kernels = set()
         for config in map(self._config, configs):
@@ -162,7 +162,7 @@ class Bench:
         hooks = installed()
         assert hooks is not None  # main() enables warp_tiles
         with ThreadPoolExecutor(max(1, len(kernels))) as pool:
-            list(pool.map(lambda kernel: cubin_of(hooks.engine, kernel, current()), kernels))
+            list(pool.map(lambda kernel: built_kernel(hooks.engine, kernel, current()), kernels))
 
     def build(self, config: Config) -> Product:
         from warp_tiles.array_products.prepared import prepare

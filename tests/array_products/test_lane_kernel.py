@@ -12,7 +12,7 @@ from warp_tiles.array_products.lane_kernel import TILES, LaneKernel
 from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, kernel_rejection, launch_candidate
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulProblem
 from warp_tiles.array_products.tensor_kernel import Slices
-from warp_tiles.array_products.tensor_matmul import cubin_of
+from warp_tiles.array_products.tensor_matmul import built_kernel
 from warp_tiles.build.engine import Engine
 from warp_tiles.gemm.hardware import LANES, multiprocessor
 from warp_tiles.gemm.rejected import Rejected
@@ -144,6 +144,6 @@ def test_it_compiles(kernel: LaneKernel, tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path):
         engine = Engine()
         try:
-            assert kernel.name.encode() in cubin_of(engine, kernel, settings.current())
+            assert kernel.name.encode() in built_kernel(engine, kernel, settings.current())[0].payload
         finally:
             engine.close()

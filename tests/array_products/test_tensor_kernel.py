@@ -19,7 +19,7 @@ from warp_tiles.array_products.matmul_problem import (
     MeasuredConfigs,
 )
 from warp_tiles.array_products.tensor_kernel import REGISTER_TILES, THREADS, TILES, Slices, TensorKernel, launch_us
-from warp_tiles.array_products.tensor_matmul import cubin_of
+from warp_tiles.array_products.tensor_matmul import built_kernel
 from warp_tiles.build.engine import Engine
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.errors import LockedError
@@ -372,10 +372,10 @@ def test_it_is_built_once_and_kept(kernel: TensorKernel, tmp_path: Path) -> None
         engine = Engine()
         try:
             with pytest.raises(LockedError, match=f"kernel {kernel.name} is not in the cache"):
-                cubin_of(engine, kernel, replace(now, policy="locked"))
-            code = cubin_of(engine, kernel, now)
+                built_kernel(engine, kernel, replace(now, policy="locked"))
+            code = built_kernel(engine, kernel, now)[0].payload
             assert code[:4] == b"\x7fELF"
             assert kernel.name.encode() in code
-            assert cubin_of(engine, kernel, replace(now, policy="locked")) == code
+            assert built_kernel(engine, kernel, replace(now, policy="locked"))[0].payload == code
         finally:
             engine.close()

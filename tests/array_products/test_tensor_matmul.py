@@ -23,7 +23,7 @@ from warp_tiles.array_products.kernels import function_kernel
 from warp_tiles.array_products.matmul_choice import launch_candidate
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulPlan
 from warp_tiles.array_products.tensor_kernel import Slices, TensorKernel
-from warp_tiles.array_products.tensor_matmul import TensorMap, TensorMatmul, cubin_of
+from warp_tiles.array_products.tensor_matmul import TensorMap, TensorMatmul, built_kernel
 from warp_tiles.array_products.workspace import Workspace
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
@@ -305,9 +305,10 @@ def test_a_kernel_contains_the_code_of_its_function(function: Any, tmp_path: Pat
     with settings.override(cache_dir=tmp_path):
         engine = Engine()
         try:
-            code = cubin_of(engine, kernel, settings.current(), found)
+            code = built_kernel(engine, kernel, settings.current(), found)[0].payload
             assert kernel.name.encode() in code
-            assert cubin_of(engine, kernel, replace(settings.current(), policy="locked"), found) == code
+            locked = replace(settings.current(), policy="locked")
+            assert built_kernel(engine, kernel, locked, found)[0].payload == code
         finally:
             engine.close()
     assert definition.is_current()

@@ -283,6 +283,36 @@ def test_runs_of_a_warmed_script_build_nothing(starts: str, tmp_path: Path) -> N
     assert "\n[True]\n" in run.stdout
 
 
+MATMUL = """
+import warp as wp
+import warp_tiles
+@wp.func
+def squared(x: float):
+    return x * x
+for dtype in (wp.float16, wp.float32):
+    a = wp.zeros((2048, 2048), dtype=dtype)
+    for _ in range(2):
+        warp_tiles.matmul(a, a)
+    warp_tiles.matmul(a, a, epilogue=squared)
+"""
+
+
+def test_kernels_of_matmul_are_compiled_unless_a_call_generates_their_code(tmp_path: Path) -> None:
+    script, cache = tmp_path / "script.py", tmp_path / "cache"
+    script.write_text(MATMUL)
+    for state in ("compiled", "present"):
+        rows = json_of(command("warm", "--arch", "80,90", script, cache=cache))["modules"]
+        kernels = {(row["module"].partition("_float")[0], row["arch"], row["state"], row["reason"]) for row in rows}
+        epilogue = "Warp generates the code of its epilogue at the call"
+        assert {kernel for kernel in kernels if kernel[0] in ("matmul", "lane_matmul")} == {
+            (name, 90, *outcome)
+            for name in ("matmul", "lane_matmul")
+            for outcome in ((state, ""), ("left out", epilogue))
+        }
+    with_others = json_of(command("warm", "--arch", "80", script, cache=cache))["modules"]
+    assert {row["arch"] for row in with_others} == {80}
+
+
 def test_a_module_is_run_as_python_runs_it_and_its_record_lies_where_it_names_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
     from warp_tiles.compile.module import ModuleSource
     from warp_tiles.settings import Settings
+    from warp_tiles.store.key import Entry
 
 _FLAGS = (f"-arch={TARGET}", "--std=c++17", "--define-macro=NDEBUG")
 _MOST_MAPS = 64  # of the arrays of one product
@@ -184,8 +185,10 @@ def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
     return FunctionSource(name, code, module), Definition(kernel, _FUNCTION_THREADS, is_named=False)
 
 
-def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings, function: FunctionSource | None = None) -> bytes:
-    """The machine code of a kernel, perhaps with a function, from the cache or from the compiler and the linker.
+def built_kernel(
+    engine: Engine, kernel: TensorKernel, resolved: Settings, function: FunctionSource | None = None
+) -> tuple[Entry, bool]:
+    """The cache's entry of a kernel, perhaps with a function, and whether it was built just now.
 
     Raises:
         BuildError, LinkError: The compiler or the linker refused it.
@@ -224,7 +227,7 @@ def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings, function:
     })  # fmt: skip
     with context.modules.lease(key, context.upstream(MODULE, key)) as lease:
         if lease.found is not None:
-            return lease.found.payload
+            return lease.found, False
         if not resolved.rules.builds:
             raise LockedError(f"{resolved.named('policy')} is 'locked', and kernel {kernel.name} is not in the cache")
         with engine.progress.counted(kernel.name, resolved.progress):
@@ -232,16 +235,18 @@ def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings, function:
             compiled = result_of(context.submit(request))
             linked = result_of(context.submit(LinkRequest(kernel.name, (compiled.payload,), TARGET, "cubin")))
         seconds = round(compiled.seconds + linked.seconds, 3)
-        return lease.keep(linked.payload, {"module": kernel.name, "build_seconds": seconds}).payload
+        return lease.keep(linked.payload, {"module": kernel.name, "build_seconds": seconds}), True
 
 
 @lru_cache(maxsize=256)
 def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | None = None) -> NativeKernel:
-    """The kernel on the device with an alias, where it is built and loaded once. Raises what ``cubin_of`` raises."""
+    """The kernel on the device with an alias, built and loaded once. Raises the errors of ``built_kernel``."""
     hooks = installed()
     assert hooks is not None  # else the plan has no kernel
-    code = cubin_of(hooks.engine, kernel, current(), function)
-    return NativeKernel(wp.get_device(alias), code, kernel.name, kernel.threads, kernel.shared_bytes, kernel.cluster)
+    entry, _ = built_kernel(hooks.engine, kernel, current(), function)
+    return NativeKernel(
+        wp.get_device(alias), entry.payload, kernel.name, kernel.threads, kernel.shared_bytes, kernel.cluster
+    )
 
 
 def _arguments(call: MatmulCall, launch: Candidate) -> _Arguments:

@@ -10,7 +10,7 @@ import functools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -42,6 +42,7 @@ from warp_tiles.util.threads import side_by_side, wait_all
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
+    from warp_tiles.array_products.tensor_kernel import TensorKernel
     from warp_tiles.build.engine import Engine
     from warp_tiles.store.key import CacheKey
     from warp_tiles.store.transfer import Transfer
@@ -257,6 +258,7 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
     try:
         discovery = discover(script, at_launch=modules.at_launch)
         modules.finish()
+        kernels = _of_products(hooks.engine, discovery, modules.archs)
         started = hooks.program_start
         assert started is not None
         for generated, row in zip(modules.generated, modules.rows):
@@ -264,7 +266,31 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
                 started.note(generated.module, generated.key.digest)
     finally:
         api.disable()  # writes the list
-    return started.file if started.file.exists() else None, modules.rows, discovery
+    return started.file if started.file.exists() else None, [*modules.rows, *kernels], discovery
+
+
+def _of_products(engine: Engine, discovery: Discovery, archs: Collection[int]) -> list[Row]:
+    """Compile the kernels of products of whole arrays that are no Warp kernels."""
+    from warp_tiles.array_products.matmul_problem import MatmulPlan
+    from warp_tiles.array_products.tensor_matmul import built_kernel
+    from warp_tiles.gemm.hardware import WGMMA_ARCH
+
+    now, plans = current(), (plan for plan in discovery.products if isinstance(plan, MatmulPlan))
+    kernels = dict.fromkeys(plan.chosen.kernel for plan in plans if WGMMA_ARCH in archs)
+
+    def build(kernel: TensorKernel) -> Row:
+        reason = "Warp generates the code of its epilogue at the call" if kernel.has_function else ""
+        row = _row(kernel.name, kernel.threads, WGMMA_ARCH, "cubin", reason)
+
+        def built() -> tuple[CacheKey, bool]:
+            entry, is_new = built_kernel(engine, kernel, now)
+            return entry.manifest.key, is_new
+
+        if not reason:
+            _build(row, built)
+        return row
+
+    return side_by_side(build, list(filter(None, kernels)), engine.build_context(now).pool.jobs)
 
 
 class LaunchedModules:
@@ -277,6 +303,7 @@ class LaunchedModules:
         self._targets = [(None, arch) for arch in archs] or [(device, arch) for arch, device in gpus.items()]
         if not self._targets:
             raise PlanError("this machine has no GPU, and no architecture is named", "give one or more: --arch 80,90")
+        self.archs = {arch for _, arch in self._targets}
         self._engine, self._has_gpus = engine, bool(gpus)
         self._seen: set[tuple[object, ...]] = set()
         self._early: dict[tuple[object, ...], tuple[AheadModule | None, Row]] = {}  # before their launches
