@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -183,6 +183,12 @@ def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
     kernel, name = function_kernel(function)
     module, code = module_source(kernel, WGMMA_ARCH, ARCH_SUFFIX, _FUNCTION_THREADS)
     return FunctionSource(name, code, module), Definition(kernel, _FUNCTION_THREADS, is_named=False)
+
+
+def planned_kernels(plans: Iterable[object]) -> list[TensorKernel]:
+    """The kernels with tensor copies of these plans of calls on whole arrays, each once."""
+    chosen = (plan.chosen.kernel for plan in plans if isinstance(plan, MatmulPlan))
+    return list(dict.fromkeys(kernel for kernel in chosen if kernel is not None))
 
 
 def built_kernel(

@@ -271,12 +271,10 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
 
 def _of_products(engine: Engine, discovery: Discovery, archs: Collection[int]) -> list[Row]:
     """Compile the kernels of products of whole arrays that are no Warp kernels."""
-    from warp_tiles.array_products.matmul_problem import MatmulPlan
-    from warp_tiles.array_products.tensor_matmul import built_kernel
+    from warp_tiles.array_products.tensor_matmul import built_kernel, planned_kernels
     from warp_tiles.gemm.hardware import WGMMA_ARCH
 
-    now, plans = current(), (plan for plan in discovery.products if isinstance(plan, MatmulPlan))
-    kernels = dict.fromkeys(plan.chosen.kernel for plan in plans if WGMMA_ARCH in archs)
+    now = current()
 
     def build(kernel: TensorKernel) -> Row:
         reason = "Warp generates the code of its epilogue at the call" if kernel.has_function else ""
@@ -290,7 +288,8 @@ def _of_products(engine: Engine, discovery: Discovery, archs: Collection[int]) -
             _build(row, built)
         return row
 
-    return side_by_side(build, list(filter(None, kernels)), engine.build_context(now).pool.jobs)
+    kernels = planned_kernels(discovery.products) if WGMMA_ARCH in archs else []
+    return side_by_side(build, kernels, engine.build_context(now).pool.jobs)
 
 
 class LaunchedModules:
