@@ -73,6 +73,7 @@ def test_whole_arrays_are_imported_by_public_calls_and_commands_alone() -> None:
     doors = {
         "__init__ -> array_products.public",  # warp_tiles.matmul, cholesky, solve
         "api -> array_products.backward",  # gradients that enable() gives to tapes
+        "cli.bundling -> array_products.tensor_matmul",
         "cli.run -> array_products.tensor_kernel",  # what warm compiles
         "cli.run -> array_products.tensor_matmul",
         "cli.contribution -> array_products.measured_solves",

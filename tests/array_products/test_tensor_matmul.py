@@ -106,19 +106,23 @@ def product(driver: Driver, kernel: Kernel, loop: Loop) -> Iterator[TensorMatmul
         yield TensorMatmul(CALL, plan, device, False, lambda: loop)
 
 
-@pytest.mark.parametrize("bundle", ["", "deployment.bundle"])
-def test_with_a_bundle_the_loop_computes_the_product(
-    product: TensorMatmul, bundle: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("bundle", "has_function"), [("", True), ("deployment.bundle", False), ("deployment.bundle", True)]
+)
+def test_with_a_bundle_a_loop_computes_a_product_with_a_function(
+    product: TensorMatmul, bundle: str, has_function: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(prepared, "planned", lambda call, device, config: (call, False, product.plan))
+    kernel = replace(product.plan.chosen.kernel, has_function=has_function)
+    plan = replace(product.plan, chosen=replace(product.plan.chosen, kernel=kernel))
+    monkeypatch.setattr(prepared, "planned", lambda call, device, config: (call, False, plan))
+    monkeypatch.setattr(prepared, "TensorMatmul", lambda *given: "the kernel")
     monkeypatch.setattr(prepared, "_prepare_loop", lambda *given: "the loop")
     with (
         settings.override(**({"bundle": tmp_path / bundle} if bundle else {})),
         warnings.catch_warnings(action="error"),
     ):
         found = prepared.prepare(CALL, product.device)
-    assert (found == "the loop") == bool(bundle)
-    assert isinstance(found, TensorMatmul) != bool(bundle)
+    assert found == ("the loop" if bundle and has_function else "the kernel")
 
 
 def test_maps_are_made_once_for_the_same_arrays(product: TensorMatmul, driver: Driver, kernel: Kernel) -> None:

@@ -16,6 +16,7 @@ from tests.integration.commands import command, json_of
 from tests.integration.helpers import FORWARD_ONLY, gemm, load
 from tests.interpreter import python
 from tests.nightly import some
+from tests.store.test_bundles import PRODUCTS
 from warp_tiles._warp import installed, reload
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles._warp.modules import forget_modules
@@ -283,23 +284,9 @@ def test_runs_of_a_warmed_script_build_nothing(starts: str, tmp_path: Path) -> N
     assert "\n[True]\n" in run.stdout
 
 
-MATMUL = """
-import warp as wp
-import warp_tiles
-@wp.func
-def squared(x: float):
-    return x * x
-for dtype in (wp.float16, wp.float32):
-    a = wp.zeros((2048, 2048), dtype=dtype)
-    for _ in range(2):
-        warp_tiles.matmul(a, a)
-    warp_tiles.matmul(a, a, epilogue=squared)
-"""
-
-
 def test_kernels_of_matmul_are_compiled_unless_a_call_generates_their_code(tmp_path: Path) -> None:
     script, cache = tmp_path / "script.py", tmp_path / "cache"
-    script.write_text(MATMUL)
+    script.write_text(PRODUCTS)
     for state in ("compiled", "present"):
         rows = json_of(command("warm", "--arch", "80,90", script, cache=cache))["modules"]
         kernels = {(row["module"].partition("_float")[0], row["arch"], row["state"], row["reason"]) for row in rows}

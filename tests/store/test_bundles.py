@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,16 @@ from tests.integration.commands import MAIN, command, json_of, usage_error
 from tests.store.subjects import entry
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
+from warp_tiles.array_products.lane_kernel import LaneKernel
+from warp_tiles.array_products.matmul_choice import choose_matmul
+from warp_tiles.array_products.matmul_problem import MatmulProblem
+from warp_tiles.array_products.prepared import PLANNED_GPU, records_for
+from warp_tiles.array_products.tensor_kernel import TensorKernel
+from warp_tiles.array_products.tensor_matmul import built_kernel, planned_kernels
+from warp_tiles.build.engine import Engine
 from warp_tiles.compile.toolchain import _FACTS_KEY as FACTS_KEY
 from warp_tiles.compile.toolchain import open_bundle
-from warp_tiles.errors import BundleError, RecordError, SettingError
+from warp_tiles.errors import BundleError, LockedError, RecordError, SettingError
 from warp_tiles.settings import current, override
 from warp_tiles.store import MODULES, TOOLCHAIN
 from warp_tiles.store.bundle import write_bundle
@@ -45,6 +53,20 @@ SCRIPT = (
         main(sys.argv[1])
 """
 )
+
+
+PRODUCTS = """
+import warp as wp
+import warp_tiles
+@wp.func
+def squared(x: float):
+    return x * x
+for dtype in (wp.float16, wp.float32):
+    a = wp.zeros((2048, 2048), dtype=dtype)
+    for _ in range(2):
+        warp_tiles.matmul(a, a)
+    warp_tiles.matmul(a, a, epilogue=squared)
+"""
 
 
 class Made:
@@ -104,6 +126,32 @@ def test_a_module_comes_from_the_bundle(made: Made, tmp_path: Path) -> None:
         assert (row["lto_builds"], row["lto_hits"], row["lto_bytes"]) == (0, 1, 0)
         size = next(m["cubin_bytes"] for m in made.record["modules"] if m["arch"] == arch)
         assert row["cubin_bytes"] == size
+
+
+def test_kernels_of_matmul_come_from_the_bundle(tmp_path: Path) -> None:
+    script, file, signer = tmp_path / "script.py", tmp_path / "app.bundle", SigningKey.generate()
+    script.write_text(PRODUCTS)
+    signer.write(tmp_path / "key.pem")
+    done = command(
+        "bundle", "--arch", "90", "-o", file, script, cache=tmp_path, WARP_TILES_SIGNING_KEY=str(tmp_path / "key.pem")
+    )
+    assert "_function for sm_90 left out: Warp generates the code of its epilogue at the call" in done.stderr
+    size = 2048
+    problems = [
+        MatmulProblem(size, size, size),
+        replace(MatmulProblem(size, size, size), a="float16", b="float16", out="float16"),
+    ]
+    kernels = planned_kernels(choose_matmul(problem, PLANNED_GPU, records_for(PLANNED_GPU)) for problem in problems)
+    assert [type(kernel) for kernel in kernels] == [LaneKernel, TensorKernel]
+    trusted = (str(signer.public),)
+    with override(bundle=file, policy="locked", trusted_keys=trusted, cache_dir=tmp_path / "empty"):
+        engine = Engine()
+        try:
+            assert [built_kernel(engine, kernel, current())[1] for kernel in kernels] == [False, False]
+            with pytest.raises(LockedError, match="is not in the cache"):
+                built_kernel(engine, replace(kernels[0], tile_m=64, tile_n=64), current())
+        finally:
+            engine.close()
 
 
 @pytest.mark.parametrize(

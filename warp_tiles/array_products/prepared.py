@@ -204,7 +204,10 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
     def loop() -> PreparedMatmul:
         return _prepare_loop(call, is_swapped, plan, device)
 
-    if plan.chosen.kernel and not is_planning() and current().bundle is None:  # a bundle has the loop alone
+    kernel = plan.chosen.kernel
+    # the code of a function is generated at the call, so no bundle has it
+    is_in_no_bundle = kernel is not None and kernel.has_function and current().bundle is not None
+    if kernel and not is_planning() and not is_in_no_bundle:
         try:
             return TensorMatmul(call, plan, device, is_swapped, loop, kernel_copies(call, plan, device))
         except WarpTilesError as error:

@@ -16,6 +16,7 @@ from warp_tiles._warp import installed, modules
 from warp_tiles._warp.launch import Definition, NativeKernel, is_saving_capture
 from warp_tiles.array_products.call import MatmulCall, View
 from warp_tiles.array_products.kernels import function_kernel
+from warp_tiles.array_products.lane_kernel import LaneKernel
 from warp_tiles.array_products.matmul_problem import ALIGNED, Candidate, MatmulPlan
 from warp_tiles.array_products.tensor_kernel import ARCH_SUFFIX, TARGET, TensorKernel
 from warp_tiles.array_products.workspace import workspace
@@ -29,6 +30,7 @@ from warp_tiles.util.warn import warn_once
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
     from warp_tiles.compile.module import ModuleSource
+    from warp_tiles.compile.sources import DeviceSource
     from warp_tiles.settings import Settings
     from warp_tiles.store.key import Entry
 
@@ -185,6 +187,15 @@ def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
     return FunctionSource(name, code, module), Definition(kernel, _FUNCTION_THREADS, is_named=False)
 
 
+def kernel_sources() -> dict[str, DeviceSource]:
+    """The device sources of the kernels with tensor copies, by header."""
+    from warp_tiles.compile.sources import DeviceSource, kernels_folder
+
+    folder = kernels_folder()
+    headers = TensorKernel.header, LaneKernel.header
+    return {header: DeviceSource(folder / header, folder, (folder,)) for header in headers}
+
+
 def planned_kernels(plans: Iterable[object]) -> list[TensorKernel]:
     """The kernels with tensor copies of these plans of calls on whole arrays, each once."""
     chosen = (plan.chosen.kernel for plan in plans if isinstance(plan, MatmulPlan))
@@ -204,16 +215,15 @@ def built_kernel(
     from warp_tiles.compile.compiler import CompileRequest, LinkRequest, linker_flags
     from warp_tiles.compile.module import module_flags
     from warp_tiles.compile.pool import result_of
-    from warp_tiles.compile.sources import DeviceSource, kernels_folder
     from warp_tiles.store import MODULE
     from warp_tiles.store.key import CacheKey
 
     context = engine.build_context(resolved)
-    folder = kernels_folder()
     toolchain = context.toolchain()
-    covered = {"headers": context.facts.source_digest(DeviceSource(folder / kernel.header, folder, (folder,)))}
+    source = kernel_sources()[kernel.header]
+    covered = {"headers": context.facts.source_digest(source)}
     compile_flags: tuple[str, ...] = _FLAGS
-    folders: tuple[str, ...] = (str(folder),)
+    folders: tuple[str, ...] = tuple(map(str, source.include_dirs))
     if function is None:
         text = kernel.source()
     else:

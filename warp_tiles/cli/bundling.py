@@ -26,6 +26,7 @@ from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import common
 from warp_tiles.cli.cache_commands import build_context
 from warp_tiles.cli.plan_commands import MOST_THREADS, Wanted, takes_targets
+from warp_tiles.cli.run import of_products
 from warp_tiles.cli.script import Script, Target
 from warp_tiles.errors import PlanError, ScriptError
 from warp_tiles.reports.descriptions import compiled_again
@@ -89,6 +90,7 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
 
             with wanted.kernel_errors():
                 side_by_side(build, wanted.targets(discovery), MOST_THREADS)
+            common.note_reasons(of_products(require_hooks("bundle").engine, discovery, wanted.archs))
             objects = _signed(signer)
         write_bundle(file, sorted(objects))
     held = {key for _, key, _ in objects}
@@ -121,13 +123,15 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
 
     The start keys of modules with products are left out, because a deployment asks for none.
     """
+    from warp_tiles.array_products.tensor_matmul import kernel_sources
     from warp_tiles.compile.toolchain import facts_entry
     from warp_tiles.store.envelope import pack
 
     now = current()
     engine = require_hooks("bundle").engine
     context = engine.build_context(now)
-    entries = [(TOOLCHAIN, facts_entry(now, context.facts, engine.device_sources(now)), ANY_TOOLCHAIN)]
+    sources = [*engine.device_sources(now), *kernel_sources().values()]
+    entries = [(TOOLCHAIN, facts_entry(now, context.facts, sources), ANY_TOOLCHAIN)]
     modules = (context.modules.read_verified(item.key) for item in context.modules.entries())
     kept = (entry for entry in modules if entry is not None and not _is_start_of_linked(entry))
     entries += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in kept]
