@@ -76,7 +76,7 @@ def test_blocks_that_start_later_are_not_spread_evenly() -> None:
     kernel = LaneKernel("float32", "float32", 64, 64, True, True)
 
     def time_us(blocks: int) -> float:
-        return kernel.launch_us(Slices(blocks), 4096, 0, 132)
+        return kernel.launch_us(Slices(blocks), 4096, (0, 0), 0, 132)
 
     assert kernel.resident_blocks == 4
     assert time_us(5 * 132) - time_us(4 * 132) > time_us(132) - time_us(0) > time_us(2 * 132) - time_us(132)

@@ -18,7 +18,7 @@ from warp_tiles.array_products.matmul_problem import (
     MatmulProblem,
     MeasuredConfigs,
 )
-from warp_tiles.array_products.tensor_kernel import REGISTER_TILES, THREADS, TILES, Slices, TensorKernel, launch_us
+from warp_tiles.array_products.tensor_kernel import REGISTER_TILES, THREADS, TILES, Slices, TensorKernel
 from warp_tiles.array_products.tensor_matmul import built_kernel
 from warp_tiles.build.engine import Engine
 from warp_tiles.compile.sources import kernels_folder
@@ -202,7 +202,7 @@ def test_the_kernel_is_preferred_unless_a_loop_is_estimated_much_faster() -> Non
 
 def test_large_arrays_take_the_time_that_memory_needs() -> None:
     kernel = TensorKernel("float16", "float16", 64, 64)
-    short, long = (launch_us(kernel, Slices(64), 1024, (2048, 2048), size, 132) for size in (1 << 20, 1 << 30))
+    short, long = (kernel.launch_us(Slices(64), 1024, (2048, 2048), size, 132) for size in (1 << 20, 1 << 30))
     assert short < 20
     assert long > 200
 
@@ -211,7 +211,7 @@ def test_elements_are_stored_at_the_rate_of_their_warpgroups_or_of_memory() -> N
     def longer_us(dtype: Any, tile_n: int) -> float:
         """The time that the elements of a tile take longer than tensor copies of them."""
         kernels = (TensorKernel(dtype, dtype, 128, tile_n, has_map=has_map) for has_map in (True, False))
-        copied_us, stored_us = (launch_us(kernel, Slices(132 * 100), 64, (128, 128), 0, 132) for kernel in kernels)
+        copied_us, stored_us = (kernel.launch_us(Slices(132 * 100), 64, (128, 128), 0, 132) for kernel in kernels)
         return (stored_us - copied_us) / 100
 
     of_a_warpgroup = 128 * 128 / 4.0e3
@@ -247,7 +247,7 @@ def test_rows_that_begin_within_lines_of_the_caches_take_longer(tile: tuple[int,
     kernel = TensorKernel("float16", "float16", *tile, b_along_n=True)
 
     def time_us(n: int, k: int) -> float:
-        return launch_us(kernel, Slices(132), k, (2 * k, 2 * n), 0, 132)
+        return kernel.launch_us(Slices(132), k, (2 * k, 2 * n), 0, 132)
 
     lines, sectors, vectors = time_us(1024, 1024), time_us(1040, 976), time_us(1032, 968)  # of 16 steps each
     assert lines < time_us(1056, 992) == sectors < vectors

@@ -150,8 +150,9 @@ class LaneKernel(TensorKernel):
             *(self.a_along_m, self.b_along_n, self.has_beta, self.has_slices, not self.has_map),
         )
 
-    def launch_us(self, slices: Slices, k: int, array_bytes: int, multiprocessors: int) -> float:
-        """Estimated time of a launch in microseconds."""
+    def launch_us(
+        self, slices: Slices, k: int, row_bytes: tuple[int, int], array_bytes: int, multiprocessors: int
+    ) -> float:
         tile_bytes, steps = self.tile_m * self.tile_n * DTYPE_BYTES[self.a], -(-k // self.tile_k)
         tile, blocks, threads = self._tile, self.resident_blocks, self.threads
         is_uneven = self._transposed_panels > 2 and self._transposed_panels % math.prod(self.warps) > 0

@@ -32,7 +32,6 @@ from warp_tiles.array_products.tensor_kernel import (
     Slices,
     TensorKernel,
     clusters,
-    launch_us,
     overlapped,
     resident_clusters,
 )
@@ -147,9 +146,8 @@ def choose_matmul(
     """The plan of a product. Records decide first, then the least estimated time.
 
     Without a record that compares both, the best launch of the kernel with tensor copies is preferred to the best loop,
-    unless its estimate is more than a factor times the loop's: ``_PREFERENCE``, or
-    another one beside a loop without wgmma and for float32.
-    Operands of loops are copied where that saves time.
+    unless its estimate is more than a factor times the loop's: ``_PREFERENCE``, or another one beside a loop without
+    wgmma and for float32. Operands of loops are copied where that saves time.
 
     Args:
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
@@ -371,11 +369,7 @@ def launch_candidate(
     tiles = p.batch * _ceil(p.m, rows) * _ceil(p.n, columns)
     rest = tiles % resident_clusters(gpu.multiprocessors, kernel) if is_split else 0
     work = Slices(tiles - rest, rest, slices)
-    if isinstance(kernel, LaneKernel):
-        time_us = kernel.launch_us(work, p.k, p.array_bytes, gpu.multiprocessors)
-    else:
-        time_us = launch_us(kernel, work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors)
-    time_us += _kernel_copies_us(p)
+    time_us = kernel.launch_us(work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors) + _kernel_copies_us(p)
     memory = kernel.shared_bytes, kernel.registers, kernel.resident_blocks
     return Candidate(config, time_us, *memory, kernel=kernel, slices=work)
 

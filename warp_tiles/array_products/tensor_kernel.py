@@ -87,39 +87,6 @@ def resident_clusters(multiprocessors: int, kernel: TensorKernel) -> int:
     return max(1, usable * kernel.resident_blocks // kernel.cluster)
 
 
-def launch_us(
-    kernel: TensorKernel, slices: Slices, k: int, row_bytes: tuple[int, int], array_bytes: int, multiprocessors: int
-) -> float:
-    """Estimated time of a launch in microseconds.
-
-    Args:
-        row_bytes: The lengths of the rows of A and of B in memory.
-    """
-    of_row, of_step = _REGISTERS_SLOW if kernel.in_registers else (1.0, 1.0)
-    elements, size = kernel.tile_m * kernel.tile_n, DTYPE_BYTES[kernel.a]
-    loaded = kernel.tile_m / kernel.cluster_n, kernel.loaded_n / kernel.cluster_m
-    step_us = overlapped(
-        elements * _PRODUCT_US,
-        sum(side * _ROW_US[_aligned(length)] for side, length in zip(loaded, row_bytes)),
-        of_row * (kernel.tile_m + kernel.loaded_n) * _RECEIVED_US,
-        of_step * _STEP_US,
-        exponent=_STEP_OVERLAP,
-    )
-    steps = -(-k * size // ROW_BYTES)
-    stored_bytes = elements * DTYPE_BYTES[kernel.out]
-    if kernel.has_map:
-        stored_us = stored_bytes / _STORED
-    else:
-        groups = max(kernel.warps) // _GROUP_WARPS  # that store a tile
-        stored_us = max(stored_bytes / _STORED_ANYWHERE, elements / (groups * _STORED_ELEMENTS))
-    tile_us = steps * step_us + stored_us
-    time_us = -(-slices.whole // resident_clusters(multiprocessors, kernel)) * tile_us
-    if slices.split:
-        added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
-        time_us += -(-steps // slices.count) * step_us + added_us
-    return _START_US + _CLUSTER_US * (kernel.cluster > 1) + overlapped(time_us, array_bytes / MEMORY)
-
-
 def overlapped(*limits_us: float, exponent: int = _OVERLAP) -> float:
     """Estimated time of work that several units limit: limits that take x and y alone take (x^3 + y^3)^(1/3)."""
     return math.pow(sum(math.pow(limit, exponent) for limit in limits_us), 1 / exponent)
@@ -270,6 +237,38 @@ class TensorKernel:
     @property
     def _fixed_bytes(self) -> int:
         return _CHUNKS * ROWS * self.columns * DTYPE_BYTES[self.out] + ALIGNMENT + 2 * _GROUP_BYTES
+
+    def launch_us(
+        self, slices: Slices, k: int, row_bytes: tuple[int, int], array_bytes: int, multiprocessors: int
+    ) -> float:
+        """Estimated time of a launch in microseconds.
+
+        Args:
+            row_bytes: The lengths of the rows of A and of B in memory.
+        """
+        of_row, of_step = _REGISTERS_SLOW if self.in_registers else (1.0, 1.0)
+        elements, size = self.tile_m * self.tile_n, DTYPE_BYTES[self.a]
+        loaded = self.tile_m / self.cluster_n, self.loaded_n / self.cluster_m
+        step_us = overlapped(
+            elements * _PRODUCT_US,
+            sum(side * _ROW_US[_aligned(length)] for side, length in zip(loaded, row_bytes)),
+            of_row * (self.tile_m + self.loaded_n) * _RECEIVED_US,
+            of_step * _STEP_US,
+            exponent=_STEP_OVERLAP,
+        )
+        steps = -(-k * size // ROW_BYTES)
+        stored_bytes = elements * DTYPE_BYTES[self.out]
+        if self.has_map:
+            stored_us = stored_bytes / _STORED
+        else:
+            groups = max(self.warps) // _GROUP_WARPS  # that store a tile
+            stored_us = max(stored_bytes / _STORED_ANYWHERE, elements / (groups * _STORED_ELEMENTS))
+        tile_us = steps * step_us + stored_us
+        time_us = -(-slices.whole // resident_clusters(multiprocessors, self)) * tile_us
+        if slices.split:
+            added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
+            time_us += -(-steps // slices.count) * step_us + added_us
+        return _START_US + _CLUSTER_US * (self.cluster > 1) + overlapped(time_us, array_bytes / MEMORY)
 
     def workspace_bytes(self, slices: Slices) -> int:
         """Memory for the sums of slices."""
