@@ -288,6 +288,7 @@ OTHERS = {
         ("it is about a key, not a plan", "tests/store/test_start_keys.py"),
     ),
     "without_functions": ("an entry of an earlier version", "tests/integration/test_wheel.py"),
+    "function_in_bundle": ("a call of warp_tiles.matmul with a bundle", "tests/array_products/test_choice.py"),
     "not_enabled": ("a call of warp_tiles.matmul without enable()", "tests/array_products/test_choice.py"),
     "family": ("only the tuner asks for one that is left out", "tests/tuning/test_tasks.py"),
     "double_buffers_asked": ("only the tuner compares them with stages", "tests/gemm/test_main_loop.py"),

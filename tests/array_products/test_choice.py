@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ from warp_tiles.array_products.matmul_problem import (
 from warp_tiles.array_products.prepared import kept, kernel_of, planned
 from warp_tiles.gemm.main_loop import LoopPlan
 from warp_tiles.gemm.pipeline import PipelineOverrides
+from warp_tiles.gemm.problem import DType
 from warp_tiles.gemm.rejected import Rejected
 
 PROBLEM = MatmulProblem(4096, 128, 1024, 1, "float16", "float16", "float16")
@@ -75,6 +77,27 @@ def test_its_reason_names_the_gpu_and_who_decided() -> None:
     without = choose_matmul(PROBLEM, H200, pipeline=Rejected("not_enabled"), forced=CONFIG)
     assert without.reason.endswith(f"no stages: {without.loop}")
     assert without.loop == Rejected("not_enabled")
+
+
+@pytest.mark.parametrize("has_function", [True, False])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_with_a_bundle_a_loop_computes_a_product_with_a_function(
+    dtype: DType, has_function: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(prepared, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(prepared, "is_enabled", lambda: True)
+    problem = MatmulProblem(2048, 2048, 2048, 1, dtype, dtype, dtype, has_function=has_function)
+    before = prepared.plan_of(problem, "cuda:0")
+    with settings.override(bundle=tmp_path / "app.bundle"):
+        found = prepared.plan_of(problem, "cuda:0")
+    assert before.chosen.kernel is not None
+    if not has_function:
+        assert found == before
+        return
+    assert found.rejection == Rejected("function_in_bundle")
+    assert found.chosen.kernel is None
+    loops = [(plan.config, plan.main_loop, plan.loop) for plan in (before, found)]
+    assert loops[0] == loops[1], "the bundle has the loop that was planned beside the kernel"
 
 
 def test_json() -> None:

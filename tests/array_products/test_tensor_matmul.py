@@ -17,7 +17,7 @@ import warp as wp
 import warp_tiles
 from tests.nightly import some
 from warp_tiles import settings
-from warp_tiles.array_products import prepared, tensor_matmul
+from warp_tiles.array_products import tensor_matmul
 from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
 from warp_tiles.array_products.kernels import function_kernel
 from warp_tiles.array_products.matmul_choice import launch_candidate
@@ -104,25 +104,6 @@ def product(driver: Driver, kernel: Kernel, loop: Loop) -> Iterator[TensorMatmul
         launch = launch_candidate(CALL.problem, (128, 128), 1, Gpu(90, 132))
         plan = MatmulPlan(CALL.problem, launch, MatmulConfig(128, 256, 64, 256))
         yield TensorMatmul(CALL, plan, device, False, lambda: loop)
-
-
-@pytest.mark.parametrize(
-    ("bundle", "has_function"), [("", True), ("deployment.bundle", False), ("deployment.bundle", True)]
-)
-def test_with_a_bundle_a_loop_computes_a_product_with_a_function(
-    product: TensorMatmul, bundle: str, has_function: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    kernel = replace(product.plan.chosen.kernel, has_function=has_function)
-    plan = replace(product.plan, chosen=replace(product.plan.chosen, kernel=kernel))
-    monkeypatch.setattr(prepared, "planned", lambda call, device, config: (call, False, plan))
-    monkeypatch.setattr(prepared, "TensorMatmul", lambda *given: "the kernel")
-    monkeypatch.setattr(prepared, "_prepare_loop", lambda *given: "the loop")
-    with (
-        settings.override(**({"bundle": tmp_path / bundle} if bundle else {})),
-        warnings.catch_warnings(action="error"),
-    ):
-        found = prepared.prepare(CALL, product.device)
-    assert found == ("the loop" if bundle and has_function else "the kernel")
 
 
 def test_maps_are_made_once_for_the_same_arrays(product: TensorMatmul, driver: Driver, kernel: Kernel) -> None:

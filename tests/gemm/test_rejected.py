@@ -17,8 +17,8 @@ WITHOUT_REMEDY = {
     "moving_view", "writes_array", "unknown_effects", "works_on_tile", "as_forward", "shapes", "blocks_do_not_cover",
     "steps_do_not_cover", "little_work", "unsuitable_arguments", "capturing", "loop_configured", "loop_faster",
     "loop_asked", "gpu_without_wgmma", "kernel_dtypes", "no_products", "kernel_sums",
-    "kernel_alignment", "kernel_copies", "kernel_side", "kernel_depth", "not_enabled", "stages_forbidden",
-    "others_keep_accumulators", "no_calls", "left_to_warp", "changed_since_hash",
+    "kernel_alignment", "kernel_copies", "kernel_side", "kernel_depth", "function_in_bundle", "not_enabled",
+    "stages_forbidden", "others_keep_accumulators", "no_calls", "left_to_warp", "changed_since_hash",
 }  # fmt: skip
 
 

@@ -142,6 +142,7 @@ def choose_matmul(
     *,
     pipeline: PipelineOverrides | Rejected | None = None,
     forced: MatmulConfig | None = None,
+    no_function: Rejected | None = None,
 ) -> MatmulPlan:
     """The plan of a product. Records decide first, then the least estimated time.
 
@@ -153,6 +154,8 @@ def choose_matmul(
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
             launch may fix it.
         forced: The configuration that a search measures.
+        no_function: The reason why the kernel applies no function of the user; None if it may. The loop is the one that
+            would stand beside the kernel, which a bundle has.
 
     Raises:
         ValueError: The forced configuration is a launch of the kernel, which cannot compute the product.
@@ -173,6 +176,8 @@ def choose_matmul(
     launch = rejection or _launch(problem, loop, gpu, best)
     if isinstance(launch, Rejected) and best is not None and best.tensor_copies:
         raise ValueError(f"no kernel with tensor copies for {problem.describe()}: {launch}")
+    if problem.has_function and no_function is not None and isinstance(launch, Candidate):
+        launch = no_function
     by_estimate = measured is None or (best is None and isinstance(launch, Candidate))
     decided_by: DecidedBy = "search" if forced else "heuristic" if by_estimate else "record"
     if isinstance(pipeline, PipelineOverrides):

@@ -67,7 +67,8 @@ def plan_of(problem: MatmulProblem, device: Any, config: MatmulConfig | None = N
     from warp_tiles.array_products.matmul_choice import choose_matmul
 
     records = {} if config or is_deterministic() else records_for(gpu)
-    return choose_matmul(problem, gpu, records, pipeline=_pipeline(), forced=config)
+    no_function = None if current().bundle is None else Rejected("function_in_bundle")
+    return choose_matmul(problem, gpu, records, pipeline=_pipeline(), forced=config, no_function=no_function)
 
 
 def gpu_of(device: Any) -> Gpu | None:
@@ -204,10 +205,7 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
     def loop() -> PreparedMatmul:
         return _prepare_loop(call, is_swapped, plan, device)
 
-    kernel = plan.chosen.kernel
-    # the code of a function is generated at the call, so no bundle has it
-    is_in_no_bundle = kernel is not None and kernel.has_function and current().bundle is not None
-    if kernel and not is_planning() and not is_in_no_bundle:
+    if plan.chosen.kernel and not is_planning():
         try:
             return TensorMatmul(call, plan, device, is_swapped, loop, kernel_copies(call, plan, device))
         except WarpTilesError as error:
