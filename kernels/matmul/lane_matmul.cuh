@@ -91,7 +91,7 @@ template <class P> struct Lanes {
     f32 sums[P::ROWS][P::COLUMNS];
     Vector<f32, 4> rows[2][P::ROWS / 4], columns[2][P::COLUMNS / 4];  // the values of two steps
 
-    // Neighbouring lanes alternate between M and N: in groups of 2 x 2, each pair shares a vector (docs/templates.md).
+    // In each 2 x 2 group of lanes, two share a vector of A and two share a vector of B.
     static WT_DEVICE int bit(int number) { return int(threadIdx.x) >> number & 1; }
     static WT_DEVICE int lane_m() { return bit(1) + 2 * bit(3) + (P::LANES_M == 8 ? 4 * bit(4) : 0); }
     static WT_DEVICE int lane_n() { return bit(0) + 2 * bit(2) + (P::LANES_N == 8 ? 4 * bit(4) : 0); }
@@ -120,7 +120,7 @@ template <class P> struct Lanes {
             columns[set][j / 4] = load<4>(b + place(j * P::LANES_N));
     }
 
-    // Adds the products of a step. Each has a value in common with the one before it, which the multiplier still holds.
+    // The outer product of a step in serpentine order: consecutive FMAs share an operand, which the reuse cache holds.
     WT_DEVICE void multiply(int set)
     {
         constexpr bool BY_ROWS = P::ROWS >= P::COLUMNS;
@@ -266,7 +266,7 @@ template <class P> WT_DEVICE void lane_matmul(const TensorMap& a, const TensorMa
         if (threadIdx.x == 0 && k < tile.end) {
             mbarrier_wait(to.empty(), to.parity);
             if constexpr (P::TRANSPOSED > 0)
-                fence_for_wgmma();  // orders the transposition's writes before those of the copies
+                fence_for_wgmma();  // the transposition's writes (generic proxy) before the copy's (async proxy)
             load_stage(to, k);
         }
     });

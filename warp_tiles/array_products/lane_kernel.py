@@ -38,8 +38,8 @@ _ADD_US, _ADDED = 2.4, 4.2e4  # of slices: the time until they are added, and th
 _BLOCK_US = {1: 2.3, 2: 1.3, 3: 0.5}  # of a block's first loads and last stores, by how many are resident and hide them
 _UNEVEN = 1.03  # factor of a stage's time if warps transpose unequal numbers of panels
 _SLICED = 1.06  # ... if a tile of 128x128 has slices, whose registers are fewer
-_OF_TWO_WARPS = 0.95  # of the speed of a multiprocessor, of two warps of each scheduler, if it could have more
-_SPREAD = 0.5  # blocks that a multiprocessor gets beyond the mean, after those that it started with
+_OF_TWO_WARPS = 0.95  # speed with two warps for each scheduler, as a part of that with all resident blocks
+_SPREAD = 0.5  # later blocks are uneven: the busiest multiprocessor gets so many more than the mean
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class LaneTile:
         warps_m, warps_n: Warps along M and N.
         lanes_m: Lanes of a warp along M.
         unrolled: The elements of K whose products are unrolled.
-        blocks: Blocks of a multiprocessor.
-        step_us: The time of a multiprocessor for a stage of one block, if it runs so many.
-        of_one_warp: The part of this speed that one warp of each scheduler has.
-        transposed: Another way, if panels are transposed, which takes registers.
+        blocks: Resident blocks of a multiprocessor.
+        step_us: Time of a multiprocessor for a stage of one block, while so many are resident.
+        of_one_warp: Speed with one warp for each scheduler, as a part of that speed.
+        transposed: The tile if panels are transposed, which takes registers; None if it is the same.
     """
 
     warps_m: int

@@ -26,7 +26,7 @@ from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import common
 from warp_tiles.cli.cache_commands import build_context
 from warp_tiles.cli.plan_commands import MOST_THREADS, Wanted, takes_targets
-from warp_tiles.cli.run import of_products
+from warp_tiles.cli.run import compile_matmul_kernels
 from warp_tiles.cli.script import Script, Target
 from warp_tiles.errors import PlanError, ScriptError
 from warp_tiles.reports.descriptions import compiled_again
@@ -47,7 +47,7 @@ from warp_tiles.util.threads import side_by_side
 @click.option("--client", metavar="NAME", help="The distribution of the kernels, where the scripts do not show it.")
 @common.json_option
 def bundle(wanted: Wanted, output: Path | None, wheel: str | None, client: str | None, as_json: bool) -> None:
-    """Build every module of SCRIPT, sign it, and write all to one bundle.
+    """Build every module of SCRIPT, and the kernels of matmul, sign them, and write all to one bundle.
 
     The script runs as under "plan": its launches are recorded and not executed. The bundle also holds the tuning
     records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
@@ -90,7 +90,7 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
 
             with wanted.kernel_errors():
                 side_by_side(build, wanted.targets(discovery), MOST_THREADS)
-            common.note_reasons(of_products(require_hooks("bundle").engine, discovery, wanted.archs))
+            common.note_reasons(compile_matmul_kernels(require_hooks("bundle").engine, discovery, wanted.archs))
             objects = _signed(signer)
         write_bundle(file, sorted(objects))
     held = {key for _, key, _ in objects}

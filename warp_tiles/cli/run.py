@@ -258,7 +258,7 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
     try:
         discovery = discover(script, at_launch=modules.at_launch)
         modules.finish()
-        kernels = of_products(hooks.engine, discovery, modules.archs)
+        kernels = compile_matmul_kernels(hooks.engine, discovery, modules.archs)
         started = hooks.program_start
         assert started is not None
         for generated, row in zip(modules.generated, modules.rows):
@@ -269,8 +269,8 @@ def _of_script(script: Script, archs: Sequence[int], start: Path | None) -> tupl
     return started.file if started.file.exists() else None, [*modules.rows, *kernels], discovery
 
 
-def of_products(engine: Engine, discovery: Discovery, archs: Collection[int]) -> list[Row]:
-    """Compile the kernels of products of whole arrays that are no Warp kernels."""
+def compile_matmul_kernels(engine: Engine, discovery: Discovery, archs: Collection[int]) -> list[Row]:
+    """Compile the kernels of ``warp_tiles.matmul`` that Warp does not launch, with a row each."""
     from warp_tiles.array_products.tensor_matmul import built_kernel, planned_kernels
     from warp_tiles.gemm.hardware import WGMMA_ARCH
 
