@@ -141,3 +141,19 @@ def test_arrays_between() -> None:
     assert count(read, called, *CHAIN) == count(*CHAIN, read, called) == 1
     assert count(FIRST, read, LAST, store()) == count(FIRST, called, LAST, store()) == 0
     assert count(FIRST, shape, LAST, store()) == 1
+
+
+# ---- operands that share memory
+
+
+def test_operands_that_share_memory() -> None:
+    def overlap(*operands: Tile) -> bool:
+        nodes = compute("tile_map", Scalar("f"), *operands), store()
+        (one,) = reversed_stores(t.context(t.function(*nodes)))
+        return one.overlap
+
+    assert not overlap(C)
+    assert not overlap(C, W)
+    assert not overlap(C, C), "each of its elements is one operand"
+    assert overlap(C, VIEW)
+    assert overlap(W, C, t.view("v", C))

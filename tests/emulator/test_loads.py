@@ -254,6 +254,58 @@ def test_aligned_rows_that_end_within_or_between_vectors(
     assert np.array_equal(kernels.run("plain", cases["plain"].grid, [a, b, e, c])["C"], expected)
 
 
+# products in sequence; and in one loop a product, a reduction, a tile in registers and a tile with rows of 12 bytes
+MORE = f"""
+@wp.kernel
+def two_products(
+    A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), E: wp.array2d(dtype=wp.float32),
+    factor: wp.float32, C: wp.array2d(dtype=wp.float32),
+):
+    {ZEROS}
+    for s in range(A.shape[1] // 32):
+        {LOAD_A.format(m=64, k=32, options="")}
+        {LOAD_B.format(m=64, k=32, options="")}
+        {PRODUCT}
+    e = wp.tile_load(E, shape=(64, 64), storage="shared")
+    wp.tile_store(C, wp.tile_matmul(c, e) * factor)
+
+
+@wp.kernel(enable_backward=False)
+def mixed_tiles(
+    A: wp.array2d(dtype=wp.float32),
+    B: wp.array2d(dtype=wp.float32),
+    C: wp.array2d(dtype=wp.float32),
+    D: wp.array2d(dtype=wp.float32),
+):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    sums = wp.tile_zeros(shape=(1, 64), dtype=wp.float32)
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
+        row = wp.tile_load(B, shape=(1, 64), offset=(step * 32, j * 64), storage="register")
+        narrow = wp.tile_load(B, shape=(32, 3), offset=(step * 32, j * 64), storage="shared")
+        sums += row * wp.tile_sum(narrow)[0]
+        copy = a
+        wp.tile_matmul(copy, b, c)
+    wp.tile_store(C, c, offset=(i * 64, j * 64))
+    wp.tile_store(D, sums, offset=(i, j * 64))
+"""
+
+
+@pytest.mark.slow
+def test_other_tiles_beside_a_product(machine: Machine, tmp_path: Path) -> None:
+    built = build(machine, tmp_path, MORE, 128, main_loop="double_buffered")
+    a, b, e, c = numbers(1, 64, 64), numbers(2, 64, 64), numbers(3, 64, 64), np.zeros((64, 64), np.float32)
+    assert np.array_equal(built.run("two_products", (1, 1), [a, b, e, 0.5, c])["C"], 0.5 * (a @ b @ e))
+    a, b = numbers(1, 128, 64), numbers(2, 64, 128)
+    arrays = built.run("mixed_tiles", (2, 2), [a, b, np.zeros((128, 128), np.float32), np.zeros((2, 128), np.float32)])
+    assert np.array_equal(arrays["C"], a @ b)
+    steps = b.reshape(2, 32, 2, 64)  # step, row, block, column
+    accumulators = (steps[:, 0] * steps[..., :3].sum(axis=(1, 3))[..., None]).sum(axis=0).ravel()
+    assert np.array_equal(arrays["D"], [accumulators, accumulators])
+
+
 # ---- gradients of the launch or of the array
 
 

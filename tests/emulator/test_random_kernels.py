@@ -17,11 +17,13 @@ import warp as wp
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.nightly import some
+from tests.random_kernels import shared_names
 from tests.random_kernels.execute import PAD_VALUE, Result, difference, import_kernel, of_model, placed, replaced
 from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgument
 
 COUNT = 32
+SHARED_COUNT = 12
 _FIRST, _, _COUNT = os.environ.get("RANDOM_KERNELS", "").partition(":")
 BLOCK_DIM = 64  # of all, because kernels with one block size share the precompiled headers, which take longest
 
@@ -30,6 +32,12 @@ BLOCK_DIM = 64  # of all, because kernels with one block size share the precompi
 def seeds() -> list[int]:
     """The fixed seeds."""
     return list(itertools.islice((seed for seed in itertools.count() if draw(seed).block_dim == BLOCK_DIM), COUNT))
+
+
+@functools.cache
+def shared() -> list[RandomKernel]:
+    """The kernels whose loops have the same names."""
+    return list(itertools.islice(shared_names.kernels(BLOCK_DIM), SHARED_COUNT))
 
 
 def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
@@ -56,6 +64,13 @@ def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
     arrays = kernels.run(module.kernel, kernel.grid, arguments, gradients)
     read = (a for a in kernel.arrays if a.read and not a.written)
     return Result(written, {a.name: replaced(kernel, a, grads[a.name][0], arrays[f"adj_{a.name}"]) for a in read})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", some(range(SHARED_COUNT), 4))
+def test_loops_with_the_same_names(machine: Machine, number: int, tmp_path: Path) -> None:
+    kernel = shared()[number]
+    assert difference(emulated(machine, kernel, tmp_path), of_model(kernel)) == "", kernel.source
 
 
 @pytest.mark.slow

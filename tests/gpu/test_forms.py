@@ -26,6 +26,7 @@ from tests.gpu.device import DeviceKernels
 from tests.integration.helpers import load
 from tests.loop_forms import FORMS, SPELLINGS, in_half
 from tests.nested_forms import NESTED_FORMS
+from tests.random_kernels import shared_names
 from tests.random_kernels.execute import difference, execute, import_kernel, of_model, prepare
 from tests.random_kernels.generate import draw
 
@@ -158,3 +159,11 @@ def test_random_kernels_agree_with_the_model(first: int, gpu: str, tmp_path: Pat
             else:
                 assert difference(execute(kernel, module, gpu), of_model(kernel)) == "", kernel.source
     assert len(refused) <= 1, refused
+
+
+def test_loops_with_the_same_names(gpu: str, tmp_path: Path) -> None:
+    """Compared with the model, because the reverse pass of Warp alone fails."""
+    with warp_tiles.enabled():
+        for kernel in itertools.islice(shared_names.kernels(64), 8):
+            found = execute(kernel, import_kernel(kernel, tmp_path), gpu)
+            assert difference(found, of_model(kernel)) == "", kernel.source

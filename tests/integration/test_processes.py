@@ -74,6 +74,34 @@ def test_processes_on_a_cold_cache_build_every_key_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_users_executor_compiles(tmp_path: Path) -> None:
+    (tmp_path / "kernels.py").write_text("import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY))
+    script = f"""
+import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+if __name__ == "__main__":
+    import warp as wp
+    import warp_tiles
+    sys.path.insert(0, {str(tmp_path)!r})
+    import kernels
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        warp_tiles.enable(executor=executor)
+        with warp_tiles.override(cache_dir=Path({str(tmp_path / "lto")!r})):
+            wp.compile_aot_module(kernels, arch=90, module_dir=Path({str(tmp_path / "out")!r}), use_ptx=False)
+        (record,) = warp_tiles.report()["modules"]
+        warp_tiles.disable()
+        assert executor.submit(int, "7").result() == 7, "the executor belongs to the user"
+    print("counts", record["lto_builds"], record["linker"])
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = python(tmp_path / "script.py")
+    assert done.returncode == 0, done.stderr
+    assert "counts 1 warp_tiles" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_compiles(tmp_path: Path) -> None:
     # worker processes must not import the script again
     marker = tmp_path / "imports"
