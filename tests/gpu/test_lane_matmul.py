@@ -9,7 +9,10 @@ import warp as wp
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, integers, on
 from tests.gpu.test_tensor_matmul import by_kernel, product_of
+from warp_tiles.array_products.call import checked
 from warp_tiles.array_products.lane_kernel import TILES, LaneKernel
+from warp_tiles.array_products.prepared import prepared
+from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.gemm.hardware import has_wgmma
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
@@ -75,12 +78,15 @@ def test_bias_and_function(gpu: str) -> None:
 
 
 def test_the_chooser_and_gradients(gpu: str) -> None:
-    a, b = integers(1, 512, 384), integers(2, 384, 640)
+    a, b = integers(1, 1024, 1024), integers(2, 1024, 1024)
     x, y = (wp.array(values, dtype=wp.float32, device=gpu, requires_grad=True) for values in (a, b))
     with wp.Tape() as tape:
         out = warp_tiles.matmul(x, y)
+    product = prepared(checked(x, y, out).call, out.device)
+    assert isinstance(product, TensorMatmul)
+    assert isinstance(product.plan.chosen.kernel, LaneKernel)
     assert np.array_equal(out.numpy(), a @ b)
-    g = integers(3, 512, 640)
+    g = integers(3, 1024, 1024)
     out.grad.assign(on(g, wp.float32, gpu))
     tape.backward()
     assert np.array_equal(x.grad.numpy(), g @ b.T)

@@ -90,11 +90,12 @@ def test_default_values_are_in_the_start_key(argument: str) -> None:
 
 
 def start_key(module: ModuleType, **options: Any) -> CacheKey | Rejected:
-    """The start key of a module for sm_90."""
+    """The start key of a module for sm_90, and for an output that is ``named`` so."""
+    named = options.pop("named", "a.sm90.cubin")
     hooks, warp = installed(), wp.get_module(module.__name__)
     warp.get_module_hash(64)
     given = {**warp.resolved_options[64], "output_arch": 90, **options}
-    with this_thread(compiling={"output_name": options.pop("named", "a.sm90.cubin")}):
+    with this_thread(compiling={"output_name": named}):
         return hooks._lookups.start_key(warp, given, hooks.engine.build_context(current()))
 
 
@@ -293,7 +294,7 @@ def test_headers_and_library_are_in_both_keys(monkeypatch: pytest.MonkeyPatch) -
 
 def test_target_and_options_are_in_the_start_key_which_changes_no_hash_of_warp() -> None:
     module = load(text())
-    first = start_key(module)
+    first = start_key(module, named="a.sm90.cubin")
     before = module.plain.hash, wp.get_module(module.__name__).hashers[64]
     assert start_key(module) == first
     assert (module.plain.hash, wp.get_module(module.__name__).hashers[64]) == before
