@@ -22,6 +22,7 @@ MAIN = (
     + gemm()
     + """
 
+
 def main(folder):
     a = wp.array(np.full((16, 16), 2.0), dtype=wp.float32, device="cpu")
     c = wp.zeros((16, 16), dtype=wp.float32, device="cpu")
@@ -36,6 +37,20 @@ if __name__ == "__main__":
 """
 )
 WITHOUT_GUARD = MAIN.partition('if __name__ == "__main__"')[0] + "main(sys.argv[1])\n"
+# products of float16 and float32, each with a function as epilogue, too
+MATMUL_SIZE = 2048
+MATMULS = f"""
+import warp as wp
+import warp_tiles
+@wp.func
+def squared(x: float):
+    return x * x
+for dtype in (wp.float16, wp.float32):
+    a = wp.zeros(({MATMUL_SIZE}, {MATMUL_SIZE}), dtype=dtype)
+    for _ in range(2):
+        warp_tiles.matmul(a, a)
+    warp_tiles.matmul(a, a, epilogue=squared)
+"""
 
 
 def command(

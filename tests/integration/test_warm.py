@@ -12,11 +12,10 @@ from click.testing import CliRunner
 import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.ahead_modules import SEEN, found_at_load
-from tests.integration.commands import command, json_of
+from tests.integration.commands import MATMULS, command, json_of
 from tests.integration.helpers import FORWARD_ONLY, gemm, load
 from tests.interpreter import python
 from tests.nightly import some
-from tests.store.test_bundles import PRODUCTS
 from warp_tiles._warp import installed, reload
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles._warp.modules import forget_modules
@@ -286,7 +285,7 @@ def test_runs_of_a_warmed_script_build_nothing(starts: str, tmp_path: Path) -> N
 
 def test_kernels_of_matmul_are_compiled_unless_a_call_generates_their_code(tmp_path: Path) -> None:
     script, cache = tmp_path / "script.py", tmp_path / "cache"
-    script.write_text(PRODUCTS)
+    script.write_text(MATMULS)
     for state in ("compiled", "present"):
         rows = json_of(command("warm", "--arch", "80,90", script, cache=cache))["modules"]
         kernels = {(row["module"].partition("_float")[0], row["arch"], row["state"], row["reason"]) for row in rows}
@@ -298,6 +297,7 @@ def test_kernels_of_matmul_are_compiled_unless_a_call_generates_their_code(tmp_p
         }
     with_others = json_of(command("warm", "--arch", "80", script, cache=cache))["modules"]
     assert {row["arch"] for row in with_others} == {80}
+    assert not [row for row in with_others if row["module"].startswith(("matmul_float", "lane_matmul_float"))]
 
 
 def test_a_module_is_run_as_python_runs_it_and_its_record_lies_where_it_names_one(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.hardening.launches import obey_permissions
 from tests.hardening.test_installations import INTERPRETER, SEARCHED, link_packages
-from tests.integration.commands import MAIN, command, json_of, usage_error
+from tests.integration.commands import MAIN, MATMULS, command, json_of, usage_error
 from tests.store.subjects import entry
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
@@ -53,20 +53,6 @@ SCRIPT = (
         main(sys.argv[1])
 """
 )
-
-
-PRODUCTS = """
-import warp as wp
-import warp_tiles
-@wp.func
-def squared(x: float):
-    return x * x
-for dtype in (wp.float16, wp.float32):
-    a = wp.zeros((2048, 2048), dtype=dtype)
-    for _ in range(2):
-        warp_tiles.matmul(a, a)
-    warp_tiles.matmul(a, a, epilogue=squared)
-"""
 
 
 class Made:
@@ -130,7 +116,7 @@ def test_a_module_comes_from_the_bundle(made: Made, tmp_path: Path) -> None:
 
 def test_kernels_of_matmul_come_from_the_bundle(tmp_path: Path) -> None:
     script, file, signer = tmp_path / "script.py", tmp_path / "app.bundle", SigningKey.generate()
-    script.write_text(PRODUCTS)
+    script.write_text(MATMULS)
     signer.write(tmp_path / "key.pem")
     done = command(
         "bundle", "--arch", "90", "-o", file, script, cache=tmp_path, WARP_TILES_SIGNING_KEY=str(tmp_path / "key.pem")
