@@ -119,8 +119,9 @@ def test_kernels_of_matmul_come_from_the_bundle(tmp_path: Path) -> None:
     script.write_text(MATMULS)
     signer.write(tmp_path / "key.pem")
     done = command(
-        "bundle", "--arch", "90", "-o", file, script, cache=tmp_path, WARP_TILES_SIGNING_KEY=str(tmp_path / "key.pem")
-    )
+        "bundle", "--arch", "90", "--json", "-o", file, script, cache=tmp_path,
+        WARP_TILES_SIGNING_KEY=str(tmp_path / "key.pem"),
+    )  # fmt: skip
     assert "_function for sm_90 left out: Warp generates the code of its epilogue at the call" in done.stderr
     size = 2048
     problems = [
@@ -133,7 +134,9 @@ def test_kernels_of_matmul_come_from_the_bundle(tmp_path: Path) -> None:
     with override(bundle=file, policy="locked", trusted_keys=trusted, cache_dir=tmp_path / "empty"):
         engine = Engine()
         try:
-            assert [built_kernel(engine, kernel, current())[1] for kernel in kernels] == [False, False]
+            entries, are_new = zip(*(built_kernel(engine, kernel, current()) for kernel in kernels))
+            assert are_new == (False, False)
+            assert {row["key"] for row in json_of(done)["matmul"]} == {entry.key for entry in entries}
             with pytest.raises(LockedError, match="is not in the cache"):
                 built_kernel(engine, replace(kernels[0], tile_m=64, tile_n=64), current())
         finally:
