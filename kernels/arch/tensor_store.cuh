@@ -43,8 +43,13 @@ template <int COUNT> WT_DEVICE void take_registers()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(COUNT) : "memory");
 }
 
-// Waits for the 128 threads of a warpgroup. Barrier 0 is that of the block.
+// Waits for so many threads, of whole warps. Barrier 0 is that of the block.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
-WT_DEVICE void warpgroup_barrier(int group) { asm volatile("bar.sync %0, 128;" : : "r"(1 + group) : "memory"); }
+template <int THREADS> WT_DEVICE void named_barrier(int number)
+{
+    asm volatile("bar.sync %0, %1;" : : "r"(number), "n"(THREADS) : "memory");
+}
+
+WT_DEVICE void warpgroup_barrier(int group) { named_barrier<128>(1 + group); }
 
 }  // namespace wt::arch

@@ -38,10 +38,11 @@ struct Arguments {
     const float* factor;        // of alpha; null for 1
     const void* bias;           // read if the configuration has one
     long long bias_step;        // distance in elements
-    f32* sums;                  // of all slices; not read without slices
+    void* sums;                 // of all slices; not read without slices
     int* arrived;               // the slices of each tile that are complete; zero before and after a launch
     void* c;                    // read where C has no map
     long long c_row, c_matrix;  // distances in elements
+    double alpha_64, beta_64;   // alpha and beta of float64
 };
 
 // The element types of A and B, of C and of the bias (void without one), a class whose of() is applied to each element of C (void
@@ -178,18 +179,22 @@ template <class P> struct Tiles {
 };
 
 // Adds the sums of a tile's slices in order. Returns false if another block adds them, because it is later. Each of THREADS threads, which
-// barrier() waits for, has COUNT vectors of four sums; `flag` is an int in shared memory. The counter follows threadFenceReduction of the
-// CUDA samples.
-template <int THREADS_, int COUNT, class Vectors, class Barrier>
+// barrier() waits for, has COUNT vectors of 16 bytes of sums; `flag` is an int in shared memory. The counter follows threadFenceReduction of
+// the CUDA samples.
+template <class T, int THREADS_, int COUNT, class Vectors, class Barrier>
 WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const Tile& tile, u32 flag, const Barrier& barrier)
 {
-    constexpr int SLICE = COUNT * THREADS_ * 4;
+    constexpr int WIDTH = 16 / int(sizeof(T)), PASS = THREADS_ * WIDTH, SLICE = COUNT * PASS;
     const int thread = threadIdx.x % THREADS_;
-    f32* const sums = given.sums + static_cast<long long>(tile.split) * given.slices * SLICE + 4 * thread;
+    T* const sums = static_cast<T*>(given.sums) + static_cast<long long>(tile.split) * given.slices * SLICE + WIDTH * thread;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-        const f32* const four = vector(i);
-        store(sums + tile.slice * SLICE + i * THREADS_ * 4, Vector<f32, 4> {four[0], four[1], four[2], four[3]});
+        const T* const own = vector(i);
+        Vector<T, WIDTH> stored;
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j)
+            stored.at[j] = own[j];
+        store(sums + tile.slice * SLICE + i * PASS, stored);
     }
     barrier();
     int* const is_last = static_cast<int*>(__cvta_shared_to_generic(flag));
@@ -206,16 +211,19 @@ WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const T
     for (int slice = 0; slice < given.slices; ++slice)
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            f32* const four = vector(i);
-            const auto loaded = load<4>(sums + slice * SLICE + i * THREADS_ * 4);
+            T* const own = vector(i);
+            const auto loaded = load<WIDTH>(sums + slice * SLICE + i * PASS);
 #pragma unroll
-            for (int j = 0; j < 4; ++j)
-                four[j] = slice == 0 ? loaded.at[j] : four[j] + loaded.at[j];
+            for (int j = 0; j < WIDTH; ++j)
+                own[j] = slice == 0 ? loaded.at[j] : own[j] + loaded.at[j];
         }
     return true;
 }
 
-// An element of an array as a float
-template <class T> WT_DEVICE f32 element(const void* array, long long index) { return Convert<f32, T>::of(static_cast<const T*>(array)[index]); }
+// An element of an array as a float, or as another type of sums
+template <class T, class Sum = f32> WT_DEVICE Sum element(const void* array, long long index)
+{
+    return Convert<Sum, T>::of(static_cast<const T*>(array)[index]);
+}
 
 }  // namespace wt_matmul

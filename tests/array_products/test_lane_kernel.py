@@ -1,5 +1,6 @@
-"""The kernel of float32: which products it computes, its tiles, memory and source."""
+"""The kernel of float32 and float64: which products it computes, its tiles, memory and source."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,50 +16,66 @@ from warp_tiles.array_products.tensor_kernel import Slices
 from warp_tiles.array_products.tensor_matmul import built_kernel
 from warp_tiles.build.engine import Engine
 from warp_tiles.gemm.hardware import LANES, multiprocessor
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType
 from warp_tiles.gemm.rejected import Rejected
 
 H200 = Gpu(90, 132, "GPU")
 SINGLE = MatmulProblem(4096, 4096, 4096)
-KERNELS = [LaneKernel("float32", "float32", *sides, *along) for sides in TILES for along in ((), (True, True))]
+FLOAT64: dict[str, Any] = {"a": "float64", "b": "float64", "out": "float64"}
+DOUBLE = replace(SINGLE, **FLOAT64)
+KERNELS = [
+    LaneKernel(dtype, dtype, *sides, *along)
+    for dtype, tiles in TILES.items()
+    for sides in tiles
+    for along in ((), (True, True))
+]
 
 
-def test_large_products_have_it() -> None:
-    plan = choose_matmul(SINGLE, H200)
+@pytest.mark.parametrize(("problem", "instruction"), [(SINGLE, "fma"), (DOUBLE, "mma")], ids=str)
+def test_large_products_have_it(problem: MatmulProblem, instruction: str) -> None:
+    plan = choose_matmul(problem, H200)
     kernel, shown = plan.chosen.kernel, plan.to_json()
     assert isinstance(kernel, LaneKernel)
     assert shown["config"]["threads"] == kernel.threads
-    assert shown["instruction"] == "fma"
+    assert shown["instruction"] == instruction
     assert shown["resident_blocks"] == kernel.resident_blocks
-    assert {(way.config.cluster_m, way.config.cluster_n) for way in candidates(SINGLE, H200)} == {(1, 1)}
+    assert {(way.config.cluster_m, way.config.cluster_n) for way in candidates(problem, H200)} == {(1, 1)}
 
 
 # sizes for which a launch like that was faster than the loop on an H200 (docs/experiments.md)
-@pytest.mark.parametrize(("sizes", "layout", "tile", "slices"), [
-    ((4096, 4096, 4096), "nn", (256, 128), 1),  # A has a panel for each warp
-    ((4096, 4096, 4096), "nt", (256, 128), 1),
-    ((4096, 4096, 4096), "tn", (128, 128), 1),
-    ((3739, 5512, 128), "nt", (256, 128), 1),
-    ((1688, 2496, 3832), "nt", (64, 64), 1),
-    ((2240, 768, 3456), "tt", (64, 64), 2),
-    ((768, 456, 2870), "tn", (64, 64), 4),
-    ((400, 368, 3792), "nn", (64, 64), 6),
+@pytest.mark.parametrize(("problem", "sizes", "layout", "tile", "slices"), [
+    (SINGLE, (4096, 4096, 4096), "nn", (256, 128), 1),  # A has a panel for each warp
+    (SINGLE, (4096, 4096, 4096), "nt", (256, 128), 1),
+    (SINGLE, (4096, 4096, 4096), "tn", (128, 128), 1),
+    (SINGLE, (3739, 5512, 128), "nt", (256, 128), 1),
+    (SINGLE, (1688, 2496, 3832), "nt", (64, 64), 1),
+    (SINGLE, (2240, 768, 3456), "tt", (64, 64), 2),
+    (SINGLE, (768, 456, 2870), "tn", (64, 64), 4),
+    (SINGLE, (400, 368, 3792), "nn", (64, 64), 6),
+    (DOUBLE, (4096, 4096, 4096), "tn", (128, 128), 1),
+    (DOUBLE, (648, 2362, 2312), "nn", (96, 64), 1),
+    (DOUBLE, (552, 384, 6394), "nn", (64, 64), 7),
+    (DOUBLE, (864, 96, 7080), "tt", (64, 32), 12),
 ], ids=str)  # fmt: skip
 def test_the_launch_with_the_least_estimated_time(
-    sizes: tuple[int, int, int], layout: str, tile: tuple[int, int], slices: int
+    problem: MatmulProblem, sizes: tuple[int, int, int], layout: str, tile: tuple[int, int], slices: int
 ) -> None:
     m, n, k = sizes
-    plan = choose_matmul(MatmulProblem(m, n, k, a_transposed=layout[0] == "t", b_transposed=layout[1] == "t"), H200)
+    problem = replace(problem, m=m, n=n, k=k, a_transposed=layout[0] == "t", b_transposed=layout[1] == "t")
+    plan = choose_matmul(problem, H200)
     config = plan.chosen.config
     assert isinstance(plan.chosen.kernel, LaneKernel)
     assert (config.tile_m, config.tile_n, config.split_k) == (*tile, slices)
 
 
 @pytest.mark.parametrize("sizes", [(512, 512, 512), (64, 64, 1 << 16)], ids=str)
-def test_loops_compute_products_of_few_tiles(sizes: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(("problem", "factor"), [(SINGLE, "1.05"), (DOUBLE, "0.85")], ids=str)
+def test_loops_compute_products_of_few_tiles(problem: MatmulProblem, factor: str, sizes: tuple[int, int, int]) -> None:
     """They have smaller tiles, or more slices of K."""
-    plan = choose_matmul(MatmulProblem(*sizes), H200)
-    assert plan.rejection == Rejected("loop_faster", ("1.05",))
-    assert "no kernel with tensor copies: its estimated time is more than 1.05 times the loop's" in plan.reason
+    m, n, k = sizes
+    plan = choose_matmul(replace(problem, m=m, n=n, k=k), H200)
+    assert plan.rejection == Rejected("loop_faster", (factor,))
+    assert f"no kernel with tensor copies: its estimated time is more than {factor} times the loop's" in plan.reason
 
 
 def test_stores_of_elements_take_longest_without_another_block() -> None:
@@ -87,16 +104,24 @@ def test_blocks_that_start_later_are_not_spread_evenly() -> None:
     ({"bias": "float32", "has_function": True}, None),
     ({"c_alignment": 4, "has_beta": True}, None),
     ({"k": 128}, None),
-    ({"k": 127}, Rejected("kernel_depth", (128,))),
+    ({"k": 127}, Rejected("kernel_depth", ("float32", 128))),
     ({"out": "float64"}, Rejected("kernel_dtypes", ("float32",))),
+    ({**FLOAT64, "bias": "float64", "has_function": True, "c_alignment": 8, "has_beta": True}, None),
+    ({**FLOAT64, "k": 127}, Rejected("kernel_depth", ("float64", 128))),
+    ({**FLOAT64, "b": "float32"}, Rejected("kernel_dtypes", ("float64",))),
 ], ids=str)  # fmt: skip
 def test_which_products_it_computes(change: dict[str, Any], rejected: Rejected | None) -> None:
     assert kernel_rejection(replace(SINGLE, **change), 90) == rejected
 
 
-@pytest.mark.parametrize(("n", "c_alignment", "has_map"), [(64, 16, True), (66, 16, False), (64, 8, False)])
-def test_c_is_stored_in_vectors_if_its_rows_have_whole_ones(n: int, c_alignment: int, has_map: bool) -> None:
-    problem = replace(SINGLE, n=n, c_alignment=c_alignment)
+@pytest.mark.parametrize(("problem", "n", "c_alignment", "has_map"), [
+    (SINGLE, 64, 16, True), (SINGLE, 66, 16, False), (SINGLE, 64, 8, False), (DOUBLE, 66, 16, True),
+    (DOUBLE, 65, 16, False),
+])  # fmt: skip
+def test_c_is_stored_in_vectors_if_its_rows_have_whole_ones(
+    problem: MatmulProblem, n: int, c_alignment: int, has_map: bool
+) -> None:
+    problem = replace(problem, n=n, c_alignment=c_alignment)
     assert {way.kernel.has_map for way in candidates(problem, H200) if way.kernel} == {has_map}
 
 
@@ -108,36 +133,43 @@ def test_blocks_fit_a_multiprocessor(kernel: LaneKernel) -> None:
     assert blocks * kernel.threads <= memory.threads
     assert kernel.stages >= 3, "a stage is loaded while the one before is transposed and the one before that multiplied"
     rows, columns = kernel.tile_m // kernel.warps[0], kernel.tile_n // kernel.warps[1]
-    accumulators = rows * columns // LANES
-    assert accumulators <= memory.registers // (blocks * kernel.threads) // 2, "operands need registers too"
+    accumulators = rows * columns // LANES * DTYPE_BYTES[kernel.a] // 4  # registers
+    multiplying = LANES * math.prod(kernel.warps)
+    assert accumulators <= memory.registers // (blocks * multiplying) // 2, "operands need registers too"
 
 
 def test_an_operand_along_k_arrives_permuted() -> None:
     kernel = LaneKernel("float32", "float32", 128, 256, False, True)
     assert (kernel.boxes, kernel.swizzles) == (((32, 128), (32, 32)), (128, 0))
+    double = LaneKernel("float64", "float64", 128, 64, True, False)
+    assert (double.boxes, double.swizzles) == (((16, 16), (16, 64)), (128, 128))
 
 
-def test_the_workspace_has_the_sums_of_slices() -> None:
-    kernel = LaneKernel("float32", "float32", 64, 64, has_slices=True)
-    assert kernel.workspace_bytes(Slices(5, 7, 3)) == 7 * 3 * 64 * 64 * 4
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_workspace_has_the_sums_of_slices(dtype: DType) -> None:
+    kernel = LaneKernel(dtype, dtype, 64, 64, has_slices=True)
+    assert kernel.workspace_bytes(Slices(5, 7, 3)) == 7 * 3 * 64 * 64 * DTYPE_BYTES[dtype]
 
 
 def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
     kernel = LaneKernel("float32", "float32", 128, 64, True, False, True, "float16")
     assert kernel.name == "lane_matmul_float32_float32_mk_128x64_c_float16"
-    assert "LaneConfig<wt::f16, void, 128, 64, 2, 2, 8, 32, 3, true, false, true, false, false>" in kernel.source()
+    assert (
+        "LaneConfig<float, wt::f16, void, 128, 64, 2, 2, 8, 32, false, 3, true, false, true, false, false>"
+        in kernel.source()
+    )
     changes: list[dict[str, Any]] = [
         {"tile_m": 64}, {"tile_n": 128}, {"a_along_m": False}, {"b_along_n": True}, {"has_beta": False}, {"bias": None},
-        {"bias": "float32"}, {"has_slices": True}, {"has_map": False},
+        {"bias": "float32"}, {"has_slices": True}, {"has_map": False}, {"a": "float64", "out": "float64"},
     ]  # fmt: skip
     kernels = [kernel, *(replace(kernel, **change) for change in changes)]
-    assert len({kernel.source() for kernel in kernels}) == len({kernel.name for kernel in kernels}) == 10
+    assert len({kernel.source() for kernel in kernels}) == len({kernel.name for kernel in kernels}) == 11
 
 
 @pytest.mark.usefixtures("toolchain")
 @pytest.mark.parametrize("kernel", some([
     LaneKernel("float32", "float32", 64, 64, False, True),
-    LaneKernel("float32", "float32", 64, 64, True, True, has_slices=True),
+    LaneKernel("float64", "float64", 64, 64, True, True, has_slices=True),
     LaneKernel("float32", "float32", 128, 128, True, False, True, "float32", has_map=False),
 ], 2, "slow"), ids=lambda kernel: kernel.name)  # fmt: skip
 def test_it_compiles(kernel: LaneKernel, tmp_path: Path) -> None:

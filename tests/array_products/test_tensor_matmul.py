@@ -283,8 +283,8 @@ def softplus(x: float):
 @pytest.mark.usefixtures("toolchain")
 @pytest.mark.parametrize("function", some([softplus, wp.tanh], 1, "slow"), ids=["of the user", "of Warp"])
 def test_a_kernel_contains_the_code_of_its_function(function: Any, tmp_path: Path) -> None:
-    found, definition = tensor_matmul._function_source(function)
-    assert found == tensor_matmul._function_source(function)[0]
+    found, definition = tensor_matmul._function_source(function, "float32")
+    assert found == tensor_matmul._function_source(function, "float32")[0]
     assert f"{function.key}(" in found.code
     kernel = TensorKernel("float16", "float16", 128, 128, has_function=True)
     with settings.override(cache_dir=tmp_path):
@@ -297,7 +297,7 @@ def test_a_kernel_contains_the_code_of_its_function(function: Any, tmp_path: Pat
         finally:
             engine.close()
     assert definition.is_current()
-    function_kernel(function)[0].module.mark_modified()
+    function_kernel(function, "float32")[0].module.mark_modified()
     assert not definition.is_current()
 
 
@@ -313,15 +313,15 @@ def made() -> Any:
 
 def test_equal_functions_are_called_by_the_name_in_the_code() -> None:
     for function in (made(), made(), made()):
-        found, _ = tensor_matmul._function_source(function)
+        found, _ = tensor_matmul._function_source(function, "float32")
         assert f"{found.name}(" in found.code
 
 
 def test_functions_that_are_left_to_warp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wp.config, "mode", "debug")
-    function_kernel(softplus)[0].module.mark_modified()
+    function_kernel(softplus, "float32")[0].module.mark_modified()
     with pytest.raises(PlanError, match="left to Warp's compiler: debug builds name files of this machine"):
-        tensor_matmul._function_source(softplus)
+        tensor_matmul._function_source(softplus, "float32")
 
 
 @pytest.mark.parametrize(("view", "sizes", "strides"), [

@@ -1,4 +1,4 @@
-"""The kernel of matmul for float32, on the emulator, and mutations that it reports."""
+"""The kernel of matmul for float32 and float64, on the emulator, and mutations that it reports."""
 
 import re
 from collections.abc import Iterator
@@ -11,14 +11,17 @@ from tests.emulator.module import EmulatedModule, Machine
 from tests.emulator.test_tensor_matmul import Product, one_unit, text_of
 from tests.mutation.made import changes
 from warp_tiles.array_products.lane_kernel import TILES, LaneKernel
+from warp_tiles.gemm.problem import DType
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
 
 TEXT = text_of(LaneKernel.header)
 
 
-def kernel(tile_m: int, tile_n: int, along_m: bool, along_n: bool, **options: Any) -> LaneKernel:
-    return LaneKernel("float32", "float32", tile_m, tile_n, along_m, along_n, **options)
+def kernel(
+    tile_m: int, tile_n: int, along_m: bool, along_n: bool, dtype: DType = "float32", **options: Any
+) -> LaneKernel:
+    return LaneKernel(dtype, dtype, tile_m, tile_n, along_m, along_n, **options)
 
 
 KERNELS = (
@@ -30,21 +33,42 @@ KERNELS = (
     kernel(64, 64, True, True, has_slices=True, has_map=False),
     kernel(128, 128, True, True, has_slices=True),
     kernel(64, 64, False, False),
+    kernel(128, 128, False, True, "float64", has_slices=True),  # a warpgroup loads
+    kernel(64, 128, True, False, "float64", has_map=False, has_beta=True, bias="float64"),
+    kernel(128, 64, True, True, "float64", has_function=True, bias="float32"),
+    kernel(64, 64, False, False, "float64", has_slices=True, has_map=False),
+    kernel(64, 64, False, True, "float64", has_beta=True),
+    kernel(64, 64, True, True, "float64", has_map=False, has_slices=True),
+    kernel(64, 64, True, False, "float64"),
+    kernel(96, 64, True, True, "float64"),
+    kernel(64, 32, False, True, "float64", has_map=False),
+    kernel(32, 64, False, False, "float64"),
 )
 SMALL = kernel(64, 64, False, True)
 SLICED = replace(SMALL, has_slices=True)
+DOUBLE = replace(SMALL, a="float64", out="float64")
+LOADED = replace(DOUBLE, tile_m=128, tile_n=128)
 STAGES = 3  # of the mutated kernels
-UNNEEDED = "fence_for_wgmma"  # the emulator orders writes of threads and of copies by mbarriers alone
+# the emulator orders writes of threads and of copies by mbarriers alone, and two calls are for the compiler
+UNNEEDED = re.compile(r"fence_for_wgmma|take_registers|__syncwarp\(\);.*no product reads")
 
 
 def mutants() -> Iterator[tuple[LaneKernel, str, str]]:
     """Yields kernels as they are, and for each call of the header one that has it, without the call."""
-    yield from ((kernel, "", TEXT) for kernel in (SMALL, SLICED))
-    of_slices = range(TEXT.index("add_slices("), TEXT.index("// An element of an array"))
+    yield from ((kernel, "", TEXT) for kernel in (SMALL, SLICED, DOUBLE, LOADED))
+    parts = (
+        (SLICED, "add_slices(", "// An element of an array"),
+        (DOUBLE, "struct Lanes<P, double>", "// ---- a tile"),
+        (DOUBLE, "const int step = first + i;", "if (i == L::STEPS"),
+        (LOADED, "if constexpr (P::HAS_LOADERS)", "Lanes<P> lanes;"),
+        (replace(LOADED, has_slices=True), "const auto barrier = []", "else"),
+        (SLICED, "                    __syncthreads();", "store_tile(lanes, given, tile);"),
+    )
+    ranges = [(kernel, range(start := TEXT.index(first), TEXT.index(end, start))) for kernel, first, end in parts]
     for name, old, new in changes(TEXT):
-        if re.match(r"[\w:.]+(<.*>)?\(.*\); -> ; in", name) and not name.startswith(UNNEEDED):
-            is_sliced = TEXT.index(old) in of_slices or "add_slices" in name
-            yield SLICED if is_sliced else SMALL, name, TEXT.replace(old, new)
+        if re.match(r"[\w:.]+(<.*>)?\(.*\); -> ; in", name) and not UNNEEDED.match(name):
+            at = TEXT.index(old)
+            yield next((kernel for kernel, part in ranges if at in part), SMALL), name, TEXT.replace(old, new)
 
 
 MUTANTS = list(mutants())
@@ -64,8 +88,10 @@ def mutated(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Emula
 
 
 def test_the_kernels_have_all_tiles_and_layouts() -> None:
-    assert {(kernel.tile_m, kernel.tile_n) for kernel in KERNELS} == {*TILES}
-    assert len({(kernel.a_along_m, kernel.b_along_n) for kernel in KERNELS}) == 4
+    for dtype, tiles in TILES.items():
+        kernels = [kernel for kernel in KERNELS if kernel.a == dtype]
+        assert {(kernel.tile_m, kernel.tile_n) for kernel in kernels} == {*tiles}
+        assert len({(kernel.a_along_m, kernel.b_along_n) for kernel in kernels}) == 4
 
 
 @pytest.mark.parametrize(("number", "sizes", "options"), [
@@ -79,6 +105,17 @@ def test_the_kernels_have_all_tiles_and_layouts() -> None:
     (5, (200, 67, 168), {"slices": 2, "batch": 3}),
     (6, (136, 200, 200), {"slices": 3}),
     (7, (72, 136, 5 * 32 + 4), {"batch": 2}),
+    (8, (136, 200, 104), {"slices": 3}),  # two whole tiles, and two with slices
+    (8, (40, 40, 32), {"slices": 3, "alpha": 0.5}),  # the last slice is empty
+    (9, (72, 131, 72), {"batch": 2, "alpha": 0.5, "beta": -1.0}),
+    (10, (136, 72, 40), {"alpha": 0.1, "batch": 3, "is_shared": True}),
+    (11, (200, 67, 86), {"slices": 2, "batch": 3}),
+    (12, (136, 72, 8 * 16 + 2), {"beta": 0.1}),  # six tiles, each of more stages than the ring has
+    (13, (72, 135, 168), {"slices": 3}),
+    (14, (72, 136, 40), {"batch": 2}),
+    (15, (104, 72, 104), {}),
+    (16, (72, 67, 8 * 16 + 2), {}),
+    (17, (72, 136, 40), {"batch": 2}),
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
     Product(KERNELS[number], sizes, **options).check(module, number)
@@ -87,5 +124,6 @@ def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, in
 @pytest.mark.parametrize("number", range(len(MUTANTS)), ids=[name or "all calls" for _, name, _ in MUTANTS])
 def test_each_call_is_needed(mutated: EmulatedModule, number: int) -> None:
     kernel, name, _ = MUTANTS[number]
-    product = Product(kernel, (40, 136, 6 * 32 + 4), slices=2 if kernel.has_slices else 1)  # the third tile has slices
+    sizes = (40, 2 * kernel.tile_n + 8, 6 * 32 + 4)
+    product = Product(kernel, sizes, slices=2 if kernel.has_slices else 1)  # the third tile has slices
     product.check_mutant(mutated, number, name)

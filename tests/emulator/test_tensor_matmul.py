@@ -21,7 +21,7 @@ from tests.mutation.made import changes
 from warp_tiles.array_products.tensor_kernel import REGISTER_TILES, TILES, TensorKernel
 from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
 
 CLUSTERS = 2
 KERNELS = (
@@ -54,7 +54,7 @@ KERNELS = (
     TensorKernel("float32", "float32", 160, 64, False, True),
     TensorKernel("float32", "float32", 128, 128, False, True, bias="float32", has_map=False),
 )
-FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
+FUNCTION = ("tripled", "__device__ double tripled(double x) { return 3 * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
 SLICED = replace(SMALL, has_beta=True, has_slices=True)
 READING = replace(SMALL, out="float16", tile_m=192, a_along_m=True, b_along_n=True, has_beta=True)
@@ -110,7 +110,7 @@ def one_unit(folder: Path, kernels: Sequence[TensorKernel], texts: Sequence[str]
         source = kernel.source(*FUNCTION if kernel.has_function else ()).replace(kernel.header, header)
         source = re.sub(r"\bwt_matmul\b", space, source).replace(kernel.name, f"kernel_{number}")
         source = source.replace(f", {kernel.stages}, ", f", {stages or kernel.stages}, ")
-        parts.append(re.sub(r"\bP\b", f"P{number}", source))
+        parts.append(re.sub(r"\b(P|Function|tripled)\b", rf"\1_{number}", source))
     return flatten("\n".join(parts), folder)
 
 
@@ -189,10 +189,11 @@ class Product:
         whole = tiles if slices == 1 else tiles // CLUSTERS * CLUSTERS
         self.blocks = CLUSTERS * kernel.cluster if kernel.is_persistent else whole + (tiles - whole) * slices
         self.given = _Arguments(m, n, k, batch, 1, not is_shared, rows, whole, slices, alpha, beta)
+        self.given.alpha_64, self.given.beta_64 = alpha, beta
         if slices > 1:
             split = (tiles - whole) * kernel.cluster
-            sums = np.full(split * slices * kernel.tile_m * kernel.tile_n, np.nan, np.float32)
-            self.given.sums = self.memory.add("sums", sums)
+            sums = np.full(split * slices * kernel.tile_m * kernel.tile_n, np.nan)
+            self.given.sums = self.memory.add("sums", stored(sums, accumulator_of(kernel.a)))
             self.given.arrived = self.memory.add("arrived", np.zeros(split, np.int32))
         lines_a, lines_b = (a.swapaxes(1, 2) if kernel.a_along_m else a), (b if kernel.b_along_n else b.swapaxes(1, 2))
         lines_c = c if kernel.has_beta else np.full(c.shape, np.nan)
@@ -208,7 +209,7 @@ class Product:
         ]
         if len(self.maps) < 3:
             self.maps.append(bytes(len(self.maps[0])))
-            row = n + (4 if kernel.has_map else 1)
+            row = n + (16 // DTYPE_BYTES[kernel.out] if kernel.has_map else 1)
             longer = np.full((batch, m, row), np.nan)
             longer[:, :, :n] = lines_c
             self.given.c = self.memory.add("c", stored(longer, kernel.out)[:, :, :n])
@@ -263,7 +264,7 @@ class Product:
 
 def stored(values: Values, dtype: DType) -> Values:
     """Values in the type of an array; bfloat16 as bits."""
-    types = {"bfloat16": np.uint16, "float16": np.float16, "float32": np.float32}
+    types = {"bfloat16": np.uint16, "float16": np.float16, "float32": np.float32, "float64": np.float64}
     return np.frombuffer(bytearray(to_bytes(values.astype(float), dtype)), types[dtype]).reshape(values.shape)
 
 

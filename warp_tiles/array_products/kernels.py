@@ -294,17 +294,18 @@ def finish_function(epilogue: Epilogue) -> Any:
 
 
 @functools.cache
-def function_kernel(function: Any) -> tuple[Any, str]:
-    """A kernel that calls a function of one float32, and the function's name in C++. It is only generated."""
+def function_kernel(function: Any, sums: DType) -> tuple[Any, str]:
+    """A kernel that calls a function of one sum, and the function's name in C++. It is only generated."""
+    (total,) = types(sums)
 
-    def element(x: float):
+    def element(x: total):
         return function(x)
 
     element.__qualname__ += f"_{function.key}"
     element = wp.func(element)
 
     @forward_kernel
-    def call(values: wp.array(dtype=float)):
+    def call(values: wp.array(dtype=total)):
         i = wp.tid()
         values[i] = element(values[i])
 

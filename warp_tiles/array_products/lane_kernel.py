@@ -1,12 +1,12 @@
-"""The kernel of :func:`warp_tiles.matmul` for float32: its tiles, memory, source and estimate. Pure.
+"""The kernel of :func:`warp_tiles.matmul` for float32 and float64: its tiles, memory, source and estimate. Pure.
 
-It is ``kernels/matmul/lane_matmul.cuh``, for sm_90: by fma.
+It is ``kernels/matmul/lane_matmul.cuh``, for sm_90: by fma, and by mma.sync for float64.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,23 +23,52 @@ from warp_tiles.array_products.tensor_kernel import (
     template,
 )
 from warp_tiles.gemm.hardware import LANES, WGMMA_ARCH, multiprocessor
+from warp_tiles.gemm.pipeline import WARPGROUP
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
 _BARRIERS = 3  # of a stage: its copies have arrived, it is multiplied, its panels are transposed
 _FLAG_BYTES = 4
-_SCHEDULER_THREADS = 4 * LANES  # a warp for each scheduler of a multiprocessor
-_MOST_STAGES = 4
-# estimates, fitted to 27 products with 286 launches on an H200 (docs/experiments.md)
-_START_US = 7.5  # of a launch
-# bytes of C that a multiprocessor stores in 1 us, in vectors, and one by one by how many blocks are resident
-_STORED, _STORED_ELEMENTS = 9.0e4, {1: 6.0e3, 2: 9.0e3}
-_STORED_HIDDEN = 2.3e4  # ... one by one, if more are resident
-_ADD_US, _ADDED = 2.4, 4.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
-_BLOCK_US = {1: 2.3, 2: 1.3, 3: 0.5}  # of a block's first loads and last stores, by how many are resident and hide them
+_SCHEDULERS = 4  # of a multiprocessor
+_MOST_STAGES = {"float32": 4, "float64": 6}
 _UNEVEN = 1.03  # factor of a stage's time if warps transpose unequal numbers of panels
-_SLICED = 1.06  # ... if a tile of 128x128 has slices, whose registers are fewer
-_OF_TWO_WARPS = 0.95  # speed with two warps for each scheduler, as a part of that with all resident blocks
-_SPREAD = 0.5  # later blocks are uneven: the busiest multiprocessor gets so many more than the mean
+_SLICED = 1.06  # ... if a tile of 128x128 of float32 has slices, whose registers are fewer
+
+
+@dataclass(frozen=True)
+class LaneRates:
+    """Constants of the estimates, fitted to launches on an H200 (docs/experiments.md).
+
+    Attributes:
+        start_us: Of a launch.
+        stored: Bytes of C that a multiprocessor stores in 1 us, in vectors.
+        stored_elements: ... one by one, by the number of resident blocks.
+        stored_hidden: ... one by one, if more are resident.
+        add_us, added: Of slices: the time until they are added, and the bytes that are added in 1 us.
+        block_us: Of a block's first loads and last stores, by the number of resident blocks, which hide them.
+        of_two_warps: Speed with two warps for each scheduler, as a part of that with all resident blocks.
+        spread: Later blocks are uneven: the busiest multiprocessor gets so many more than the mean.
+    """
+
+    start_us: float
+    stored: float
+    stored_elements: Mapping[int, float]
+    stored_hidden: float
+    add_us: float
+    added: float
+    block_us: Mapping[int, float]
+    of_two_warps: float
+    spread: float
+
+
+# to 27 products with 286 launches, and to 31 with 566
+RATES = {
+    "float32": LaneRates(
+        7.5, 9.0e4, {1: 6.0e3, 2: 9.0e3}, 2.3e4, 2.4, 4.2e4, {1: 2.3, 2: 1.3, 3: 0.5}, of_two_warps=0.95, spread=0.5
+    ),
+    "float64": LaneRates(
+        8.2, 1.5e5, {}, 1.5e5, 1.8, 4.0e4, {1: 1.2, 2: 0.6, 3: 0.4, 4: 0.3}, of_two_warps=0.78, spread=0.43
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +83,7 @@ class LaneTile:
         step_us: Time of a multiprocessor for a stage of one block, while so many are resident.
         of_one_warp: Speed with one warp for each scheduler, as a part of that speed.
         transposed: The tile if panels are transposed, which takes registers; None if it is the same.
+        has_loaders: True if a warpgroup beside them only loads.
     """
 
     warps_m: int
@@ -64,16 +94,28 @@ class LaneTile:
     step_us: float
     of_one_warp: float = 1.0
     transposed: LaneTile | None = None
+    has_loaders: bool = False
 
 
 # by rows and columns
-TILES = {
-    (256, 128): LaneTile(4, 2, 8, 8, 1, 5.4),
-    (128, 256): LaneTile(2, 4, 8, 8, 1, 5.4),
-    (128, 128): LaneTile(2, 4, 8, 16, 2, 2.65, transposed=LaneTile(2, 2, 8, 16, 2, 3.0, 0.6)),
-    (64, 128): LaneTile(2, 2, 4, 32, 3, 1.55, 0.6),
-    (128, 64): LaneTile(2, 2, 8, 32, 3, 1.55, 0.6),
-    (64, 64): LaneTile(2, 2, 8, 16, 4, 0.74, 0.75, LaneTile(2, 2, 4, 32, 4, 0.785, 0.75)),
+TILES: dict[str, dict[tuple[int, int], LaneTile]] = {
+    "float32": {
+        (256, 128): LaneTile(4, 2, 8, 8, 1, 5.4),
+        (128, 256): LaneTile(2, 4, 8, 8, 1, 5.4),
+        (128, 128): LaneTile(2, 4, 8, 16, 2, 2.65, transposed=LaneTile(2, 2, 8, 16, 2, 3.0, 0.6)),
+        (64, 128): LaneTile(2, 2, 4, 32, 3, 1.55, 0.6),
+        (128, 64): LaneTile(2, 2, 8, 32, 3, 1.55, 0.6),
+        (64, 64): LaneTile(2, 2, 8, 16, 4, 0.74, 0.75, LaneTile(2, 2, 4, 32, 4, 0.785, 0.75)),
+    },
+    "float64": {
+        (128, 128): LaneTile(2, 4, 8, 16, 1, 1.115, has_loaders=True),
+        (64, 128): LaneTile(1, 4, 8, 16, 2, 0.63, 0.63),
+        (128, 64): LaneTile(2, 2, 8, 16, 2, 0.63, 0.63),
+        (96, 64): LaneTile(3, 2, 8, 16, 2, 0.50, 0.63),
+        (64, 64): LaneTile(2, 2, 8, 16, 3, 0.317, 0.63),
+        (64, 32): LaneTile(2, 1, 8, 16, 4, 0.18, 0.63),
+        (32, 64): LaneTile(1, 2, 8, 16, 4, 0.18, 0.63),
+    },
 }
 
 
@@ -83,11 +125,14 @@ class LaneKernel(TensorKernel):
 
     header: ClassVar[str] = "matmul/lane_matmul.cuh"
     entry: ClassVar[str] = "lane_matmul"
-    instruction: ClassVar[str] = "fma"
     registers: ClassVar[int] = 0  # the compiler decides
     most_slices: ClassVar[int] = 16
     slice_waves: ClassVar[int] = 2
     is_persistent: ClassVar[bool] = False
+
+    @property
+    def instruction(self) -> str:
+        return "mma" if self.a == "float64" else "fma"
 
     @property
     def warps(self) -> tuple[int, int]:
@@ -95,7 +140,7 @@ class LaneKernel(TensorKernel):
 
     @property
     def threads(self) -> int:
-        return LANES * math.prod(self.warps)
+        return LANES * math.prod(self.warps) + (WARPGROUP if self._tile.has_loaders else 0)
 
     @property
     def resident_blocks(self) -> int:
@@ -103,7 +148,7 @@ class LaneKernel(TensorKernel):
 
     @property
     def tiles(self) -> Sequence[tuple[int, int]]:
-        return tuple(TILES)
+        return tuple(TILES[self.a])
 
     @property
     def in_registers(self) -> bool:
@@ -116,13 +161,14 @@ class LaneKernel(TensorKernel):
 
     @property
     def swizzles(self) -> tuple[int, ...]:
-        return 0 if self.a_along_m else ROW_BYTES, 0 if self.b_along_n else ROW_BYTES
+        along = ROW_BYTES if self.a == "float64" else 0
+        return along if self.a_along_m else ROW_BYTES, along if self.b_along_n else ROW_BYTES
 
     @property
     def stages(self) -> int:
         memory = multiprocessor(WGMMA_ARCH)
         usable = memory.shared_bytes // self.resident_blocks - memory.reserved_bytes
-        return min(_MOST_STAGES, (usable - ALIGNMENT - _FLAG_BYTES) // self._stage_bytes)
+        return min(_MOST_STAGES[self.a], (usable - ALIGNMENT - _FLAG_BYTES) // self._stage_bytes)
 
     @property
     def shared_bytes(self) -> int:
@@ -134,19 +180,22 @@ class LaneKernel(TensorKernel):
 
     @property
     def _tile(self) -> LaneTile:
-        tile = TILES[self.tile_m, self.tile_n]
+        tile = TILES[self.a][self.tile_m, self.tile_n]
         return (tile.transposed or tile) if self._transposed_panels else tile
 
     @property
     def _transposed_panels(self) -> int:
-        """The panels of a stage that are transposed, because they are contiguous along K."""
+        """The panels of a stage that are transposed: those of float32 that are contiguous along K."""
+        if self.a == "float64":
+            return 0
         return ((0 if self.a_along_m else self.tile_m) + (0 if self.b_along_n else self.tile_n)) // self.tile_k
 
     def _config(self, function: str) -> str:
         return template(
             "LaneConfig",
+            code_of(self.a),
             *(code_of(self.bias), function, self.tile_m, self.tile_n),
-            *(*self.warps, self._tile.lanes_m, self._tile.unrolled, self.stages),
+            *(*self.warps, self._tile.lanes_m, self._tile.unrolled, self._tile.has_loaders, self.stages),
             *(self.a_along_m, self.b_along_n, self.has_beta, self.has_slices, not self.has_map),
         )
 
@@ -154,24 +203,26 @@ class LaneKernel(TensorKernel):
         self, slices: Slices, k: int, row_bytes: tuple[int, int], array_bytes: int, multiprocessors: int
     ) -> float:
         tile_bytes, steps = self.tile_m * self.tile_n * DTYPE_BYTES[self.a], -(-k // self.tile_k)
-        tile, blocks, threads = self._tile, self.resident_blocks, self.threads
+        tile, blocks, rates = self._tile, self.resident_blocks, RATES[self.a]
         is_uneven = self._transposed_panels > 2 and self._transposed_panels % math.prod(self.warps) > 0
-        stored_us = tile_bytes / (_STORED if self.has_map else _STORED_ELEMENTS.get(blocks, _STORED_HIDDEN))
-        is_slower = self.has_slices and self.tile_m * self.tile_n >= MOST_SUMS
+        stored = rates.stored if self.has_map else rates.stored_elements.get(blocks, rates.stored_hidden)
+        is_slower = self.has_slices and self.tile_m * self.tile_n >= MOST_SUMS and self.a == "float32"
         step_us = tile.step_us * (_UNEVEN if is_uneven else 1.0) * (_SLICED if is_slower else 1.0)
 
         def blocks_us(count: int, steps: int, is_first: bool) -> float:
             """The time of so many blocks. Only the first ones are spread evenly."""
             waves, rest = divmod(count, blocks * multiprocessors)
             mean = rest / multiprocessors
-            most = math.ceil(mean) if is_first and not waves else min(blocks, max(1.0, mean + _SPREAD)) if rest else 0.0
-            warps = round(most * threads / _SCHEDULER_THREADS)
-            share = {1: tile.of_one_warp, 2: _OF_TWO_WARPS}.get(warps, 1.0) if most < blocks else 1.0
-            block_us = steps * step_us + stored_us + _BLOCK_US.get(blocks, 0.0)
+            even = is_first and not waves
+            most = math.ceil(mean) if even else min(blocks, max(1.0, mean + rates.spread)) if rest else 0.0
+            warps = most * math.prod(self.warps) / _SCHEDULERS
+            of_warps = {1: tile.of_one_warp, 2: rates.of_two_warps}.get(max(1, round(warps)), 1.0) * min(1.0, warps)
+            share = of_warps if 0 < most < blocks else 1.0
+            block_us = steps * step_us + tile_bytes / stored + rates.block_us.get(blocks, 0.0)
             return (waves * blocks + most / share) * block_us
 
         time_us = blocks_us(slices.whole, steps, True)
         if slices.split:
             time_us += blocks_us(slices.split * slices.count, -(-steps // slices.count), not slices.whole)
-            time_us += _ADD_US + slices.count * tile_bytes / _ADDED
-        return _START_US + overlapped(time_us, array_bytes / MEMORY)
+            time_us += rates.add_us + slices.count * tile_bytes / rates.added
+        return rates.start_us + overlapped(time_us, array_bytes / MEMORY)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Literal
 
+from warp_tiles.array_products.lane_kernel import TILES as LANE_TILES
 from warp_tiles.array_products.lane_kernel import LaneKernel
 from warp_tiles.array_products.matmul_problem import (
     ALIGNED,
@@ -52,7 +53,7 @@ from warp_tiles.gemm.rejected import Rejected, accepted, refuse, rejectable
 # ---- constants of architectures and types
 
 _KERNEL_SIDE = 33  # rows and columns of C, at least, for the kernel with tensor copies: over half a tile
-_KERNEL_DEPTH = 128  # elements of K, at least, for that of float32: no shorter ones were measured
+_KERNEL_DEPTH = 128  # elements of K, at least, for those without wgmma: no shorter ones were measured
 _GROUP_ROWS = 1024  # of C that consecutive blocks share
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 
@@ -125,9 +126,9 @@ RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-# for the kernel with tensor copies, also beside a loop without wgmma, whose estimate is too short, and for float32
-# (docs/experiments.md)
-_PREFERENCE, _PREFERENCE_OVER_MMA, _PREFERENCE_OVER_FMA = 1.2, 1.4, 1.05
+# for the kernel with tensor copies, also beside a loop without wgmma, whose estimate is too short, and for float32 and
+# float64, whose loops' estimate is too long (docs/experiments.md)
+_PREFERENCE, _PREFERENCE_OVER_MMA, _PREFERENCE_OF_LANES = 1.2, 1.4, {"float32": 1.05, "float64": 0.85}
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.5  # of a loop, and of the kernel that adds the products of a batch
 
@@ -148,7 +149,7 @@ def choose_matmul(
 
     Without a record that compares both, the best launch of the kernel with tensor copies is preferred to the best loop,
     unless its estimate is more than a factor times the loop's: ``_PREFERENCE``, or another one beside a loop without
-    wgmma and for float32. Operands of loops are copied where that saves time.
+    wgmma, for float32 and for float64. Operands of loops are copied where that saves time.
 
     Args:
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
@@ -221,15 +222,15 @@ def kernel_rejection(problem: MatmulProblem, arch: int, pipeline: PipelineOverri
     p = problem
     refuse(accepted(pipeline) is not None, "loop_asked")
     refuse(not has_wgmma(arch), "gpu_without_wgmma")
-    is_lane = p.kind == "float32"
-    refuse(p.kind == "float64" or p.b != p.a or (is_lane and p.out != p.a), "kernel_dtypes", p.kind)
+    is_lane = p.kind in LANE_TILES
+    refuse(p.b != p.a or (is_lane and p.out != p.a), "kernel_dtypes", p.kind)
     refuse(p.k == 0, "no_products")
     refuse(p.summed or p.split_operand is not None, "kernel_sums")
     reads_by_copies = p.has_beta and not is_lane
     refuse(p.c_alignment == STRIDED or (reads_by_copies and p.c_alignment < ALIGNED), "kernel_alignment")
     refuse(_kernel_copies_us(p) == math.inf, "kernel_copies")
     refuse(min(p.m, p.n) < _KERNEL_SIDE, "kernel_side", _KERNEL_SIDE)
-    refuse(is_lane and p.k < _KERNEL_DEPTH, "kernel_depth", _KERNEL_DEPTH)
+    refuse(is_lane and p.k < _KERNEL_DEPTH, "kernel_depth", p.kind, _KERNEL_DEPTH)
 
 
 @rejectable
@@ -243,7 +244,7 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
         refuse(not measured.tensor_copies, "loop_configured")
         return min(launches, key=lambda launch: (*_distance(launch.config, measured), launch.time_us))
     best = min(launches, key=lambda launch: launch.time_us)
-    over_loops = _PREFERENCE_OVER_FMA if problem.kind == "float32" else _PREFERENCE_OVER_MMA
+    over_loops = _PREFERENCE_OF_LANES.get(problem.kind, _PREFERENCE_OVER_MMA)
     factor = _PREFERENCE if problem.has_wgmma(gpu.arch) else over_loops
     refuse(factor * loop.time_us < best.time_us, "loop_faster", f"{factor:g}")
     return best
@@ -327,7 +328,7 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
 
 
 def _clusters(problem: MatmulProblem) -> Sequence[tuple[int, int]]:
-    return ((1, 1),) if problem.kind == "float32" else clusters(*_row_bytes(problem))
+    return ((1, 1),) if problem.kind in LANE_TILES else clusters(*_row_bytes(problem))
 
 
 def _row_bytes(problem: MatmulProblem) -> tuple[int, int]:
@@ -389,9 +390,10 @@ def _kernel(
 ) -> TensorKernel:
     p, copied = problem, _transposed(problem)
     along_m, along_n = p.a_transposed and copied != "a", not p.b_transposed and copied != "b"
-    return (LaneKernel if p.kind == "float32" else TensorKernel)(
+    is_lane = p.kind in LANE_TILES
+    return (LaneKernel if is_lane else TensorKernel)(
         *(p.a, p.out, *tile, along_m, along_n, p.has_beta, p.bias, p.has_function, has_slices, *cluster),
-        has_map=p.c_alignment == ALIGNED and (p.kind != "float32" or p.n % 4 == 0),
+        has_map=p.c_alignment == ALIGNED and not (is_lane and p.n * DTYPE_BYTES[p.out] % ALIGNED),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
-from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType, accumulator_of
 
 ARCH_SUFFIX = "a"
 TARGET = f"sm_{WGMMA_ARCH}{ARCH_SUFFIX}"
@@ -118,7 +118,7 @@ class TensorKernel:
         bias: Element type of the bias; None without one.
         has_slices: True if several blocks may compute slices of K of a tile.
         cluster_m, cluster_n: Blocks along M and N that share their loads.
-        has_function: True if each element of C is the result of a function of the user, of one float32.
+        has_function: True if each element of C is the result of a function of the user, of one element of its sums.
         has_map: False if C's elements are stored one by one, because its rows begin anywhere.
     """
 
@@ -138,11 +138,15 @@ class TensorKernel:
 
     header: ClassVar[str] = "matmul/tensor_matmul.cuh"
     entry: ClassVar[str] = "matmul"  # the function of the header
-    instruction: ClassVar[str] = "wgmma"
     registers: ClassVar[int] = 168  # that a thread starts with
     is_persistent: ClassVar[bool] = True  # a block computes several tiles
     most_slices: ClassVar[int] = 8
     slice_waves: ClassVar[int] = 1  # in which slices may run
+
+    @property
+    def instruction(self) -> str:
+        """The instruction that multiplies."""
+        return "wgmma"
 
     @property
     def threads(self) -> int:
@@ -272,7 +276,8 @@ class TensorKernel:
 
     def workspace_bytes(self, slices: Slices) -> int:
         """Memory for the sums of slices."""
-        return self.cluster * slices.split * slices.count * self.tile_m * self.tile_n * _SUM_BYTES
+        sums = self.cluster * slices.split * slices.count * self.tile_m * self.tile_n
+        return sums * DTYPE_BYTES[accumulator_of(self.a)]
 
     @property
     def name(self) -> str:
@@ -298,9 +303,9 @@ class TensorKernel:
         assert self.has_function == bool(function)
         declared, applied = "", "void"
         if function:
-            declared = (
-                f"{code}\nstruct Function {{ static WT_DEVICE float of(float x) {{ return {function}(x); }} }};\n"
-            )
+            sums = code_of(accumulator_of(self.a))
+            of = f"static WT_DEVICE {sums} of({sums} x) {{ return {function}(x); }}"
+            declared = f"{code}\nstruct Function {{ {of} }};\n"
             applied = "Function"
         maps = ", ".join(f"const __grid_constant__ wt_matmul::TensorMap {name}" for name in "abc")
         bounds = f"__launch_bounds__({self.threads}, {self.resident_blocks})"
@@ -327,7 +332,7 @@ class TensorKernel:
 
 def code_of(dtype: DType | None) -> str:
     """An element type in C++; void for None."""
-    return "void" if dtype is None else f"wt::{DTYPES[dtype].code}"
+    return "void" if dtype is None else DTYPES[dtype].kernel_type
 
 
 def template(name: str, *values: str | int) -> str:

@@ -22,7 +22,7 @@ from warp_tiles.array_products.tensor_kernel import ARCH_SUFFIX, TARGET, TensorK
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import WGMMA_ARCH
-from warp_tiles.gemm.problem import DTYPE_BYTES
+from warp_tiles.gemm.problem import DTYPE_BYTES, accumulator_of
 from warp_tiles.settings import current
 from warp_tiles.util import driver
 from warp_tiles.util.warn import warn_once
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
     from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.sources import DeviceSource
+    from warp_tiles.gemm.problem import DType
     from warp_tiles.settings import Settings
     from warp_tiles.store.key import Entry
 
@@ -39,7 +40,7 @@ _MOST_MAPS = 64  # of the arrays of one product
 _MAP_ALIGNMENT = 64
 _FUNCTION_THREADS = 256  # of the kernel for which a function is generated; it is not launched
 # enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE; swizzling, by the bytes of a row
-_TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
+_TYPES: dict[str, int] = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
 _SWIZZLES = {0: 0, 64: 2, 128: 3}
 
 
@@ -62,6 +63,7 @@ class _Arguments(ctypes.Structure):
         ("arrived", ctypes.c_void_p),
         ("c", ctypes.c_void_p),
         *((name, ctypes.c_longlong) for name in ("c_row", "c_matrix")),
+        *((name, ctypes.c_double) for name in ("alpha_64", "beta_64")),
     )
 
 
@@ -96,7 +98,7 @@ class TensorMatmul:
         function: FunctionSource | None = None
         self._definition: Definition | None = None
         if call.epilogue is not None:
-            function, self._definition = _function_source(call.epilogue)
+            function, self._definition = _function_source(call.epilogue, call.a.dtype)
         self._kernel, self._native = kernel, native_kernel(kernel, device.alias, function)
         self._make_loop = loop
         self._loop: Any = None
@@ -131,6 +133,7 @@ class TensorMatmul:
             with self._lock:
                 given = self._given
                 given.alpha, given.beta, given.bias, given.factor, given.c = alpha, beta, bias, factor, out
+                given.alpha_64, given.beta_64 = alpha, beta
                 if not self._workspace_bytes:
                     is_launched = self._launch(pointers)
                 else:
@@ -178,11 +181,11 @@ def warn_of_loop(plan: MatmulPlan, reason: object) -> None:
     warn_once(f"a loop computes {plan.problem.describe()}: {reason}")
 
 
-def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
-    """The generated code of a function of one float32, and the kernel that it was generated for."""
+def _function_source(function: Any, dtype: DType) -> tuple[FunctionSource, Definition]:
+    """The generated code of a function of one sum, and the kernel that it was generated for."""
     from warp_tiles._warp.generation import module_source
 
-    kernel, name = function_kernel(function)
+    kernel, name = function_kernel(function, accumulator_of(dtype))
     module, code = module_source(kernel, WGMMA_ARCH, ARCH_SUFFIX, _FUNCTION_THREADS)
     return FunctionSource(name, code, module), Definition(kernel, _FUNCTION_THREADS, is_named=False)
 

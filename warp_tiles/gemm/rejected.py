@@ -243,7 +243,7 @@ REASONS = {
     "kernel_alignment": "the rows of C have gaps, or C is read and they do not begin at multiples of 16 bytes",
     "kernel_copies": "an operand has to be copied, and the copy of one matrix has 2 GiB or more",
     "kernel_side": "it has no tiles for fewer than {} rows or columns",
-    "kernel_depth": "its float32 code needs k of at least {}, because shorter products were not measured",
+    "kernel_depth": "its code for {} needs k of at least {}, because shorter products were not measured",
     "function_in_bundle": "Warp generates the code of its epilogue at the call, so no bundle has it",
     "not_enabled": "warp_tiles is not enabled",
     # ---- start keys, which find a module before its code is generated
