@@ -226,7 +226,7 @@ KERNELS: dict[str, Kernel] = {code: kernel for code, kernel in reversed([*of_for
     ),
     "chain_rows": replace(CHAIN, threads=128),
     "used_outside": chain(store=chain_forms.STORE + "wp.tile_store(O, wp.tile_astype(k, dtype=float))\n"),
-    "chain_registers": cell(128, 128, 64, 128),
+    "chain_registers": cell(128, 128, 128, 128),
     "chain_memory": cell(128, 32, 64, 64),
     "unknown_range": chain(chain_forms.BODY.replace("(step, 0)", "(step * step, 0)")),
     # ---- stores of accumulators

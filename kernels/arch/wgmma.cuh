@@ -83,21 +83,21 @@ WT_DEVICE void wgmma_has_written(f32 (&accumulators)[BLOCKS][4])
 
 // The product of 64 x 16 elements of A and 16 x N elements of B, where D has N / 8 groups of eight columns. An operand is
 // MN-major if it is contiguous along M or N. A may be in registers: those of each warp hold 16 rows, in the layout of
-// mma.m16n8k16's A. P0 to P5 are the operands behind those of D.
-#define WT_DEFINE_HALF(N, TYPE, NAME, LIST, P0, P1, P2, P3, P4, P5, ...)                                               \
-    template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR>                                                                  \
+// mma.m16n8k16's A. If not ADD, D has no value before, and is the product. P0 to P6 are the operands behind those of D.
+#define WT_DEFINE_HALF(N, TYPE, NAME, LIST, P0, P1, P2, P3, P4, P5, P6, ...)                                           \
+    template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR, bool ADD = true>                                                 \
     WT_DEVICE void wgmma(f32 (&d)[N / 8][4], u64 a, u64 b, TYPE)                                                       \
     {                                                                                                                  \
-        asm volatile(WT_WGMMA(N, 16, NAME) "{" LIST "}, " P0 ", " P1 ", 1, 1, 1, " P2 ", " P3 ";"                      \
+        asm volatile(WT_WGMMA(N, 16, NAME) "{" LIST "}, " P0 ", " P1 ", " P2 ", 1, 1, " P3 ", " P4 ";"                 \
                      : __VA_ARGS__                                                                                     \
-                     : "l"(a), "l"(b), "n"(A_IS_MN_MAJOR), "n"(B_IS_MN_MAJOR));                                        \
+                     : "l"(a), "l"(b), "n"(ADD), "n"(A_IS_MN_MAJOR), "n"(B_IS_MN_MAJOR));                              \
     }                                                                                                                  \
-    template <bool B_IS_MN_MAJOR>                                                                                      \
+    template <bool B_IS_MN_MAJOR, bool ADD = true>                                                                     \
     WT_DEVICE void wgmma(f32 (&d)[N / 8][4], const u32 (&a)[4], u64 b, TYPE)                                           \
     {                                                                                                                  \
-        asm volatile(WT_WGMMA(N, 16, NAME) "{" LIST "}, {" P0 "," P1 "," P2 "," P3 "}, " P4 ", 1, 1, 1, " P5 ";"       \
+        asm volatile(WT_WGMMA(N, 16, NAME) "{" LIST "}, {" P0 "," P1 "," P2 "," P3 "}, " P4 ", " P5 ", 1, 1, " P6 ";"  \
                      : __VA_ARGS__                                                                                     \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_IS_MN_MAJOR));                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD), "n"(B_IS_MN_MAJOR));              \
     }
 
 // The product of 64 x 8 and 8 x N elements, fp32 bits whose lower 13 the hardware ignores. Both operands are K-major. A may
@@ -119,14 +119,14 @@ WT_DEVICE void wgmma_has_written(f32 (&accumulators)[BLOCKS][4])
     }
 
 #define WT_DEFINE_HALVES(TYPE, NAME)                                                                                   \
-    WT_DEFINE_HALF(16, TYPE, NAME, WT_L8, "%8", "%9", "%10", "%11", "%12", "%13", WT_D4(0), WT_D4(4))                  \
-    WT_DEFINE_HALF(32, TYPE, NAME, WT_L16, "%16", "%17", "%18", "%19", "%20", "%21", WT_D16(0))                        \
-    WT_DEFINE_HALF(64, TYPE, NAME, WT_L32, "%32", "%33", "%34", "%35", "%36", "%37", WT_D16(0), WT_D16(16))            \
-    WT_DEFINE_HALF(96, TYPE, NAME, WT_L48, "%48", "%49", "%50", "%51", "%52", "%53", WT_D16(0), WT_D16(16), WT_D16(32)) \
-    WT_DEFINE_HALF(128, TYPE, NAME, WT_L64, "%64", "%65", "%66", "%67", "%68", "%69", WT_D64(0))                       \
-    WT_DEFINE_HALF(160, TYPE, NAME, WT_L80, "%80", "%81", "%82", "%83", "%84", "%85", WT_D64(0), WT_D16(64))            \
-    WT_DEFINE_HALF(192, TYPE, NAME, WT_L96, "%96", "%97", "%98", "%99", "%100", "%101", WT_D64(0), WT_D16(64), WT_D16(80)) \
-    WT_DEFINE_HALF(256, TYPE, NAME, WT_L128, "%128", "%129", "%130", "%131", "%132", "%133", WT_D64(0), WT_D64(64))
+    WT_DEFINE_HALF(16, TYPE, NAME, WT_L8, "%8", "%9", "%10", "%11", "%12", "%13", "%14", WT_D4(0), WT_D4(4))           \
+    WT_DEFINE_HALF(32, TYPE, NAME, WT_L16, "%16", "%17", "%18", "%19", "%20", "%21", "%22", WT_D16(0))                 \
+    WT_DEFINE_HALF(64, TYPE, NAME, WT_L32, "%32", "%33", "%34", "%35", "%36", "%37", "%38", WT_D16(0), WT_D16(16))     \
+    WT_DEFINE_HALF(96, TYPE, NAME, WT_L48, "%48", "%49", "%50", "%51", "%52", "%53", "%54", WT_D16(0), WT_D16(16), WT_D16(32)) \
+    WT_DEFINE_HALF(128, TYPE, NAME, WT_L64, "%64", "%65", "%66", "%67", "%68", "%69", "%70", WT_D64(0))                \
+    WT_DEFINE_HALF(160, TYPE, NAME, WT_L80, "%80", "%81", "%82", "%83", "%84", "%85", "%86", WT_D64(0), WT_D16(64))    \
+    WT_DEFINE_HALF(192, TYPE, NAME, WT_L96, "%96", "%97", "%98", "%99", "%100", "%101", "%102", WT_D64(0), WT_D16(64), WT_D16(80)) \
+    WT_DEFINE_HALF(256, TYPE, NAME, WT_L128, "%128", "%129", "%130", "%131", "%132", "%133", "%134", WT_D64(0), WT_D64(64))
 WT_DEFINE_HALVES(f16, "f16")
 WT_DEFINE_HALVES(bf16, "bf16")
 WT_DEFINE_TF32(16, WT_L8, "%8", "%9", "%10", "%11", "%12", WT_D4(0), WT_D4(4))

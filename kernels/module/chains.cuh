@@ -11,6 +11,7 @@
 #pragma once
 
 #include "arch/sum.cuh"
+#include "arch/tensor_store.cuh"
 #include "module/fragments.cuh"
 #include "module/pipeline.cuh"
 #include "module/reductions.cuh"
@@ -19,15 +20,21 @@
 
 namespace wt_module {
 
-// The buffers of a tile in the two stages, which begin at the first suitable address of some memory.
+// The address of the stages in some memory.
+inline __device__ unsigned first_stage(unsigned memory)
+{
+    return uniform((memory + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT);
+}
+
+// The buffers of a tile in two stages. If there is one stage, they are one.
 struct ChainBuffer {
     unsigned current;  // that is multiplied in this iteration
     unsigned sum;      // of both addresses
 
-    inline __device__ void start(unsigned memory, unsigned offset, unsigned stage_bytes)
+    inline __device__ void start(unsigned memory, unsigned offset, unsigned distance)
     {
-        current = uniform((memory + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT) + offset;
-        sum = 2 * current + stage_bytes;
+        current = first_stage(memory) + offset;
+        sum = 2 * current + distance;
     }
     inline __device__ unsigned next() const { return sum - current; }
     inline __device__ void swap() { current = next(); }
@@ -234,13 +241,16 @@ template <class T_, int LINES, int DEPTH, bool IS_K_MAJOR> struct ChainOperand {
     using Layout = BufferLayout<K_MAJOR ? LINES : DEPTH, static_cast<int>(sizeof(T)) * (K_MAJOR ? DEPTH : LINES)>;
 };
 
-// Adds A B to a matrix in registers, by mma.sync.
-template <class T, int ROWS, int COLUMNS, int DEPTH, bool K_MAJOR, int COUNT, typename A>
-inline __device__ void multiply_chain(Elements<float, COUNT>& sums, const A& a, unsigned buffer)
+// The product of A and B, or its sum with a matrix in registers if ADD, by mma.sync. `meanwhile` starts loads.
+template <class T, int ROWS, int COLUMNS, int DEPTH, bool K_MAJOR, bool ADD, int COUNT, typename A, class Meanwhile>
+inline __device__ void multiply_chain(Elements<float, COUNT>& sums, const A& a, unsigned buffer, const Meanwhile& meanwhile)
 {
     using B = MatricesB<ChainOperand<T, COLUMNS, DEPTH, K_MAJOR>, COLUMNS>;
     static_assert(COUNT == ROWS * COLUMNS / 32 && B::FITS, "a warp has whole instructions");
     const unsigned from = B::place(0);
+    if constexpr (!ADD)
+        clear(sums.at);
+    meanwhile();
 #pragma unroll
     for (int step = 0; step < DEPTH / 16; ++step) {
         typename B::Values b;
@@ -256,39 +266,101 @@ inline __device__ void multiply_chain(Elements<float, COUNT>& sums, const A& a, 
     }
 }
 
-// Columns from DONE on, the largest power of two first, and a step of K: adds A B by wgmma.
-template <class B, int LEFT, int DONE, int BLOCKS>
-__forceinline__ __device__ void multiply_columns(wt::f32 (&sums)[BLOCKS][4], const unsigned (&a)[4], wt::u64 b, int k)
+// Left operands of a warpgroup: that of an instruction, by the index of its rows and its step of K.
+template <int ROWS, int DEPTH> struct OperandInRegisters {
+    static constexpr int STEPS = DEPTH / 16;
+
+    unsigned registers[ROWS / 16 * STEPS][4];
+
+    template <typename A> inline __device__ explicit OperandInRegisters(const A& a)
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS / 16 * STEPS; ++i)
+            operand_of<DEPTH>(registers[i], a, i / STEPS, i % STEPS);
+    }
+
+    inline __device__ const auto& at(int i, int step) const { return registers[i * STEPS + step]; }
+    inline __device__ void has_read() { wt::arch::wgmma_has_read(registers); }
+};
+
+// A left operand in shared memory, where wgmma reads it. It is the copy of a dense tile of LINES rows.
+template <class T, int LINES, int DEPTH> struct SharedOperand {
+    using Buffer = ChainOperand<T, LINES, DEPTH, true>;
+
+    unsigned buffer;
+
+    template <typename Tile> inline __device__ void start(unsigned memory, unsigned offset, const Tile& tile)
+    {
+        constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T)), PER_ROW = DEPTH / PER_VECTOR;
+        buffer = first_stage(memory) + offset;
+        for (int i = static_cast<int>(threadIdx.x); i < LINES * PER_ROW; i += WP_TILE_BLOCK_DIM) {
+            const auto vector = wt::arch::load<4>(reinterpret_cast<const unsigned*>(tile.data.ptr + i * PER_VECTOR));
+            const unsigned to = buffer + Buffer::Layout::offset(i / PER_ROW, i % PER_ROW);
+            wt::arch::store(static_cast<unsigned*>(__cvta_shared_to_generic(to)), vector);
+        }
+        wt::arch::fence_for_wgmma();
+    }
+};
+
+template <class Buffer> struct OperandInBuffer {
+    wt::u64 first;  // descriptor
+
+    inline __device__ wt::u64 at(int i, int step) const { return wt::arch::wgmma_after(first, wgmma_offset<Buffer>(64 * i, 16 * step)); }
+    inline __device__ void has_read() const {}
+};
+
+template <int ROWS, int DEPTH, typename A> inline __device__ auto left_operand(const A& a) { return OperandInRegisters<ROWS, DEPTH>(a); }
+
+template <int ROWS, int DEPTH, class T, int LINES> inline __device__ auto left_operand(const SharedOperand<T, LINES, DEPTH>& a)
+{
+    using Buffer = typename SharedOperand<T, LINES, DEPTH>::Buffer;
+    return OperandInBuffer<Buffer> {wgmma_operand<Buffer>(a.buffer, warpgroup() * 4 * ROWS)};
+}
+
+template <class B, bool ADD, int BLOCKS> __forceinline__ __device__ void multiply_step(wt::f32 (&sums)[BLOCKS][4], const unsigned (&a)[4], wt::u64 b)
+{
+    wt::arch::wgmma<!B::K_MAJOR, ADD>(sums, a, b, typename B::T {});
+}
+
+template <class B, bool ADD, int BLOCKS> __forceinline__ __device__ void multiply_step(wt::f32 (&sums)[BLOCKS][4], wt::u64 a, wt::u64 b)
+{
+    wt::arch::wgmma<false, !B::K_MAJOR, ADD>(sums, a, b, typename B::T {});
+}
+
+// Columns from DONE on, the largest power of two first, and a step of K, by wgmma.
+template <class B, bool ADD, int LEFT, int DONE, int BLOCKS, typename A>
+__forceinline__ __device__ void multiply_columns(wt::f32 (&sums)[BLOCKS][4], const A& a, wt::u64 b, int k)
 {
     constexpr int N = LEFT >= 256 ? 256 : LEFT >= 128 ? 128 : LEFT >= 64 ? 64 : LEFT >= 32 ? 32 : 16;
     auto& part = reinterpret_cast<wt::f32 (&)[N / 8][4]>(sums[DONE / 8]);
-    wt::arch::wgmma<!B::K_MAJOR>(part, a, wt::arch::wgmma_after(b, wgmma_offset<B>(DONE, k)), typename B::T {});
+    multiply_step<B, ADD>(part, a, wt::arch::wgmma_after(b, wgmma_offset<B>(DONE, k)));
     if constexpr (LEFT > N)
-        multiply_columns<B, LEFT - N, DONE + N>(sums, a, b, k);
+        multiply_columns<B, ADD, LEFT - N, DONE + N>(sums, a, b, k);
 }
 
-// Adds A B to a matrix in registers, by wgmma.
-template <class T, int ROWS, int COLUMNS, int DEPTH, bool K_MAJOR, int COUNT, typename A>
-inline __device__ void multiply_chain_by_warpgroups(Elements<float, COUNT>& sums, const A& a, unsigned buffer)
+// The product of A and B, or its sum with a matrix in registers if ADD, by wgmma. Meanwhile, `meanwhile` starts loads.
+template <class T, int ROWS, int COLUMNS, int DEPTH, bool K_MAJOR, bool ADD, int COUNT, typename A, class Meanwhile>
+inline __device__ void multiply_chain_by_warpgroups(Elements<float, COUNT>& sums, const A& a, unsigned buffer, const Meanwhile& meanwhile)
 {
     using B = ChainOperand<T, COLUMNS, DEPTH, K_MAJOR>;
-    constexpr int BLOCKS = ROWS / 16, STEPS = DEPTH / 16;
+    constexpr int BLOCKS = ROWS / 16;
     static_assert(COUNT == ROWS * COLUMNS / 32, "a warp has whole instructions");
     auto& accumulators = reinterpret_cast<wt::f32 (&)[BLOCKS][COLUMNS / 8][4]>(sums.at);
-    unsigned registers[BLOCKS * STEPS][4];
-#pragma unroll
-    for (int i = 0; i < BLOCKS * STEPS; ++i)
-        operand_of<DEPTH>(registers[i], a, i / STEPS, i % STEPS);
+    auto left = left_operand<ROWS, DEPTH>(a);
     const wt::u64 b = wgmma_operand<B>(buffer, 0);
     wt::arch::wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step)
+    for (int i = 0; i < BLOCKS; ++i)
+        multiply_columns<B, ADD, COLUMNS, 0>(accumulators[i], left.at(i, 0), b, 0);
+#pragma unroll
+    for (int step = 1; step < DEPTH / 16; ++step)
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
-            multiply_columns<B, COLUMNS, 0>(accumulators[i], registers[i * STEPS + step], b, 16 * step);
+            multiply_columns<B, true, COLUMNS, 0>(accumulators[i], left.at(i, step), b, 16 * step);
     wt::arch::wgmma_commit();
+    meanwhile();
     complete_products(accumulators);
-    wt::arch::wgmma_has_read(registers);
+    left.has_read();
 }
 
 }  // namespace wt_module

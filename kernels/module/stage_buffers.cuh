@@ -56,14 +56,20 @@ template <typename T, typename Global> inline __device__ int copy_alignment(cons
     return all % VECTOR_BYTES == 0 ? VECTOR_BYTES : all % WORD == 0 ? WORD : 0;
 }
 
+// The index of a thread among THREADS that load a tile together: the block, or a warpgroup of it.
+template <int THREADS> inline __device__ int loading_thread()
+{
+    return static_cast<int>(THREADS == WP_TILE_BLOCK_DIM ? threadIdx.x : threadIdx.x % THREADS);
+}
+
 // Loads a tile into a stage buffer by async copies of BYTES, with zeros outside the array. All copies must be aligned.
-template <typename Layout, typename T, typename Shape, int BYTES, typename Global>
+template <typename Layout, typename T, typename Shape, int BYTES, int THREADS, typename Global>
 inline __device__ void copy_clipped(unsigned buffer, const Global& source)
 {
     constexpr int SIZE = static_cast<int>(sizeof(T)), ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * SIZE / BYTES;
-    constexpr int THREADS = WP_TILE_BLOCK_DIM, ALONG = PER_ROW < THREADS ? PER_ROW : THREADS, PASS_ROWS = THREADS / ALONG;
+    constexpr int ALONG = PER_ROW < THREADS ? PER_ROW : THREADS, PASS_ROWS = THREADS / ALONG;
     const int64_t stride = source.data.strides[0];
-    const int y = source.offset[0], x = source.offset[1], thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
+    const int y = source.offset[0], x = source.offset[1], thread = wt::arch::opaque(loading_thread<THREADS>());
     const int rows = min(source.data.shape[0] - y, ROWS), row_bytes = max(0, min(source.data.shape[1] - x, Shape::dim(1))) * SIZE;
     const char* const tile = reinterpret_cast<const char*>(source.data.data) + int64_t(x) * SIZE + stride * y;
     if (thread >= PASS_ROWS * ALONG)
@@ -88,19 +94,19 @@ inline __device__ void copy_clipped(unsigned buffer, const Global& source)
 
 // Loads a tile of an array into a stage buffer, with zeros outside the array: the general case. WITHOUT_VECTORS: other code loads
 // most tiles that async copies of 16 bytes can load.
-template <typename Layout, typename T, typename Shape, bool WITHOUT_VECTORS, typename Global>
+template <typename Layout, typename T, typename Shape, bool WITHOUT_VECTORS, int THREADS, typename Global>
 inline __device__ void load_buffer(unsigned buffer, const Global& source)
 {
     constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T)), PER_ROW = Shape::dim(1) / PER_VECTOR, VECTORS = Shape::dim(0) * PER_ROW;
     const int alignment = copy_alignment<T>(source);
     if (!WITHOUT_VECTORS && alignment == VECTOR_BYTES) {
-        copy_clipped<Layout, T, Shape, VECTOR_BYTES>(buffer, source);
+        copy_clipped<Layout, T, Shape, VECTOR_BYTES, THREADS>(buffer, source);
     } else if (alignment) {
-        copy_clipped<Layout, T, Shape, shortest_copy<T>()>(buffer, source);
+        copy_clipped<Layout, T, Shape, shortest_copy<T>(), THREADS>(buffer, source);
     } else {
         const int stride = wt::arch::opaque(source.data.strides[1]);  // otherwise multiples of it take registers from the loop
 #pragma unroll 1
-        for (int i = wt::arch::opaque(static_cast<int>(threadIdx.x)); i < VECTORS; i += WP_TILE_BLOCK_DIM) {
+        for (int i = wt::arch::opaque(loading_thread<THREADS>()); i < VECTORS; i += THREADS) {
             const int row = i / PER_ROW, column = i % PER_ROW * PER_VECTOR;
             const char* const first = reinterpret_cast<const char*>(source.data.data) + source.byte_offset_from_coord(wp::tile_coord(row, column));
             int inside = PER_VECTOR;  // elements before these are loaded
@@ -132,17 +138,17 @@ template <typename T> inline __device__ T uniform(T value)
 
 // Loads the tiles of one array into stage buffers. begin() computes all values that are constant in the loop, because tensor
 // cores wait for the instructions between two products.
-template <typename Tile> struct BufferLoader {
+template <typename Tile, int THREADS> struct ThreadsLoader {
     using T = typename Tile::Type;
     using Shape = typename Tile::Layout::Shape;
     static constexpr int ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * static_cast<int>(sizeof(T)) / VECTOR_BYTES;
     static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T));
     using Layout = BufferLayout<ROWS, PER_ROW * VECTOR_BYTES>;
 
-    // The block loads PASS_ROWS rows in a pass. The swizzling pattern repeats after eight rows, so after PERIOD passes a
+    // The threads load PASS_ROWS rows in a pass. The swizzling pattern repeats after eight rows, so after PERIOD passes a
     // thread's offsets in the stage buffer differ by constants.
-    static constexpr bool WHOLE_PASSES = WP_TILE_BLOCK_DIM % PER_ROW == 0 && ROWS % (WP_TILE_BLOCK_DIM / PER_ROW) == 0;
-    static constexpr int PASS_ROWS = WHOLE_PASSES ? WP_TILE_BLOCK_DIM / PER_ROW : 1, PASSES = ROWS / PASS_ROWS;
+    static constexpr bool WHOLE_PASSES = THREADS % PER_ROW == 0 && ROWS % (THREADS / PER_ROW) == 0;
+    static constexpr int PASS_ROWS = WHOLE_PASSES ? THREADS / PER_ROW : 1, PASSES = ROWS / PASS_ROWS;
     static constexpr int PERIOD = PASS_ROWS % 8 == 0 ? 1 : PASS_ROWS % 4 == 0 ? 2 : PASS_ROWS % 2 == 0 ? 4 : 8;
 
     static constexpr int PERIOD_BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a stage buffer
@@ -171,7 +177,7 @@ template <typename Tile> struct BufferLoader {
             && reinterpret_cast<uint64_t>(first) % VECTOR_BYTES == 0 && unsigned(stride) <= LARGEST_STRIDE;
         rows = uniform(vectors ? max(array.shape[0] - ROWS + 1, 0) : 0);
         columns = uniform(vectors ? max(array.shape[1] - Shape::dim(1) + 1, 0) : 0);
-        const int row = static_cast<int>(threadIdx.x) / PER_ROW, vector = static_cast<int>(threadIdx.x) % PER_ROW;
+        const int row = loading_thread<THREADS>() / PER_ROW, vector = loading_thread<THREADS>() % PER_ROW;
         thread_start = first + int64_t(stride) * row + vector * VECTOR_BYTES;
         if constexpr (WHOLE_PASSES) {
 #pragma unroll
@@ -188,7 +194,7 @@ template <typename Tile> struct BufferLoader {
         else if (vectors && (y | x) >= 0 && x % PER_VECTOR == 0)
             copy<true>(buffer, y, x, wt::arch::opaque(source.data.shape[0] - y), wt::arch::opaque(source.data.shape[1] - x));
         else
-            load_buffer<Layout, T, Shape, WHOLE_PASSES>(buffer, source);
+            load_buffer<Layout, T, Shape, WHOLE_PASSES, THREADS>(buffer, source);
     }
 
     // Remembers a tile. Returns true if copy_pass() can load it: it lies inside the array. Else load_requested() loads it.
@@ -208,7 +214,7 @@ template <typename Tile> struct BufferLoader {
     inline __device__ void copy_pass(int requested, int pass)
     {
         if (pass == 0) {
-            int thread = static_cast<int>(threadIdx.x);
+            int thread = loading_thread<THREADS>();
             if constexpr (sizeof(T) == 8)
                 thread = wt::arch::opaque(thread);  // otherwise parts of the address take registers from the loop
             const int row = thread / PER_ROW, first = thread % PER_ROW;
@@ -226,7 +232,7 @@ private:
         const char* vector = thread_start + int64_t(stride) * y + unsigned(x) * unsigned(sizeof(T));
         const unsigned pass_bytes = ADDS_PASS_BYTES ? wt::arch::opaque(stride * PASS_ROWS) : 0;
         if constexpr (CLIPPED) {
-            const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x)), elements = inside_columns - thread % PER_ROW * PER_VECTOR;
+            const int thread = wt::arch::opaque(loading_thread<THREADS>()), elements = inside_columns - thread % PER_ROW * PER_VECTOR;
             if (elements > 0 && elements < PER_VECTOR) {
                 copy_cut(buffer, vector, thread, inside_rows, elements * static_cast<int>(sizeof(T)));
                 return;
@@ -254,6 +260,8 @@ private:
         }
     }
 };
+
+template <typename Tile> using BufferLoader = ThreadsLoader<Tile, WP_TILE_BLOCK_DIM>;
 
 // The left side of an assignment that starts a load into a stage buffer: LoadBuffer {loader, stage buffer} << tile = source.
 template <typename Loader> struct StageBuffer {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -34,22 +35,44 @@ def test_results(machine: Machine, tmp_path: Path, name: str) -> None:
     check(ours, warps, form)
 
 
+def check_benchmark(machine: Machine, folder: Path, cell: attention.Cell, main_loop: str) -> str:
+    """Compares the results of the benchmark's kernel with NumPy's. Returns its source."""
+    text = cell.text("tiles").removeprefix("import warp as wp\n")
+    kernels = build(machine, folder, text, cell.threads, main_loop=main_loop)
+    function = "multiply_chain_by_warpgroups" if main_loop == "wgmma" else "multiply_chain"
+    assert kernels.source.count(f"wt_module::{function}<") == 2
+    random, rows = np.random.default_rng(1), math.lcm(cell.m, 2 * cell.n)
+    operands = [random.standard_normal((2, rows, cell.d)).astype(np.float16) for _ in range(3)]
+    found = kernels.run("attention", (2, rows // cell.m), [*operands, 0.1, np.zeros_like(operands[0])])["O"]
+    expected = attention.expected(cell, [values.astype(np.float64) for values in operands], 0.1)
+    assert difference(found.astype(np.float64), expected) < attention.LARGEST_DIFFERENCE
+    return kernels.source
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("main_loop", ["wgmma", "mma"])
 @pytest.mark.parametrize("size", [(96, 64), (64, 128)])
 def test_benchmark(machine: Machine, tmp_path: Path, size: tuple[int, int], main_loop: str) -> None:
     """The benchmark's kernel, whose arrays are views of arrays of three dimensions. 128 rows are 32 for each warp."""
-    cell = attention.Cell("attention", *size, 64, 128)
-    text = cell.text("tiles").removeprefix("import warp as wp\n")
-    kernels = build(machine, tmp_path / "m", text, cell.threads, main_loop=main_loop)
-    function = "multiply_chain_by_warpgroups" if main_loop == "wgmma" else "multiply_chain"
-    assert kernels.source.count(f"wt_module::{function}<") == 2
-    random = np.random.default_rng(1)
-    operands = [random.standard_normal((2, 128, cell.d)).astype(np.float16) for _ in range(3)]
-    blocks = (2, 128 // cell.m)
-    found = kernels.run("attention", blocks, [*operands, 0.1, np.zeros_like(operands[0])])["O"]
-    expected = attention.expected(cell, [values.astype(np.float64) for values in operands], 0.1)
-    assert difference(found.astype(np.float64), expected) < attention.LARGEST_DIFFERENCE
+    check_benchmark(machine, tmp_path / "m", attention.Cell("attention", *size, 64, 128), main_loop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copies_fixed", [False, True])
+def test_one_stage(machine: Machine, tmp_path: Path, copies_fixed: bool) -> None:
+    """Two stages would leave one resident block. With 128 rows, the left operand is in shared memory."""
+    sizes = (128, 64) if copies_fixed else (64, 128)
+    source = check_benchmark(machine, tmp_path / "m", attention.Cell("attention", 128, *sizes, 128), "wgmma")
+    assert source.count("wait_for_copy_groups<1>(); WP_TILE_SYNC();") == 1
+    assert source.count("wt_module::SharedOperand<") == copies_fixed
+
+
+@pytest.mark.slow
+def test_warpgroups_load_for_themselves(machine: Machine, tmp_path: Path) -> None:
+    """Each of two warpgroups has stages of its own, and no barrier of the block lies in the loop."""
+    source = check_benchmark(machine, tmp_path / "m", attention.Cell("attention", 64, 128, 64, 256), "wgmma")
+    assert source.count("wt_module::warpgroup() * ") == 2
+    assert source.count("wt::arch::wait_for_copies(); wt::arch::warpgroup_barrier(wt_module::warpgroup());") == 1
 
 
 @pytest.mark.slow

@@ -11,10 +11,10 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from warp_tiles.codegen.module_code import Chain, ChainLoad
+from warp_tiles.codegen.module_code import Chain, ChainLoad, StageLayout
 from warp_tiles.codegen.operations import (
     COPY,
     JUMPS,
@@ -41,6 +41,7 @@ from warp_tiles.gemm.rejected import accepted, given, refuse, rejectable
 _HALVES = ("float16", "bfloat16")
 _ROWS = 16  # of an instruction
 _MOST_REGISTERS = 176  # that matrices take in a thread; others need the rest
+_MOST_ACCUMULATORS = 192  # in a thread whose left operands are in shared memory
 _OTHER_REGISTERS: dict[LoopInstruction, int] = {"wgmma": 56, "mma_m16n8k16": 96}  # of a thread, by estimate
 _BROADCAST = "tile_broadcast"
 
@@ -73,6 +74,28 @@ def plan_chain(context: Context, loop: Loop, products: Sequence[Operation], targ
         assert isinstance(node, Operation)
         accepted(walk.visit(node), at=node.line)
     return walk.chain(target)
+
+
+def stage_layouts(stage_bytes: int, fixed_bytes: int, warpgroups: int, *, loads_again: bool) -> Iterator[StageLayout]:
+    """The stages that a chain may have.
+
+    Args:
+        fixed_bytes: Memory of left operands behind them.
+        warpgroups: Those that multiply by ``wgmma``; 0 if ``mma.sync`` multiplies, always from two stages.
+        loads_again: True if the first product's tile may be loaded again while others are multiplied.
+    """
+    for stages in (1, 2) if warpgroups and loads_again else (2,):
+        for copies in {1, max(warpgroups, 1)}:  # they begin up to an alignment later
+            yield StageLayout(stages, copies, copies * stages * stage_bytes + fixed_bytes + STAGE_ALIGNMENT)
+
+
+def best_layout(layouts: Iterable[StageLayout]) -> StageLayout:
+    """The layout with most resident blocks, then with two stages, then with stages for each warpgroup.
+
+    On an H200, a second block made attention 1.5 times as fast, and one stage took 1.1 times as long as two
+    (docs/experiments.md). Warpgroups with stages of their own do not wait for each other.
+    """
+    return max(layouts, key=lambda layout: (layout.blocks, layout.stages, layout.copies))
 
 
 @dataclass
@@ -263,17 +286,26 @@ class _Walk:
         sums = {product.matrices[2].name: product.matrices[2] for product in self.products}.values()
         accumulators = sum(tile.shape[1] for tile in sums) * self.rows // first.threads
         fixed = sum(tile.shape[1] for tile in self.fixed.values()) * self.rows // first.threads // 2
-        refuse(accumulators + fixed > _MOST_REGISTERS, "chain_registers", accumulators + fixed, _MOST_REGISTERS)
+        fixed_bytes = 0
+        if instruction == "wgmma" and accumulators + fixed > _MOST_REGISTERS:
+            fixed, fixed_bytes = 0, sum(tile.size_bytes for tile in self.fixed.values())
+        most = _MOST_ACCUMULATORS if fixed_bytes else _MOST_REGISTERS
+        refuse(accumulators + fixed > most, "chain_registers", accumulators + fixed, most)
         idle = [tile for tile in (*self.made.values(), *self.carried.values()) if tile.owner]
         buffers, stage_bytes = stage_buffers([load.load for load in self.loads.values()])
         runs = runs_of(self.context.function, {tile.name for tile in idle} | self.loads.keys())
         run = max(runs, key=lambda run: runs[run])
-        needed = 2 * stage_bytes + STAGE_ALIGNMENT  # they begin up to an alignment later
-        refuse(runs[run] < needed, "chain_memory", needed, runs[run])
         loads = tuple(replace(load, offset_bytes=buffers[name].offset_bytes) for name, load in self.loads.items())
-        spared = self._spared_bytes(run, needed)
         registers = accumulators + fixed + _OTHER_REGISTERS[instruction]
-        shared = sum(dict(self.context.function.frame).values()) + self.context.bytes_around() - spared
+        memory = sum(dict(self.context.function.frame).values()) + self.context.bytes_around()
+        groups = first.threads // WARPGROUP if instruction == "wgmma" else 0
+        layouts = [
+            replace(layout, blocks=resident_blocks(first.arch, first.threads, shared_bytes=shared, registers=registers))
+            for layout in stage_layouts(stage_bytes, fixed_bytes, groups, loads_again=self._loads_again())
+            if (shared := memory - self._spared_bytes(run, layout.size_bytes)) and layout.size_bytes <= runs[run]
+        ]
+        refuse(not layouts, "chain_memory", stage_bytes + fixed_bytes + STAGE_ALIGNMENT, runs[run])
+        layout = best_layout(layouts)
         loop = self.loop
         more, increment = f"iter_cmp({loop.iterator}) != 0", f"{loop.iterator}.step"
         if loop.steps is not None:
@@ -286,9 +318,10 @@ class _Walk:
             self.rows // warps,
             loads,
             stage_bytes,
+            layout,
+            fixed_bytes,
             next(tile for tile in (*idle, *(load.tile for load in loads)) if tile.name == run[0]),
-            spared,
-            resident_blocks(first.arch, first.threads, shared_bytes=shared, registers=registers),
+            self._spared_bytes(run, layout.size_bytes),
             tuple(self.operations),
             tuple(self.carried.values()),
             tuple(self.made.values()),
@@ -299,6 +332,11 @@ class _Walk:
             accumulators,
             min(registers, multiprocessor(first.arch).thread_registers),
         )
+
+    def _loads_again(self) -> bool:
+        """True if the tile that the first product multiplies may be loaded again behind it: no other multiplies it."""
+        loaded = [self.views.get(tile.name, tile) for tile in (product.matrices[1] for product in self.products)]
+        return loaded.count(loaded[0]) == 1
 
     def _spared_bytes(self, run: Sequence[str], needed: int) -> int:
         """Bytes at the end of a kernel's tiles that nothing uses, behind the stages in a run of tiles."""

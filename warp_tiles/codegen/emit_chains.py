@@ -6,9 +6,13 @@ first one, and for the next. A block begins with the first load and ends with th
 
     WT_BEGIN         carried tiles and fixed operands to registers; stages
     loop:
-        WT_AT        loads             the next iteration's, after those of this one have arrived
+        WT_AT        loads             wait until those of this iteration have arrived
+        WT_AT        first product     meanwhile, loads
         WT_AT        operations        in registers
     WT_END           carried tiles to shared memory
+
+With two stages, the first product starts the loads of the next iteration. With one stage, it starts the other loads of
+its own iteration, which the second product awaits. The tile that it multiplies is loaded again behind it.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from warp_tiles.codegen.macros import STATEMENT, SYNC, WAIT, Hook, Macros, local
 from warp_tiles.codegen.module_code import Chain
 from warp_tiles.codegen.operations import COPY, TILE_ASSIGN, ZEROS, Operation, Tile
 from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.pipeline import WARPGROUP
 from warp_tiles.gemm.problem import DTYPES
 
 
@@ -39,6 +44,7 @@ class _Emitter:
         shared = [tile for tile in chain.carried if tile.owner]
         held = [tile for tile in chain.carried if not tile.owner]
         memory = f"{chain.first.name}.data.ptr"
+        memory_address = f"wt_module::address({memory})"
         for tile in chain.carried:
             begin(self._declared(tile))
         for tile in shared:
@@ -46,15 +52,24 @@ class _Emitter:
         for tile in held:  # after all threads have read tiles that may lie there
             begin(f"wt_module::read_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
         for tile in chain.fixed:
-            name = self._name(tile)
-            begin(f"unsigned {name}[{chain.rows // 16}][{tile.shape[1] // 16}][4];")
-            begin(f"wt_module::read_operand<{rows}, {tile.shape[1]}>({name}, {tile.name});")
+            name, (lines, columns) = self._name(tile), tile.shape
+            if chain.fixed_bytes:
+                dtype = next(iter(chain.products.values())).a.dtype
+                begin(f"wt_module::SharedOperand<{DTYPES[dtype].kernel_type}, {lines}, {columns}> {name};")
+                start = f"{name}.start({memory_address}, {self._fixed_offset(tile)}, {tile.name});"
+                begin(f"{SYNC} {start}")  # the copy lies in memory that other threads may still read
+            else:
+                begin(f"unsigned {name}[{chain.rows // 16}][{columns // 16}][4];")
+                begin(f"wt_module::read_operand<{rows}, {columns}>({name}, {tile.name});")
         begin(f"bool {self._first}; {self._first} = true;")
         for load in chain.loads:
             tile, name = load.tile, self._name(load.tile)
-            address = f"wt_module::address({chain.first.name}.data.ptr), {load.offset_bytes}, {chain.stage_bytes}"
-            begin(f"wt_module::ChainBuffer {name}; {name}.start({address});")
-            begin(f"wt_module::BufferLoader<decltype({tile.name})> {name}_loader;")
+            distance = chain.stage_bytes * (chain.layout.stages - 1)
+            offset = str(load.offset_bytes)
+            if chain.layout.copies > 1:
+                offset += f" + wt_module::warpgroup() * {chain.layout.stages * chain.stage_bytes}"
+            begin(f"wt_module::ChainBuffer {name}; {name}.start({memory_address}, {offset}, {distance});")
+            begin(f"{self._loader(tile)} {name}_loader;")
         begin(SYNC)  # the stages lie in memory that other threads may still read
         texts = {load.load.own_hook: text for load, text in zip(chain.loads, self._loads())}
         computed: dict[str, Tile] = {}  # in registers of Warp's, since the last reduction
@@ -100,6 +115,48 @@ class _Emitter:
     def _first(self) -> str:
         return f"wt_first_{self._hook}"
 
+    @property
+    def _sync(self) -> str:
+        """Waits for the threads that load and multiply the same stages."""
+        return SYNC if self._chain.layout.copies == 1 else "wt::arch::warpgroup_barrier(wt_module::warpgroup());"
+
+    @property
+    def _wait(self) -> str:
+        return WAIT if self._chain.layout.copies == 1 else f"wt::arch::wait_for_copies(); {self._sync}"
+
+    def _loader(self, tile: Tile) -> str:
+        """The type of the loader of a tile."""
+        if self._chain.layout.copies == 1:
+            return f"wt_module::BufferLoader<decltype({tile.name})>"
+        return f"wt_module::ThreadsLoader<decltype({tile.name}), {WARPGROUP}>"
+
+    @property
+    def _started(self) -> str:
+        """The name of a function that starts the loads of the first product."""
+        return f"wt_loads_{self._hook}"
+
+    @property
+    def _again(self) -> str:
+        """The name of a function that loads the tile of the first product again."""
+        return f"wt_again_{self._hook}"
+
+    def _fixed_offset(self, tile: Tile) -> int:
+        """Where the copy of a fixed operand begins, behind the stages."""
+        chain = self._chain
+        before = chain.fixed[: chain.fixed.index(tile)]
+        return chain.layout.copies * chain.layout.stages * chain.stage_bytes + sum(other.size_bytes for other in before)
+
+    def _zeros_of(self, product: Operation) -> Operation | None:
+        """The operation that sets the C of a product to zeros, if nothing uses C between."""
+        earlier = self._chain.operations[: self._chain.operations.index(product)]
+        last = next((node for node in reversed(earlier) if product.matrices[2] in node.tiles), None)
+        return last if last and last.name == ZEROS else None
+
+    def _loaded(self, product: Operation) -> Tile:
+        """The loaded tile that a product multiplies, or whose transpose it multiplies."""
+        right = product.matrices[1]
+        return self._chain.transposed.get(right.name, right)
+
     def _name(self, tile: Tile) -> str:
         """What a lane has of a tile, or the stages of a loaded tile."""
         return f"wt_{self._hook}_{tile.name}"
@@ -115,27 +172,36 @@ class _Emitter:
     def _loads(self) -> Iterator[str]:
         """Yields the text of each load. The last one starts and awaits all."""
         chain = self._chain
-        now, ahead = "", ""  # the loads of the first iteration, and those of the next
+        multiplied = self._loaded(next(iter(chain.products)))
+        begin, now, rest, ahead = "", "", "", ""  # rest: the loads that only later products need, with one stage
         for load in chain.loads:
-            tile, name = load.tile.name, self._name(load.tile)
+            name = self._name(load.tile)
             parameters = ["unsigned wt_to", *(f"decltype({number}) {number}" for number, _ in load.offsets)]
-            target = f"wt_module::LoadBuffer<wt_module::BufferLoader<decltype({tile})>> {{{name}_loader, wt_to}}"
+            target = f"wt_module::LoadBuffer<{self._loader(load.tile)}> {{{name}_loader, wt_to}}"
             text = f"const auto {name}_load = [&]({', '.join(parameters)}) {{ {target} << {STATEMENT} }};"
             offsets = [number for number, _ in load.offsets]
             later = [f"{number} + {factor} * {chain.increment}" for number, factor in load.offsets]
-            now += f"{name}_loader.begin({load.array.name}); "
-            now += f"{name}_load({', '.join([f'{name}.current', *offsets])}); "
-            ahead += f"{name}_load({', '.join([f'{name}.next()', *later])}); "
+            begin += f"{name}_loader.begin({load.array.name}); "
+            here = f"{name}_load({', '.join([f'{name}.current', *offsets])}); "
+            if chain.layout.stages == 1 and load.tile != multiplied:
+                rest += here
+            else:
+                now += here
+                ahead += f"{name}_load({', '.join([f'{name}.next()', *later])}); "
             if load is chain.loads[-1]:
-                text += f" if ({self._first}) {{ {now}{self._first} = false; }}"
-                text += f" {WAIT} if ({chain.more}) {{ {ahead}}}"
+                text += f" if ({self._first}) {{ {begin}{now}{self._first} = false; }} {self._wait}"
+                ahead = f"if ({chain.more}) {{ {ahead}}}"
+                text += f" const auto {self._started} = [&] {{ {rest or ahead} }};"
+                if chain.layout.stages == 1:
+                    text += f" const auto {self._again} = [&] {{ {ahead} }};"
             yield text
 
     def _operation(self, operation: Operation) -> str:
         if operation.product is not None:
             return self._product(operation)
         if operation.name == ZEROS:
-            return f"wt_module::clear({self._name(operation.tiles[0])}.at);"
+            is_overwritten = operation in map(self._zeros_of, self._chain.products)
+            return "" if is_overwritten else f"wt_module::clear({self._name(operation.tiles[0])}.at);"
         if builtin := operation.reduction:
             operand, result = operation.tiles
             template = f"{self._chain.rows}, {str(builtin == 'add').lower()}"
@@ -161,11 +227,17 @@ class _Emitter:
 
     def _product(self, operation: Operation) -> str:
         chain, problem = self._chain, self._chain.products[operation]
-        a, b, c = operation.matrices
-        loaded = chain.transposed.get(b.name, b)
-        is_k_major = str(problem.b.arrangement == "col_major").lower()
-        template = f"{DTYPES[problem.a.dtype].kernel_type}, {chain.rows}, {problem.n}, {problem.k}, {is_k_major}"
-        clear = f"wt_module::clear({self._name(c)}.at); " if operation.results else ""
-        operands = f"{self._name(c)}, {self._name(a)}, {self._name(loaded)}.current"
+        a, _, c = operation.matrices
+        is_k_major, adds = problem.b.arrangement == "col_major", not (operation.results or self._zeros_of(operation))
+        flags = ", ".join(str(flag).lower() for flag in (is_k_major, adds))
+        template = f"{DTYPES[problem.a.dtype].kernel_type}, {chain.rows}, {problem.n}, {problem.k}, {flags}"
+        number = list(chain.products).index(operation)
+        started, before, after = f"{self._started}()" if number == 0 else "", "", ""
+        if chain.layout.stages == 1 and number == 0:
+            started += "; wt::arch::commit_copies()"
+            after = f" {self._sync} {self._again}(); wt::arch::commit_copies();"
+        elif chain.layout.stages == 1 and number == 1:
+            before = f"wt::arch::wait_for_copy_groups<1>(); {self._sync} "
+        operands = f"{self._name(c)}, {self._name(a)}, {self._name(self._loaded(operation))}.current"
         function = "multiply_chain_by_warpgroups" if chain.instruction == "wgmma" else "multiply_chain"
-        return f"{clear}wt_module::{function}<{template}>({operands});"
+        return f"{before}wt_module::{function}<{template}>({operands}, [&] {{ {started}; }});{after}"

@@ -263,15 +263,33 @@ class ChainLoad:
 
 
 @dataclass(frozen=True)
+class StageLayout:
+    """The stages of a chain.
+
+    Attributes:
+        stages: Two, or one, whose tiles are loaded again as soon as they are multiplied.
+        copies: One that all threads load, or one for each warpgroup, which then waits for its own threads alone.
+        size_bytes: Memory for all of them, with the fixed operands that lie behind them.
+        blocks: Blocks that a multiprocessor runs at a time, as far as shared memory and registers decide.
+    """
+
+    stages: int
+    copies: int
+    size_bytes: int
+    blocks: int = 0
+
+
+@dataclass(frozen=True)
 class Chain:
     """A loop that keeps the tiles between its products in registers (:mod:`warp_tiles.codegen.chains`).
 
     Attributes:
         instruction: That of its products.
         rows: Rows of each matrix that a warp has.
-        first: The first of the tiles in whose memory the two stages lie, which hold nothing in the loop.
+        layout: The stages.
+        fixed_bytes: The memory behind the stages for copies of the fixed operands; 0 if registers hold them.
+        first: The first of the tiles in whose memory the stages lie, which hold nothing in the loop.
         spared_bytes: Those of the function's last tiles, whose memory nothing uses.
-        blocks: Blocks that a multiprocessor runs at a time, as far as shared memory and registers decide.
         operations: The operations on tiles that registers hold, in the order of the program.
         carried: The tiles that live over the iterations, in shared memory before and after the loop.
         made: The tiles that an iteration makes.
@@ -290,9 +308,10 @@ class Chain:
     rows: int
     loads: tuple[ChainLoad, ...]
     stage_bytes: int
+    layout: StageLayout
+    fixed_bytes: int
     first: Tile
     spared_bytes: int
-    blocks: int
     operations: tuple[Operation, ...]
     carried: tuple[Tile, ...]
     made: tuple[Tile, ...]
@@ -357,7 +376,7 @@ class LoopDecision:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor runs at a time, if the loop has stages; else 0."""
-        return self.ring.plan.loop.blocks if self.ring else self.chain.blocks if self.chain else 0
+        return self.ring.plan.loop.blocks if self.ring else self.chain.layout.blocks if self.chain else 0
 
     @property
     def registers(self) -> int:
@@ -520,4 +539,4 @@ class ModuleCode:
     def chain_blocks(self) -> int:
         """Resident blocks of the module's chains, at least; 0 if other loops have stages, or none."""
         chains = [loop.chain for loop in self.loops if loop.chain or loop.ring]
-        return min((chain.blocks if chain else 0 for chain in chains), default=0)
+        return min((chain.layout.blocks if chain else 0 for chain in chains), default=0)

@@ -160,7 +160,7 @@ REASONS = {
     "chain_registers": (
         "its tiles need {} registers of a thread, which has room for {}: use more threads or smaller tiles"
     ),
-    "chain_memory": ("two stages need {} bytes of the memory of its tiles, and neighbours have {}: use more rows"),
+    "chain_memory": "its stages need {} bytes of the memory of its tiles, and neighbours have {}: use more rows",
     # ---- stores of accumulators
     "several_cs": "the loop has several Cs: give each a loop of its own",
     "several_factors": "its products have different factors or sizes: use one alpha and one size",

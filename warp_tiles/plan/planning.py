@@ -20,7 +20,7 @@ from warp_tiles.codegen.module_code import (
 from warp_tiles.codegen.whole import WholeProduct
 from warp_tiles.gemm.hardware import multiprocessor, static_shared_bytes
 from warp_tiles.gemm.problem import DTYPE_BYTES, Role
-from warp_tiles.gemm.rejected import Rejected, code_of
+from warp_tiles.gemm.rejected import Rejected, code_of, counted
 from warp_tiles.settings import Settings
 from warp_tiles.solver.problem import Config, Problem
 
@@ -158,6 +158,8 @@ class PlannedLoop(LoopDecision):
     @property
     def stages(self) -> int:
         """Number of buffers of each operand that the loop loads."""
+        if self.chain:
+            return self.chain.layout.stages
         return self.ring.plan.loop.stages if self.ring else 2 if self.loads_ahead else 1
 
     @property
@@ -244,9 +246,14 @@ class PlannedLoop(LoopDecision):
     def _reasons(self) -> Iterator[Rejected | str]:
         ring, chain = self.ring, self.chain
         if chain is not None:
+            layout = chain.layout
+            copied = (
+                f"; {chain.fixed_bytes} bytes of them have the left operands from outside" if chain.fixed_bytes else ""
+            )
             yield (
-                f"{chain.instruction} multiplies 2 stages of {chain.stage_bytes} bytes, in idle tiles; the tiles "
-                "between its products stay in registers"
+                f"{chain.instruction} multiplies {counted(layout.stages, 'stage')} of {chain.stage_bytes} bytes"
+                f"{' for each warpgroup' if layout.copies > 1 else ''}, in idle tiles{copied}; the tiles between its "
+                "products stay in registers"
             )
             return
         if ring is None:

@@ -28,9 +28,11 @@ WT_DEVICE void wgmma_commit() { emulator::collective(emulator::Kind::wgmma_commi
 template <int PENDING>
 WT_DEVICE void wgmma_wait() { emulator::collective(emulator::Kind::wgmma_wait, {nullptr, nullptr, nullptr, PENDING}); }
 
-template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR, int GROUPS, class T>
+template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR, bool ADD, int GROUPS, class T>
 WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], u64 a, const u32* a_in_registers, u64 b, T)
 {
+    for (int i = 0; !ADD && i < GROUPS; ++i)
+        d[i][0] = d[i][1] = d[i][2] = d[i][3] = 0;
     static_assert(sizeof(T) == 2 || !(A_IS_MN_MAJOR || B_IS_MN_MAJOR), "tf32 operands are K-major");
     using emulator::AsyncType;
     const AsyncType type = same<T, f32> ? AsyncType::tf32 : same<T, bf16> ? AsyncType::bf16 : AsyncType::f16;
@@ -38,16 +40,16 @@ WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], u64 a, const u32* a_in_registers, u64 
     emulator::collective(emulator::Kind::wgmma, {d, &product, a_in_registers, 0});
 }
 
-template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR, int GROUPS, class T>
+template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR, bool ADD = true, int GROUPS, class T>
 WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], u64 a, u64 b, T type)
 {
-    wgmma<A_IS_MN_MAJOR, B_IS_MN_MAJOR>(d, a, nullptr, b, type);
+    wgmma<A_IS_MN_MAJOR, B_IS_MN_MAJOR, ADD>(d, a, nullptr, b, type);
 }
 
-template <bool B_IS_MN_MAJOR, int GROUPS, class T>
-WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b, T type) { wgmma<false, B_IS_MN_MAJOR>(d, 0, a, b, type); }
+template <bool B_IS_MN_MAJOR, bool ADD = true, int GROUPS, class T>
+WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b, T type) { wgmma<false, B_IS_MN_MAJOR, ADD>(d, 0, a, b, type); }
 
 template <int GROUPS>
-WT_DEVICE void wgmma_tf32(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b) { wgmma<false, false>(d, 0, a, b, f32 {}); }
+WT_DEVICE void wgmma_tf32(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b) { wgmma<false, false, true>(d, 0, a, b, f32 {}); }
 
 }  // namespace wt::arch
