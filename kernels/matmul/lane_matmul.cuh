@@ -9,9 +9,9 @@
 //     store_tile         its epilogue
 //     lane_matmul        a block with a tile of C or a slice of it
 //
-// The first thread of a block starts the tensor copies to its stages, or one of a warpgroup that does nothing else. All other warps multiply,
-// each a part of the tile, and store C from registers, so that C's rows may begin anywhere. The blocks of a multiprocessor hide one another's
-// first loads and last stores.
+// The first thread of a block starts the tensor copies to its stages, or threads of all warps in turns, or one of a warpgroup that does
+// nothing else. All other warps multiply, each a part of the tile, and store C from registers, so that C's rows may begin anywhere. The
+// blocks of a multiprocessor hide one another's first loads and last stores.
 //
 // A stage has 128 bytes of each line of an operand (a row of A or a column of B). An operand that is contiguous along its lines has panels
 // of as many lines as elements of K, with a row for each element of K. One that is contiguous along K has a row for each line. The 16-byte
@@ -405,7 +405,9 @@ template <class P> WT_DEVICE void lane_matmul(const TensorMap& a, const TensorMa
     }
     Lanes<P> lanes;
     multiply_tile(lanes, ring, tile, [&](const Ring<P>& to, int k) {
-        if (!P::HAS_LOADERS && threadIdx.x == 0 && k < tile.end) {
+        // warps of float64 take turns, because they multiply nothing while one of their threads starts up to 16 copies
+        const int loader = same<typename P::T, double> ? 32 * (to.stage % P::WARPS) : 0;
+        if (!P::HAS_LOADERS && threadIdx.x == loader && k < tile.end) {
             mbarrier_wait(to.empty(), to.parity);
             if constexpr (P::TRANSPOSED > 0)
                 fence_for_wgmma();  // the transposition's writes (generic proxy) before the copy's (async proxy)
