@@ -60,6 +60,12 @@ wp.tile_assign(o, o * wp.tile_broadcast(wp.tile_reshape(factor, shape=(32, 1)), 
 wp.tile_matmul(wp.tile_astype(p, dtype=wp.float16), v, o)
 highest = raised
 """
+DIVISION = "o / wp.tile_broadcast(wp.tile_reshape(total, shape=(32, 1)), shape=(32, 32))"
+DIVIDED = f"""
+wp.tile_assign(o, {DIVISION})
+wp.tile_store(O, o, offset=(i * 32, 0))
+wp.tile_store(L[0], total, offset=i * 32)
+"""
 COLUMNS = {  # vectors as columns
     "wp.tile_reduce(wp.max, s, axis=1)": "wp.tile_reshape(wp.tile_reduce(wp.max, s, axis=1), shape=(32, 1))",
     "wp.tile_sum(s, axis=1)": "wp.tile_reshape(wp.tile_sum(s, axis=1), shape=(32, 1))",
@@ -196,6 +202,11 @@ DOUBLED_VALUES = VALUES.replace("(s,", "(s * 2.0,")
 FORMS: dict[str, Form] = {
     "attention": Form(kernel()),
     "zeros before the loads": Form(kernel(FILL + BODY.replace(FILL, ""))),
+    "a division behind the loop": Form(kernel(store=DIVIDED)),
+    "a quotient that is used twice": Form(
+        kernel(store=f"r = {DIVISION}\nwp.tile_assign(o, r)\nwp.tile_store(L[0], total, offset=i * 32)\n"
+               "wp.tile_store(O, r * 0.5 + o * 0.5, offset=(i * 32, 0))\n")
+    ),
     "names that are bound again": Form(kernel(LOADS + SCORES + REBOUND)),
     "vectors as columns": Form(replaced(kernel(), COLUMNS)),
     "an unrolled loop": Form(kernel(BY_INDEX, "for step in range(3):"), code="unrolled_loop"),
@@ -262,5 +273,12 @@ FORMS |= {
     f"{name}, 128 threads": replace(
         FORMS[name], text=FORMS[name].text.replace("32", "64"), columns=64, blocks=ROWS // 64, threads=128
     )
-    for name in ("attention", "rows that end within a tile", "K transposed", "no iteration", "in an outer loop")
+    for name in (
+        "attention",
+        "a division behind the loop",
+        "rows that end within a tile",
+        "K transposed",
+        "no iteration",
+        "in an outer loop",
+    )
 }

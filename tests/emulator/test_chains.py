@@ -49,6 +49,16 @@ def check_benchmark(machine: Machine, folder: Path, cell: attention.Cell, main_l
     return kernels.source
 
 
+@pytest.mark.parametrize(
+    ("name", "is_behind"), [("a division behind the loop", True), ("a quotient that is used twice", False)]
+)
+def test_divisions_behind_a_loop(machine: Machine, tmp_path: Path, name: str, is_behind: bool) -> None:
+    """Sums go to shared memory behind the division, unless something else uses the quotient."""
+    source = build(machine, tmp_path / "m", FORMS[name].text, FORMS[name].threads).source
+    (end,) = (line for line in source.splitlines() if line.startswith("#define WT_END_"))
+    assert ("wt_module::write_fragment<" in end) == (not is_behind)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("main_loop", ["wgmma", "mma"])
 @pytest.mark.parametrize("size", [(96, 64), (64, 128)])

@@ -32,7 +32,7 @@ from warp_tiles.codegen.operations import (
 )
 from warp_tiles.codegen.pipelines import LoopTarget, runs_of, stage_buffers
 from warp_tiles.codegen.stores import has_whole_parts
-from warp_tiles.codegen.trace import Context, Loop, changed_names, numbers_of, operations, own_operations
+from warp_tiles.codegen.trace import Context, Loop, changed_names, numbers_of, operations, own_operations, path_to
 from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, has_wgmma, multiprocessor, resident_blocks
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, WARPGROUP, LoopInstruction
 from warp_tiles.gemm.problem import GemmProblem
@@ -210,11 +210,15 @@ class _Walk:
             self.views[result.name] = operand
             return
         root = self._operand(operand)
+        refuse(not self._is_spread_column(operation, operand, self.roots), "not_in_chain", operation.name)
+        self.roots[result.name] = root
+
+    def _is_spread_column(self, operation: Operation, operand: Tile, roots: Mapping[str, Tile]) -> bool:
+        """True for a view of a column that is a column or has equal columns."""
         # a broadcast of one dimension gives equal rows, and not equal columns
         is_view = operation.name in RESHAPES or (operation.name == _BROADCAST and operand.shape == (self.rows, 1))
-        is_column = self._is_column(root) and is_view
-        refuse(not is_column or not self._fits(result), "not_in_chain", operation.name)
-        self.roots[result.name] = root
+        results = [tile for tile in operation.results if isinstance(tile, Tile)]
+        return is_view and self._is_column(roots.get(operand.name, operand)) and all(map(self._fits, results))
 
     def _product(self, operation: Operation) -> None:
         problem = self.products[operation]
@@ -306,6 +310,7 @@ class _Walk:
         ]
         refuse(not layouts, "chain_memory", stage_bytes + fixed_bytes + STAGE_ALIGNMENT, runs[run])
         layout = best_layout(layouts)
+        behind = self._behind()
         loop = self.loop
         more, increment = f"iter_cmp({loop.iterator}) != 0", f"{loop.iterator}.step"
         if loop.steps is not None:
@@ -323,6 +328,7 @@ class _Walk:
             next(tile for tile in (*idle, *(load.tile for load in loads)) if tile.name == run[0]),
             self._spared_bytes(run, layout.size_bytes),
             tuple(self.operations),
+            behind,
             tuple(self.carried.values()),
             tuple(self.made.values()),
             tuple(self.fixed.values()),
@@ -337,6 +343,57 @@ class _Walk:
         """True if the tile that the first product multiplies may be loaded again behind it: no other multiplies it."""
         loaded = [self.views.get(tile.name, tile) for tile in (product.matrices[1] for product in self.products)]
         return loaded.count(loaded[0]) == 1
+
+    def _behind(self) -> tuple[Operation, ...]:
+        """The operations behind the loop that compute carried tiles from carried tiles, such as a division of sums.
+
+        Nothing else uses what they compute. They add nothing, so Warp's compiler fuses nothing with them.
+        """
+        block, index = path_to(self.context.function.nodes, self.loop)[-1]
+        roots, made, found = dict(self.roots), dict[str, Operation](), list[Operation]()
+
+        def is_held(tile: Tile) -> bool:
+            return roots.get(tile.name, tile).name in (*self.carried, *made) and self._fits(roots.get(tile.name, tile))
+
+        for node in block[index + 1 :]:
+            if not isinstance(node, Operation) or node.name in JUMPS:
+                break
+            if not node.tiles and node.effect in (Effect.NONE, Effect.ALIAS):
+                continue
+            results = [tile for tile in node.results if isinstance(tile, Tile)]
+            operands = [tile for tile in node.tiles if tile not in results]
+            if not all(map(is_held, operands)):
+                break
+            if node.effect is Effect.ALIAS and len(operands) == len(results) == 1:
+                if not self._is_spread_column(node, operands[0], roots):
+                    break
+                roots[results[0].name] = roots.get(operands[0].name, operands[0])
+                continue
+            if node.hook is None or node.callee:
+                break
+            if node.name == TILE_ASSIGN and len(node.operands) == 2 and len(operands) == 2:
+                target, source = operands
+                if target.name not in self.carried or (target.shape, target.dtype) != (source.shape, source.dtype):
+                    break
+            elif node.elementwise and node.elementwise.on_elements and not node.elementwise.adds:
+                (result,) = results
+                if not self._fits(result):
+                    break
+                made[result.name] = node
+            else:
+                break
+            found.append(node)
+        while found and (found[-1].name != TILE_ASSIGN or self._is_used_elsewhere(found, made)):
+            found.pop()
+        self.roots |= roots if found else {}
+        return tuple(found)
+
+    def _is_used_elsewhere(self, found: Sequence[Operation], made: Mapping[str, Operation]) -> bool:
+        own = {name for name, maker in made.items() if maker in found}
+        return any(
+            node not in found and not own.isdisjoint(name for tile in node.tiles for name in (tile.name, *tile.memory))
+            for node in self.context.function.operations()
+        )
 
     def _spared_bytes(self, run: Sequence[str], needed: int) -> int:
         """Bytes at the end of a kernel's tiles that nothing uses, behind the stages in a run of tiles."""

@@ -97,11 +97,20 @@ class _Emitter:
         for number, text in texts.items():
             self._macros.replace(Hook.AT, number, text)
         end(WAIT)  # other warps may still read a stage that lies in the memory of a carried tile
-        for tile in held:
-            end(f"wt_module::write_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
-        for tile in shared:
-            end(f"wt_module::write_fragment<{rows}>({self._name(tile)}, {tile.name});")
-        end(SYNC)
+        written = [
+            *(f"wt_module::write_column<{rows}>({self._name(tile)}, {tile.name}, {memory});" for tile in held),
+            *(f"wt_module::write_fragment<{rows}>({self._name(tile)}, {tile.name});" for tile in shared),
+            SYNC,
+        ]
+        for operation in chain.behind:
+            for tile in (tile for tile in operation.results if isinstance(tile, Tile)):
+                begin(self._declared(tile))
+            text = self._operation(operation)
+            if operation is chain.behind[-1]:
+                text = " ".join([text, *written])
+            self._macros.replace(Hook.AT, operation.own_hook, text)
+        if not chain.behind:
+            end(" ".join(written))
 
     def _may_be_added(self, tile: Tile, number: int) -> bool:
         """True if an elementwise operation may add a tile after the operation of a number. Reductions do not fuse."""

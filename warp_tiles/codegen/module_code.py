@@ -291,6 +291,7 @@ class Chain:
         first: The first of the tiles in whose memory the stages lie, which hold nothing in the loop.
         spared_bytes: Those of the function's last tiles, whose memory nothing uses.
         operations: The operations on tiles that registers hold, in the order of the program.
+        behind: The operations behind the loop that change carried tiles, and run in registers, too.
         carried: The tiles that live over the iterations, in shared memory before and after the loop.
         made: The tiles that an iteration makes.
         fixed: The left operands that do not change in the loop.
@@ -313,6 +314,7 @@ class Chain:
     first: Tile
     spared_bytes: int
     operations: tuple[Operation, ...]
+    behind: tuple[Operation, ...]
     carried: tuple[Tile, ...]
     made: tuple[Tile, ...]
     fixed: tuple[Tile, ...]
