@@ -44,8 +44,8 @@ constexpr int STAGE_ALIGNMENT = 1024;  // bytes; the swizzling pattern repeats a
 // The bytes of the shortest async copies of elements.
 template <typename T> constexpr int shortest_copy() { return sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T)); }
 
-// Returns the bytes of the async copies that can load a tile: 16, or the shortest ones if its rows begin at multiples of them. 0
-// if none can, because its rows begin elsewhere or their elements have gaps.
+// Returns the bytes of the async copies that can load a tile: 16, or fewer if its rows begin at multiples of them. 0 if none can,
+// because its rows begin elsewhere or their elements have gaps.
 template <typename T, typename Global> inline __device__ int copy_alignment(const Global& source)
 {
     constexpr int SIZE = static_cast<int>(sizeof(T)), WORD = shortest_copy<T>();
@@ -53,7 +53,7 @@ template <typename T, typename Global> inline __device__ int copy_alignment(cons
     if (!__isGlobal(source.data.data) || strides[1] != SIZE || source.offset[0] < 0 || source.offset[1] < 0)
         return 0;
     const unsigned all = unsigned(reinterpret_cast<uint64_t>(source.data.data)) | unsigned(strides[0]) | unsigned(source.offset[1]) * SIZE;
-    return all % VECTOR_BYTES == 0 ? VECTOR_BYTES : all % WORD == 0 ? WORD : 0;
+    return all % VECTOR_BYTES == 0 ? VECTOR_BYTES : all % 8 == 0 ? 8 : all % WORD == 0 ? WORD : 0;
 }
 
 // The index of a thread among THREADS that load a tile together: the block, or a warpgroup of it.
@@ -68,21 +68,30 @@ inline __device__ void copy_clipped(unsigned buffer, const Global& source)
 {
     constexpr int SIZE = static_cast<int>(sizeof(T)), ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * SIZE / BYTES;
     constexpr int ALONG = PER_ROW < THREADS ? PER_ROW : THREADS, PASS_ROWS = THREADS / ALONG;
+    // The rows of a thread differ by constants. If the first one and these have no bit in common, so do its addresses, but for an XOR.
+    constexpr bool CONSTANT = (PASS_ROWS & (PASS_ROWS - 1)) == 0 && ROWS % PASS_ROWS == 0 && ROWS / PASS_ROWS <= 16;
+    constexpr int PASSES = (ROWS + PASS_ROWS - 1) / PASS_ROWS, UNROLLED = CONSTANT ? PASSES : 2;
     const int64_t stride = source.data.strides[0];
     const int y = source.offset[0], x = source.offset[1], thread = wt::arch::opaque(loading_thread<THREADS>());
     const int rows = min(source.data.shape[0] - y, ROWS), row_bytes = max(0, min(source.data.shape[1] - x, Shape::dim(1))) * SIZE;
     const char* const tile = reinterpret_cast<const char*>(source.data.data) + int64_t(x) * SIZE + stride * y;
     if (thread >= PASS_ROWS * ALONG)
         return;
+    const int first = thread / ALONG;
 #pragma unroll 1
     for (int column = thread % ALONG; column < PER_ROW; column += ALONG) {
         const int at = column * BYTES;
         const unsigned inside = max(0, min(row_bytes - at, BYTES));
-        const char* from = tile + stride * (thread / ALONG) + at;
-#pragma unroll 2
-        for (int row = thread / ALONG; row < ROWS; row += PASS_ROWS) {
-            const unsigned to = buffer + Layout::offset(row, at / VECTOR_BYTES) + at % VECTOR_BYTES;
-            const unsigned valid = row < rows ? inside : 0;
+        const unsigned start = buffer + Layout::offset(first, at / VECTOR_BYTES) + at % VECTOR_BYTES;
+        const char* from = tile + stride * first + at;
+#pragma unroll UNROLLED
+        for (int pass = 0; pass < PASSES; ++pass) {
+            const int row = pass * PASS_ROWS;
+            if (ROWS % PASS_ROWS != 0 && first + row >= ROWS)
+                break;
+            const unsigned to = CONSTANT ? (start ^ row * Layout::WIDTH / 128 % Layout::VECTORS * VECTOR_BYTES) + row * Layout::WIDTH
+                                         : buffer + Layout::offset(first + row, at / VECTOR_BYTES) + at % VECTOR_BYTES;
+            const unsigned valid = row < rows - first ? inside : 0;
             if constexpr (BYTES == VECTOR_BYTES)
                 wt::arch::copy_async_16(to, from, valid);
             else
@@ -101,7 +110,9 @@ inline __device__ void load_buffer(unsigned buffer, const Global& source)
     const int alignment = copy_alignment<T>(source);
     if (!WITHOUT_VECTORS && alignment == VECTOR_BYTES) {
         copy_clipped<Layout, T, Shape, VECTOR_BYTES, THREADS>(buffer, source);
-    } else if (alignment) {
+    } else if (alignment >= 8) {
+        copy_clipped<Layout, T, Shape, 8, THREADS>(buffer, source);
+    } else if (sizeof(T) < 8 && alignment) {
         copy_clipped<Layout, T, Shape, shortest_copy<T>(), THREADS>(buffer, source);
     } else {
         const int stride = wt::arch::opaque(source.data.strides[1]);  // otherwise multiples of it take registers from the loop
@@ -168,6 +179,7 @@ template <typename Tile, int THREADS> struct ThreadsLoader {
     int y, x;            // offsets of this tile
     unsigned buffer;     // to which it is loaded
     const char* vector;  // that copy_pass() copies next
+    int inside;          // rows of the tile that lie in the array, from the thread's first one on; 0 if its columns do not
 
     template <typename Array> inline __device__ void begin(const Array& array)
     {
@@ -197,12 +209,14 @@ template <typename Tile, int THREADS> struct ThreadsLoader {
             load_buffer<Layout, T, Shape, WHOLE_PASSES, THREADS>(buffer, source);
     }
 
-    // Remembers a tile. Returns true if copy_pass() can load it: it lies inside the array. Else load_requested() loads it.
+    // Remembers a tile. Returns true if copy_pass() can load it: the array has whole vectors of it. Else load_requested() loads it.
     template <typename Global> inline __device__ bool request(unsigned to_buffer, const Global& source)
     {
         data = reinterpret_cast<char*>(source.data.data);
         y = source.offset[0], x = source.offset[1], buffer = to_buffer;
-        return WHOLE_PASSES & (unsigned(y) < unsigned(rows)) & (unsigned(x) < unsigned(columns)) & (x % PER_VECTOR == 0);
+        const int row = loading_thread<THREADS>() / PER_ROW, column = loading_thread<THREADS>() % PER_ROW * PER_VECTOR;
+        inside = column < source.data.shape[1] - x ? source.data.shape[0] - y - row : 0;
+        return WHOLE_PASSES & vectors & ((y | x) >= 0) & ((x | source.data.shape[1]) % PER_VECTOR == 0);
     }
 
     template <typename Array> inline __device__ void load_requested(Array& array) const
@@ -220,7 +234,7 @@ template <typename Tile, int THREADS> struct ThreadsLoader {
             const int row = thread / PER_ROW, first = thread % PER_ROW;
             vector = wt::arch::mad_wide(stride, y + row, data + unsigned(x * static_cast<int>(sizeof(T)) + first * VECTOR_BYTES));
         }
-        wt::arch::copy_async_16_if(requested, buffer + to[pass % PERIOD] + pass / PERIOD * PERIOD_BYTES, vector);
+        wt::arch::copy_async_16_if(requested, buffer + to[pass % PERIOD] + pass / PERIOD * PERIOD_BYTES, vector, pass * PASS_ROWS < inside ? VECTOR_BYTES : 0);
         vector += ADDS_PASS_BYTES ? int64_t(wt::arch::opaque(stride * PASS_ROWS)) : int64_t(stride) * PASS_ROWS;
     }
 

@@ -308,6 +308,9 @@ GROUPS = {
     "views, fp32": Group(with_type(SMALL, "float32"), {FMA: 5}, views=OTHER_ROWS),
     **clipped("float16", "nn", "tn"), **clipped("float32", "nn", "nt"),
     **clipped("tf32", "tn"), **clipped("float64", "nt"),
+    "clipped, three warps": Group(  # which copy six rows of A at a time, no power of two
+        {"edges": Case(48, 96, 32, 40, 100, 92)}, {MMA: 1}, threads=96, views=tuple(map(inside, (4, 8)))
+    ),
     "two buffers": Group(TWO_BUFFERS, {BUFFERED: 11}, 90, 64, "double_buffered", True, OTHER_ROWS),
     "two buffers, sm_75": Group(OLD, {BUFFERED: 2}, 75, 64, backward=True),
     "two buffers, uneven": Group(UNEVEN, {BUFFERED: 2}, threads=64, backward=True),
