@@ -65,6 +65,8 @@ _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
 _SHORT_TILE = (64, 64, 16)  # of float32 for few steps
 _LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
 _DEEP_STEP_BYTES = 164 * 1024  # shared memory of a multiprocessor for several blocks whose steps are deep
+_ODD_TILES = (64, 80), (80, 64)  # of float64, with fewer copies of elements for each product
+_ACCUMULATORS = (32, 64)  # of a thread in float32, if tiles are many: with fewer, loops have no stages
 _DEEP_SIDE = 64  # of a tile, at most, whose step may have twice the depth
 # the sum of a tile's sides, at most, by the factor of its depth: of 16-bit types, and of others
 _DEEPER_HALF_SIDES, _DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}, {2: 2 * _DEEP_SIDE}
@@ -414,9 +416,11 @@ def _tiles(problem: MatmulProblem, gpu: Gpu) -> Iterator[MatmulConfig]:
     """Tiles and threads for the types of a product. A side is at most the next one above the matrix's side."""
     kind = problem.kind
     sides, larger, most, many = _SHAPES[kind]
-    is_wgmma_gpu = has_wgmma(gpu.arch)
+    is_wgmma_gpu, alignments = has_wgmma(gpu.arch), (problem.a_alignment, problem.b_alignment)
     if kind == "float64" and (problem.always_loops or not is_wgmma_gpu):
         larger = ()  # measured on sm_90 alone, where registers do not suffice beside Warp's loop over tiles
+    elif kind == "float64" and problem.layout == "nt" and problem.batch > 1 and min(alignments) < ALIGNED:
+        larger = (*larger, *_ODD_TILES)
     rows, columns = (_useful(sides, size) for size in (problem.m, problem.n))
     for tile_m, tile_n in (*product(rows, columns), *larger):
         tile, step = tile_m * tile_n, most
@@ -431,7 +435,11 @@ def _tiles(problem: MatmulProblem, gpu: Gpu) -> Iterator[MatmulConfig]:
         step = min(step // (2 if problem.split_operand else 1), max(16, 16 * _ceil(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         config = MatmulConfig(tile_m, tile_n, step, threads)
-        if kind != "float32" or config.tile != _SHORT_TILE or is_wgmma_gpu:
+        are_many = _ceil(_tiles_of(problem, config), gpu.multiprocessors) > _FEW_BLOCKS
+        if kind == "float32" and min(tile_m, tile_n) <= _LEAST_SIDE and are_many:
+            for accumulators in _ACCUMULATORS:
+                yield replace(config, threads=max(LANES, tile // accumulators))
+        elif kind != "float32" or config.tile != _SHORT_TILE or is_wgmma_gpu:
             yield config
         if threads == 128 and step == most:
             for factor in _depth_factors(problem, config, gpu):
@@ -533,7 +541,9 @@ def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates
     # one warpgroup keeps the arithmetic busy with wgmma, which is asynchronous
     full_threads = 128 if p.has_wgmma(arch) else 256
     rate = rates.products * _tile_factor(rates, config)
-    rate *= min(1.0, config.threads / 128, min(blocks, resident) * config.threads / full_threads)
+    rate *= min(1.0, min(blocks, resident) * config.threads / full_threads)
+    if p.kind == "float16" or p.tf32:
+        rate *= min(1.0, config.threads / 128)
     if has_wgmma(arch) and config.tile_m % WGMMA_ROWS and config.tile_n % WGMMA_ROWS:
         rate *= rates.without_wgmma
     copies = loaded / max(1, depth) * config.tile_k / (ALIGNED * config.threads)  # of a thread in a step

@@ -284,7 +284,7 @@ _COPIED = 3.7e6  # bytes that a copy reads or writes in 1 us, also one that tran
 _ALLOCATED = 0.9e6  # bytes of a workspace that is not kept, in 1 us
 # of threads that load 4 or 8 bytes at a time, or 2, which are not asynchronous, fitted to 86 loops on an H200 (not on
 # record): the time of each, and the threads of a multiprocessor that do not wait for each other
-_PIECE_US, _HALF_PIECE_US, LOADING_THREADS = 0.049, 0.055, 384
+_PIECE_US, _HALF_PIECE_US, LOADING_THREADS = 0.04, 0.055, 384
 _MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
 
 
@@ -303,7 +303,7 @@ def unaligned_us(problem: MatmulProblem, operand: Operand, steps_us: float, vect
     if alignment == STRIDED or size == 2 or p.tf32:
         piece = max(alignment, size)
         return vectors * ALIGNED / piece * (_HALF_PIECE_US if piece == 2 else _PIECE_US)
-    return steps_us * {4: 0.15, 8: 0.3}[size]
+    return 0.15 * steps_us
 
 
 def copies_us(
