@@ -273,6 +273,28 @@ def test_blocks_share_loads_of_rows_that_lie_in_two_lines_each(problem: MatmulPr
         assert kernel_of(choose_matmul(problem, H200)).cluster > 1
 
 
+# us on one H200 (not on record): one block, and the pair
+@pytest.mark.parametrize(("sizes", "pairs"), [
+    ((4096, 256, 8192), {(64, 128, 1, 2), (128, 128, 1, 2)}),  # 37 and 32; 41 and 38 with slices
+    ((4096, 128, 8192), {(64, 64, 1, 2), (128, 64, 1, 2)}),  # 31 and 27; 34 and 30 with slices
+    ((128, 4096, 16384), {(64, 64, 2, 1), (64, 128, 2, 1)}),  # 64x128 with slices: 48 and 43
+    ((4096, 64, 8192), set()),  # one tile reads A
+    ((4096, 512, 8192), {(128, 256, 1, 2)}),
+    ((4096, 256, 4096), set()),  # A fits the L2 cache
+    ((4096, 128, 1024), set()),
+], ids=str)  # fmt: skip
+def test_both_tiles_that_read_a_large_operand_may_form_a_cluster(
+    sizes: tuple[int, int, int], pairs: set[tuple[int, int, int, int]]
+) -> None:
+    m, n, k = sizes
+    configs = [one.config for one in launches_of(replace(HALF, m=m, n=n, k=k))]
+    found = {(one.tile_m, one.tile_n, one.cluster_m, one.cluster_n) for one in configs}
+    clusters = {one for one in found if one[2:] != (1, 1)}
+    assert pairs <= clusters
+    assert bool(pairs) == bool(clusters)
+    assert all((n <= 2 * one[1]) if one[3] == 2 else (m <= 2 * one[0]) for one in clusters)
+
+
 def test_a_record_of_other_rows_does_not_decide_about_clusters() -> None:
     measured = MeasuredConfigs(MatmulConfig(128, 128, 64, THREADS, tensor_copies=True))
     found = choose_matmul(ODD, H200, {ODD.bucket: measured})

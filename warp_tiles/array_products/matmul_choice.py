@@ -314,8 +314,9 @@ def candidates(problem: MatmulProblem, gpu: Gpu) -> tuple[Candidate, ...]:
 def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
     """All launches of the kernel with tensor copies. The last tiles, if too few for all multiprocessors, get slices."""
     kernel = _kernel(problem, (0, 0))
-    for lines, cluster in product(kernel.tiles, _clusters(problem)):
-        tile = lines[::-1] if kernel.computes_transpose else lines
+    tiles = [lines[::-1] if kernel.computes_transpose else lines for lines in kernel.tiles]
+    options = [(tile, cluster) for tile in tiles for cluster in _clusters(problem, tile)]
+    for tile, cluster in options:
         kernel = _kernel(problem, tile, False, cluster)
         is_useful = all(size > side - part for size, side, part in zip((problem.m, problem.n), tile, TILE_PARTS))
         if not is_useful or (problem.has_function and not kernel.has_registers):
@@ -329,8 +330,12 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
                 yield launch_candidate(problem, tile, count, gpu, cluster)
 
 
-def _clusters(problem: MatmulProblem) -> Sequence[tuple[int, int]]:
-    return ((1, 1),) if problem.kind in LANE_TILES else clusters(*_row_bytes(problem))
+def _clusters(problem: MatmulProblem, tile: tuple[int, int] | None = None) -> Sequence[tuple[int, int]]:
+    p, size = problem, DTYPE_BYTES[problem.a]
+    if p.kind in LANE_TILES:
+        return ((1, 1),)
+    tiles = (_ceil(p.m, tile[0]), _ceil(p.n, tile[1])) if tile else (0, 0)
+    return clusters(_row_bytes(p), tiles, (p.m * p.k * size, p.n * p.k * size))
 
 
 def _row_bytes(problem: MatmulProblem) -> tuple[int, int]:
@@ -475,11 +480,8 @@ def _depth_factors(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu) -> It
 
 def _useful(sides: Sequence[int], size: int) -> list[int]:
     """The sides of tiles up to the first that has room for the whole matrix, without 16 for larger ones."""
-    return [
-        side
-        for index, side in enumerate(sides)
-        if (index == 0 or sides[index - 1] < size) and (side >= _LEAST_SIDE or size <= side)
-    ]
+    following = zip((-1, *sides), sides)
+    return [side for last, side in following if last < size and (side >= _LEAST_SIDE or size <= side)]
 
 
 def _most_slices(problem: MatmulProblem, tile_k: int) -> int:

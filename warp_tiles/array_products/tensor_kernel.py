@@ -46,6 +46,7 @@ MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registe
 _MOST_OWN_SUMS = 128 * 192  # of a tile that one warpgroup computes
 _SUM_BYTES = _TF32_BYTES = 4
 _CLUSTERS = (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)  # blocks along M and N
+_L2_BYTES = 50 << 20  # of an H100 and of an H200
 _PAIR = 2  # blocks: each multiprocessor has a neighbour
 STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
 ALIGNMENT, BARRIER_BYTES = 1024, 8
@@ -97,12 +98,19 @@ def _aligned(length_bytes: int) -> int:
     return max(min(_ROW_US), math.gcd(ROW_BYTES, length_bytes))
 
 
-def clusters(*lengths_bytes: int) -> Sequence[tuple[int, int]]:
-    """The clusters that a launch may have, by the lengths of its operands' rows.
+def clusters(
+    lengths_bytes: tuple[int, int], tiles: tuple[int, int], operand_bytes: tuple[int, int]
+) -> Sequence[tuple[int, int]]:
+    """The clusters that a launch may have, by the lengths of the rows of A and of B, the tiles along M and N, and the
+    sizes of A and of B.
 
-    They pay if most rows of a stage lie in two lines of the caches.
+    They pay if most rows of a stage lie in two lines of the caches. Else they pay for both tiles that read an operand
+    which the L2 cache does not hold, so that it is read once.
     """
-    return _CLUSTERS if any(_aligned(length) == min(_ROW_US) for length in lengths_bytes) else _CLUSTERS[:1]
+    if any(_aligned(length) == min(_ROW_US) for length in lengths_bytes):
+        return _CLUSTERS
+    shares_a, shares_b = (two == 2 and size > _L2_BYTES for two, size in zip(tiles[::-1], operand_bytes))
+    return (1, 1), *([(1, 2)] if shares_a else []), *([(2, 1)] if shares_b else [])
 
 
 @dataclass(frozen=True)
