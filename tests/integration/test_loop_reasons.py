@@ -55,8 +55,8 @@ def test_measured_loops_have_double_buffers_unless_stages_are_fixed(row: Row) ->
     [
         (
             "float16", "default", False,
-            "async copies of 16 bytes load tiles, or of 4 bytes where rows begin at other multiples of 4, or threads "
-            "load elements where a row has gaps or begins at an odd element",
+            "async copies of 16 bytes load tiles, or of 8 or 4 bytes where rows begin at other multiples of these, or "
+            "threads load elements where a row has gaps or begins at an odd element",
         ),
         (
             "float64", "default", False,

@@ -216,13 +216,14 @@ class PlannedLoop(LoopDecision):
             return ""
         size_bytes = DTYPE_BYTES[self.ring.products[0].problem.a.dtype]
         word = max(size_bytes, _SHORTEST_COPY)
+        words, those = ("8", "8") if word == 8 else (f"8 or {word}", "these")
         odd = " or begins at an odd element" if size_bytes < word else ""
         transposed = {buffer.transposed for buffer in self.ring.buffers.values()}
         texts = []
         if False in transposed:
             texts.append(
-                f"async copies of 16 bytes load tiles, or of {word} bytes where rows begin at other multiples of "
-                f"{word}, or threads load elements where a row has gaps{odd}"
+                f"async copies of 16 bytes load tiles, or of {words} bytes where rows begin at other multiples of "
+                f"{those}, or threads load elements where a row has gaps{odd}"
             )
         if True in transposed:
             texts.append("async copies of single elements transpose tiles on their way")
