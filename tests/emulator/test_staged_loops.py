@@ -227,8 +227,8 @@ def flat_series(first: int) -> dict[str, Case]:
 # ---- rows of every alignment, arrays smaller than a tile, and loops of two buffers
 
 SMALL = {str(sizes): Case(64, 64, 32, *sizes, 160) for sizes in ((64, 64), (40, 64), (64, 40), (5, 3), (63, 61))}
-# elements beyond a tile in steps of K: none, a part of a vector, and more than a vector
-SIZES = ((64, 64, 64), (63, 61, 59), (1, 64, 33), (64, 3, 32), (40, 44, 92), (70, 130, 36))
+# elements beyond a tile in steps of K: none, a part of a vector, and more than a vector; the last ones in a full ring
+SIZES = ((64, 64, 64), (63, 61, 59), (1, 64, 33), (64, 3, 32), (40, 44, 92), (70, 130, 36), (63, 61, 165))
 ALIGNMENTS = {"float16": (2, 4, 8, 16), "float32": (4, 8, 16), "tf32": (4, 8, 16), "float64": (8, 16)}
 
 
