@@ -155,20 +155,18 @@ def test_a_target_or_a_setting_without_chains(arch: int, settings: dict[str, obj
 @pytest.mark.parametrize(
     ("sizes", "stages"),
     [
-        ((64, 64, 64, 128), "2 stages of 16384 bytes, in idle tiles"),
-        ((128, 64, 128, 128), "1 stage of 65536 bytes, in idle tiles"),
-        ((64, 128, 64, 256), "2 stages of 16384 bytes for each warpgroup, in idle tiles"),
-        (
-            (128, 128, 64, 128),
-            "1 stage of 32768 bytes, in idle tiles; 32768 bytes of them have the left operands from outside",
-        ),
+        ((64, 64, 64, 128), "2 stages of 16384 bytes, in idle tiles; 8192"),
+        ((128, 64, 128, 128), "1 stage of 65536 bytes, in idle tiles; 16384"),
+        ((64, 128, 64, 256), "2 stages of 16384 bytes for each warpgroup, in idle tiles; 16384"),
+        ((128, 128, 64, 128), "1 stage of 32768 bytes, in idle tiles; 32768"),
     ],
 )
 def test_the_stages_of_a_chain(sizes: tuple[int, int, int, int], stages: str) -> None:
     """With one stage, two blocks are resident in place of one."""
     cell = Cell("attention", *sizes)
     loop = planned_text(cell.text("tiles").removeprefix("import warp as wp\n"), cell.threads)
-    assert loop.reason == f"wgmma multiplies {stages}; the tiles between its products stay in registers"
+    memory = f"{stages} bytes of them have the left operands from outside"
+    assert loop.reason == f"wgmma multiplies {memory}; the tiles between its products stay in registers"
 
 
 def test_a_chain_says_what_it_takes_and_needs_functions_for_the_reverse_pass_alone() -> None:

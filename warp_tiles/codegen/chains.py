@@ -40,8 +40,8 @@ from warp_tiles.gemm.rejected import accepted, given, refuse, rejectable
 
 _HALVES = ("float16", "bfloat16")
 _ROWS = 16  # of an instruction
-_MOST_REGISTERS = 176  # that matrices take in a thread; others need the rest
-_MOST_ACCUMULATORS = 192  # in a thread whose left operands are in shared memory
+# that matrices take in a thread; others need the rest. wgmma reads left operands from outside in shared memory
+_MOST_REGISTERS: dict[LoopInstruction, int] = {"wgmma": 192, "mma_m16n8k16": 176}
 _OTHER_REGISTERS: dict[LoopInstruction, int] = {"wgmma": 56, "mma_m16n8k16": 96}  # of a thread, by estimate
 _BROADCAST = "tile_broadcast"
 
@@ -290,17 +290,19 @@ class _Walk:
         sums = {product.matrices[2].name: product.matrices[2] for product in self.products}.values()
         accumulators = sum(tile.shape[1] for tile in sums) * self.rows // first.threads
         fixed = sum(tile.shape[1] for tile in self.fixed.values()) * self.rows // first.threads // 2
-        fixed_bytes = 0
-        if instruction == "wgmma" and accumulators + fixed > _MOST_REGISTERS:
-            fixed, fixed_bytes = 0, sum(tile.size_bytes for tile in self.fixed.values())
-        most = _MOST_ACCUMULATORS if fixed_bytes else _MOST_REGISTERS
-        refuse(accumulators + fixed > most, "chain_registers", accumulators + fixed, most)
+        matrices, fixed_bytes = accumulators + fixed, 0
+        if instruction == "wgmma":  # nvJitLink 13.0 overwrites registers of theirs that the next iteration multiplies
+            matrices, fixed_bytes = accumulators, sum(tile.size_bytes for tile in self.fixed.values())
+        most = _MOST_REGISTERS[instruction]
+        refuse(matrices > most, "chain_registers", matrices, most)
         idle = [tile for tile in (*self.made.values(), *self.carried.values()) if tile.owner]
         buffers, stage_bytes = stage_buffers([load.load for load in self.loads.values()])
         runs = runs_of(self.context.function, {tile.name for tile in idle} | self.loads.keys())
         run = max(runs, key=lambda run: runs[run])
         loads = tuple(replace(load, offset_bytes=buffers[name].offset_bytes) for name, load in self.loads.items())
+        # also those that fixed operands leave free: with a block more, registers spill
         registers = accumulators + fixed + _OTHER_REGISTERS[instruction]
+        registers = min(registers, multiprocessor(first.arch).thread_registers)
         memory = sum(dict(self.context.function.frame).values()) + self.context.bytes_around()
         groups = first.threads // WARPGROUP if instruction == "wgmma" else 0
         layouts = [
@@ -336,7 +338,7 @@ class _Walk:
             dict(self.views),
             dict(self.products),
             accumulators,
-            min(registers, multiprocessor(first.arch).thread_registers),
+            registers,
         )
 
     def _loads_again(self) -> bool:
