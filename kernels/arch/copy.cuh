@@ -35,12 +35,12 @@ WT_DEVICE void copy_async_16(u32 to, const void* from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
 }
 
-// The same if `condition` is not zero, without a branch. It reads `valid_bytes` and fills the rest with zeros.
-WT_DEVICE void copy_async_16_if(int condition, u32 to, const void* from, u32 valid_bytes)
+// The same if `condition` is not zero, without a branch.
+WT_DEVICE void copy_async_16_if(int condition, u32 to, const void* from)
 {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p cp.async.cg.shared.global [%1], [%2], 16, %3; }"
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p cp.async.cg.shared.global [%1], [%2], 16; }"
                  :
-                 : "r"(condition), "r"(to), "l"(from), "r"(valid_bytes)
+                 : "r"(condition), "r"(to), "l"(from)
                  : "memory");
 }
 

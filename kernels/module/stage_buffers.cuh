@@ -179,7 +179,6 @@ template <typename Tile, int THREADS> struct ThreadsLoader {
     int y, x;            // offsets of this tile
     unsigned buffer;     // to which it is loaded
     const char* vector;  // that copy_pass() copies next
-    int inside;          // rows of the tile that lie in the array, from the thread's first one on; 0 if its columns do not
 
     template <typename Array> inline __device__ void begin(const Array& array)
     {
@@ -209,14 +208,12 @@ template <typename Tile, int THREADS> struct ThreadsLoader {
             load_buffer<Layout, T, Shape, WHOLE_PASSES, THREADS>(buffer, source);
     }
 
-    // Remembers a tile. Returns true if copy_pass() can load it: the array has whole vectors of it. Else load_requested() loads it.
+    // Remembers a tile. Returns true if copy_pass() can load it: it lies inside the array. Else load_requested() loads it.
     template <typename Global> inline __device__ bool request(unsigned to_buffer, const Global& source)
     {
         data = reinterpret_cast<char*>(source.data.data);
         y = source.offset[0], x = source.offset[1], buffer = to_buffer;
-        const int row = loading_thread<THREADS>() / PER_ROW, column = loading_thread<THREADS>() % PER_ROW * PER_VECTOR;
-        inside = column < source.data.shape[1] - x ? source.data.shape[0] - y - row : 0;
-        return WHOLE_PASSES & vectors & ((y | x) >= 0) & ((x | source.data.shape[1]) % PER_VECTOR == 0);
+        return WHOLE_PASSES & (unsigned(y) < unsigned(rows)) & (unsigned(x) < unsigned(columns)) & (x % PER_VECTOR == 0);
     }
 
     template <typename Array> inline __device__ void load_requested(Array& array) const
@@ -234,7 +231,7 @@ template <typename Tile, int THREADS> struct ThreadsLoader {
             const int row = thread / PER_ROW, first = thread % PER_ROW;
             vector = wt::arch::mad_wide(stride, y + row, data + unsigned(x * static_cast<int>(sizeof(T)) + first * VECTOR_BYTES));
         }
-        wt::arch::copy_async_16_if(requested, buffer + to[pass % PERIOD] + pass / PERIOD * PERIOD_BYTES, vector, pass * PASS_ROWS < inside ? VECTOR_BYTES : 0);
+        wt::arch::copy_async_16_if(requested, buffer + to[pass % PERIOD] + pass / PERIOD * PERIOD_BYTES, vector);
         vector += ADDS_PASS_BYTES ? int64_t(wt::arch::opaque(stride * PASS_ROWS)) : int64_t(stride) * PASS_ROWS;
     }
 
