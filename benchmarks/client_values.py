@@ -11,12 +11,10 @@ from benchmarks.result_values import at, table
 STARTS = {  # rows of client_speed.json
     "starts humanoid": "MuJoCo Warp, humanoid",
     "starts n_humanoid": "MuJoCo Warp, n_humanoid",
-    "starts n_humanoid alone": "MuJoCo Warp, n_humanoid, alone",
     "starts aloha_pot": "MuJoCo Warp, aloha_pot",
     "starts featherstone": "Newton, Featherstone",
     "starts ik": "Newton, inverse kinematics (LM)",
     "starts kamino": "Newton, Kamino's solver, 256 mechanisms",
-    "starts kamino H100": "the same on an H100, of an earlier state",
     "starts kamino 4096": "Newton, Kamino's solver, 4,096 mechanisms",
 }
 WORLDS = {"humanoid": 8192, "n_humanoid": 1024, "featherstone": 4096, "ik": 4096}

@@ -314,9 +314,8 @@ def candidates(problem: MatmulProblem, gpu: Gpu) -> tuple[Candidate, ...]:
 def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
     """All launches of the kernel with tensor copies. The last tiles, if too few for all multiprocessors, get slices."""
     kernel = _kernel(problem, (0, 0))
-    tiles = [lines[::-1] if kernel.computes_transpose else lines for lines in kernel.tiles]
-    options = [(tile, cluster) for tile in tiles for cluster in _clusters(problem, tile)]
-    for tile, cluster in options:
+    tiles = (lines[::-1] if kernel.computes_transpose else lines for lines in kernel.tiles)
+    for tile, cluster in [(sides, pair) for sides in tiles for pair in _clusters(problem, sides)]:
         kernel = _kernel(problem, tile, False, cluster)
         is_useful = all(size > side - part for size, side, part in zip((problem.m, problem.n), tile, TILE_PARTS))
         if not is_useful or (problem.has_function and not kernel.has_registers):
@@ -544,8 +543,7 @@ def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates
     full_threads = 128 if p.has_wgmma(arch) else 256
     rate = rates.products * _tile_factor(rates, config)
     rate *= min(1.0, min(blocks, resident) * config.threads / full_threads)
-    if p.kind == "float16" or p.tf32:
-        rate *= min(1.0, config.threads / 128)
+    rate *= min(1.0, config.threads / 128) if p.kind == "float16" or p.tf32 else 1.0
     if has_wgmma(arch) and config.tile_m % WGMMA_ROWS and config.tile_n % WGMMA_ROWS:
         rate *= rates.without_wgmma
     copies = loaded / max(1, depth) * config.tile_k / (ALIGNED * config.threads)  # of a thread in a step
