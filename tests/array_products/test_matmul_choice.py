@@ -89,6 +89,12 @@ def test_the_choice_has_the_least_cost(question: MatmulProblem) -> None:
     assert all(best <= one.time_us for one in candidates(question, H200) if not one.config.tensor_copies)
 
 
+@given(problems)
+def test_each_candidate_is_another_one(question: MatmulProblem) -> None:
+    configs = [one.config for one in candidates(question, H200)]
+    assert len(set(configs)) == len(configs)
+
+
 def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop() -> None:
     question = replace(problem(4096, 4096, 4096, "float64"), always_loops=True)
     found = {(one.tile_m, one.tile_n) for one in configs(question)}

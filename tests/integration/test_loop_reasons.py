@@ -169,6 +169,13 @@ def test_the_stages_of_a_chain(sizes: tuple[int, int, int, int], stages: str) ->
     assert loop.reason == f"wgmma multiplies {memory}; the tiles between its products stay in registers"
 
 
+def test_a_chain_whose_stages_do_not_fit_says_what_the_least_of_them_need() -> None:
+    cell = Cell("attention", 128, 32, 64, 64)  # two stages by mma.sync, of 64 keys each
+    loop = planned_text(cell.text("tiles").removeprefix("import warp as wp\n"), cell.threads)
+    assert "chain_memory" in loop.codes
+    assert f"its stages need {2 * 2 * 64 * 128 * 2 + 1024} bytes" in loop.reason
+
+
 def test_a_chain_says_what_it_takes_and_needs_functions_for_the_reverse_pass_alone() -> None:
     loop = planned_text(CHAIN, THREADS)
     assert (loop.stages, loop.accumulators) == (2, 48)

@@ -3,8 +3,10 @@
 The C of a product goes through elementwise operations and reductions of rows to the A of the next one. Warp keeps each
 of these tiles in shared memory, or copies it there. If each warp has whole rows of all of them, a lane can hold its
 elements over the loop's body, in the places that the instruction gives them (``kernels/module/chains.cuh``). Tiles that
-live over the iterations, such as a sum, stay in registers over the loop. The operands that an iteration loads go to one
-of two stages, while those of the iteration before are multiplied. The stages lie in the memory of these tiles.
+live over the iterations, such as a sum, stay in registers over the loop, and for assignments behind it. The operands
+of an iteration are loaded during the first product of the one before, into one or two stages, which each warpgroup may
+have for itself. The stages, and behind them copies of operands that the loop does not load, lie in the memory of these
+tiles.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
@@ -305,13 +307,16 @@ class _Walk:
         registers = min(registers, multiprocessor(first.arch).thread_registers)
         memory = sum(dict(self.context.function.frame).values()) + self.context.bytes_around()
         groups = first.threads // WARPGROUP if instruction == "wgmma" else 0
-        layouts = [
-            replace(layout, blocks=resident_blocks(first.arch, first.threads, shared_bytes=shared, registers=registers))
-            for layout in stage_layouts(stage_bytes, fixed_bytes, groups, loads_again=self._loads_again())
-            if (shared := memory - self._spared_bytes(run, layout.size_bytes)) and layout.size_bytes <= runs[run]
-        ]
-        refuse(not layouts, "chain_memory", stage_bytes + fixed_bytes + STAGE_ALIGNMENT, runs[run])
-        layout = best_layout(layouts)
+        layouts = list(stage_layouts(stage_bytes, fixed_bytes, groups, loads_again=self._loads_again()))
+        least = min(layout.size_bytes for layout in layouts)
+        refuse(least > runs[run], "chain_memory", least, runs[run])
+
+        def with_blocks(layout: StageLayout) -> StageLayout:
+            shared = memory - self._spared_bytes(run, layout.size_bytes)
+            blocks = resident_blocks(first.arch, first.threads, shared_bytes=shared, registers=registers)
+            return replace(layout, blocks=blocks)
+
+        layout = best_layout(with_blocks(layout) for layout in layouts if layout.size_bytes <= runs[run])
         behind = self._behind()
         loop = self.loop
         more, increment = f"iter_cmp({loop.iterator}) != 0", f"{loop.iterator}.step"

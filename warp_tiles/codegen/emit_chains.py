@@ -4,12 +4,13 @@ Warp's statements stay where they are. Elementwise ones become functions of thei
 lane has of them. The load of a tile becomes a function of its place, which is called for this iteration, if it is the
 first one, and for the next. A block begins with the first load and ends with the last operation::
 
-    WT_BEGIN         carried tiles and fixed operands to registers; stages
+    WT_BEGIN         carried tiles to registers; fixed operands there (mma.sync) or behind the stages (wgmma); stages
     loop:
         WT_AT        loads             wait until those of this iteration have arrived
         WT_AT        first product     meanwhile, loads
         WT_AT        operations        in registers
     WT_END           carried tiles to shared memory
+    WT_AT            assignments behind the loop, in registers: then they write these tiles
 
 With two stages, the first product starts the loads of the next iteration. With one stage, it starts the other loads of
 its own iteration, which the second product awaits. The tile that it multiplies is loaded again behind it.
@@ -51,13 +52,14 @@ class _Emitter:
             begin(f"wt_module::read_fragment<{rows}>({self._name(tile)}, {tile.name});")
         for tile in held:  # after all threads have read tiles that may lie there
             begin(f"wt_module::read_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
+        if chain.fixed_bytes:
+            begin(SYNC)  # copies lie in memory that other threads may still read
         for tile in chain.fixed:
             name, (lines, columns) = self._name(tile), tile.shape
             if chain.fixed_bytes:
                 dtype = next(iter(chain.products.values())).a.dtype
                 begin(f"wt_module::SharedOperand<{DTYPES[dtype].kernel_type}, {lines}, {columns}> {name};")
-                start = f"{name}.start({memory_address}, {self._fixed_offset(tile)}, {tile.name});"
-                begin(f"{SYNC} {start}")  # the copy lies in memory that other threads may still read
+                begin(f"{name}.start({memory_address}, {self._fixed_offset(tile)}, {tile.name});")
             else:
                 begin(f"unsigned {name}[{chain.rows // 16}][{columns // 16}][4];")
                 begin(f"wt_module::read_operand<{rows}, {columns}>({name}, {tile.name});")
@@ -200,8 +202,9 @@ class _Emitter:
             if load is chain.loads[-1]:
                 text += f" if ({self._first}) {{ {begin}{now}{self._first} = false; }} {self._wait}"
                 ahead = f"if ({chain.more}) {{ {ahead}}}"
-                text += f" const auto {self._started} = [&] {{ {rest or ahead} }};"
-                if chain.layout.stages == 1:
+                is_one = chain.layout.stages == 1
+                text += f" const auto {self._started} = [&] {{ {rest if is_one else ahead} }};"
+                if is_one:
                     text += f" const auto {self._again} = [&] {{ {ahead} }};"
             yield text
 
