@@ -441,8 +441,8 @@ def _tiles(problem: MatmulProblem, gpu: Gpu) -> Iterator[MatmulConfig]:
         config = MatmulConfig(tile_m, tile_n, step, threads)
         are_many = _ceil(_tiles_of(problem, config), gpu.multiprocessors) > _FEW_BLOCKS
         if kind == "float32" and min(tile_m, tile_n) <= _LEAST_SIDE and are_many:
-            for threads in dict.fromkeys(max(LANES, tile // accumulators) for accumulators in _ACCUMULATORS):
-                yield replace(config, threads=threads)
+            for fewer in dict.fromkeys(max(LANES, tile // accumulators) for accumulators in _ACCUMULATORS):
+                yield replace(config, threads=fewer)
         elif kind != "float32" or config.tile != _SHORT_TILE or is_wgmma_gpu:
             yield config
         if threads == 128 and step == most:
