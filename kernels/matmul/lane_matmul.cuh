@@ -9,9 +9,9 @@
 //     store_tile         its epilogue
 //     lane_matmul        a block with a tile of C or a slice of it
 //
-// The first thread of a block starts the tensor copies to its stages, or threads of all warps in turns, or one of a warpgroup that does
-// nothing else. All other warps multiply, each a part of the tile, and store C from registers, so that C's rows may begin anywhere. The
-// blocks of a multiprocessor hide one another's first loads and last stores.
+// One thread of a block starts the tensor copies to a stage: the first one (float32), that of a warp, in turns (float64), or one of a
+// warpgroup that only loads. The other warps multiply, each a part of the tile, and store C from registers, so that C's rows may begin
+// anywhere. The blocks of a multiprocessor hide one another's first loads and last stores.
 //
 // A stage has 128 bytes of each line of an operand (a row of A or a column of B). An operand that is contiguous along its lines has panels
 // of as many lines as elements of K, with a row for each element of K. One that is contiguous along K has a row for each line. The 16-byte
