@@ -63,12 +63,14 @@ class LaneRates:
 # fitted to 27 products with 286 launches (float32), and to 31 with 566 (float64)
 RATES = {
     "float32": LaneRates(
-        7.5, 9.0e4, {1: 6.0e3, 2: 9.0e3}, 2.3e4, 2.4, 4.2e4, {1: 2.3, 2: 1.3, 3: 0.5}, of_two_warps=0.95, spread=0.5
+        start_us=7.5, stored=9.0e4, stored_elements={1: 6.0e3, 2: 9.0e3}, stored_hidden=2.3e4, add_us=2.4, added=4.2e4,
+        block_us={1: 2.3, 2: 1.3, 3: 0.5}, of_two_warps=0.95, spread=0.5,
     ),
     "float64": LaneRates(
-        8.2, 1.5e5, {}, 1.5e5, 1.8, 4.0e4, {1: 2.2, 2: 0.6, 3: 0.4, 4: 0.3}, of_two_warps=0.78, spread=0.43
+        start_us=8.2, stored=1.5e5, stored_elements={}, stored_hidden=1.5e5, add_us=1.8, added=4.0e4,
+        block_us={1: 2.2, 2: 0.6, 3: 0.4, 4: 0.3}, of_two_warps=0.78, spread=0.43,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ class LaneTile:
 
     Attributes:
         warps_m, warps_n: Warps along M and N.
-        lanes_m: Lanes of a warp along M.
-        unrolled: The elements of K whose products are unrolled.
+        lanes_m: Lanes of a warp along M. That of ``mma.sync`` has 8.
+        unrolled: The elements of K whose products are unrolled. Those of float64 are a whole stage.
         blocks: Resident blocks of a multiprocessor.
         step_us: Time of a multiprocessor for a stage of one block, while so many are resident.
         of_one_warp: Speed with one warp for each scheduler, as a part of that speed.
@@ -100,23 +102,25 @@ class LaneTile:
 # by rows and columns
 TILES: dict[str, dict[tuple[int, int], LaneTile]] = {
     "float32": {
-        (256, 128): LaneTile(4, 2, 8, 8, 1, 5.4),
-        (128, 256): LaneTile(2, 4, 8, 8, 1, 5.4),
-        (128, 128): LaneTile(2, 4, 8, 16, 2, 2.65, transposed=LaneTile(2, 2, 8, 16, 2, 3.0, 0.6)),
-        (64, 128): LaneTile(2, 2, 4, 32, 3, 1.55, 0.6),
-        (128, 64): LaneTile(2, 2, 8, 32, 3, 1.55, 0.6),
-        (64, 64): LaneTile(2, 2, 8, 16, 4, 0.74, 0.75, LaneTile(2, 2, 4, 32, 4, 0.785, 0.75)),
+        (256, 128): LaneTile(4, 2, 8, 8, blocks=1, step_us=5.4),
+        (128, 256): LaneTile(2, 4, 8, 8, blocks=1, step_us=5.4),
+        (128, 128): LaneTile(2, 4, 8, 16, blocks=2, step_us=2.65,
+            transposed=LaneTile(2, 2, 8, 16, blocks=2, step_us=3.0, of_one_warp=0.6)),
+        (64, 128): LaneTile(2, 2, 4, 32, blocks=3, step_us=1.55, of_one_warp=0.6),
+        (128, 64): LaneTile(2, 2, 8, 32, blocks=3, step_us=1.55, of_one_warp=0.6),
+        (64, 64): LaneTile(2, 2, 8, 16, blocks=4, step_us=0.74, of_one_warp=0.75,
+            transposed=LaneTile(2, 2, 4, 32, blocks=4, step_us=0.785, of_one_warp=0.75)),
     },
     "float64": {
-        (128, 128): LaneTile(2, 4, 8, 16, 1, 1.15, has_loaders=True),
-        (64, 128): LaneTile(1, 4, 8, 16, 2, 0.63, 0.63),
-        (128, 64): LaneTile(2, 2, 8, 16, 2, 0.63, 0.63),
-        (96, 64): LaneTile(3, 2, 8, 16, 2, 0.50, 0.63),
-        (64, 64): LaneTile(2, 2, 8, 16, 3, 0.317, 0.63),
-        (64, 32): LaneTile(2, 1, 8, 16, 4, 0.18, 0.63),
-        (32, 64): LaneTile(1, 2, 8, 16, 4, 0.18, 0.63),
+        (128, 128): LaneTile(2, 4, 8, 16, blocks=1, step_us=1.15, has_loaders=True),
+        (64, 128): LaneTile(1, 4, 8, 16, blocks=2, step_us=0.63, of_one_warp=0.63),
+        (128, 64): LaneTile(2, 2, 8, 16, blocks=2, step_us=0.63, of_one_warp=0.63),
+        (96, 64): LaneTile(3, 2, 8, 16, blocks=2, step_us=0.50, of_one_warp=0.63),
+        (64, 64): LaneTile(2, 2, 8, 16, blocks=3, step_us=0.317, of_one_warp=0.63),
+        (64, 32): LaneTile(2, 1, 8, 16, blocks=4, step_us=0.18, of_one_warp=0.63),
+        (32, 64): LaneTile(1, 2, 8, 16, blocks=4, step_us=0.18, of_one_warp=0.63),
     },
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

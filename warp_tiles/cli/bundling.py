@@ -90,8 +90,8 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
 
             with wanted.kernel_errors():
                 side_by_side(build, wanted.targets(discovery), MOST_THREADS)
-            kernels = compile_matmul_kernels(require_hooks("bundle").engine, discovery, wanted.archs)
-            common.note_reasons(kernels)
+            compiled = compile_matmul_kernels(require_hooks("bundle").engine, discovery, wanted.archs)
+            common.note_reasons(compiled)
             objects = _signed(signer)
         write_bundle(file, sorted(objects))
     held = {key for _, key, _ in objects}
@@ -102,11 +102,13 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
         if not row["bundled"]:
             module = f"module {row['module']} for sm_{row['arch']}"
             common.note(f"warp-tiles: {module} is not in the bundle: {row['reason']}")
-    bundled = [{name: row[name] for name in ("module", "arch", "block_dim", "key")} for row in kernels if row["key"]]
-    data = {"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows}
-    data["matmul"] = bundled
+    kernels = [{name: row[name] for name in ("module", "arch", "block_dim", "key")} for row in compiled if row["key"]]
+    data = {
+        "bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows,
+        "matmul": kernels,
+    }  # fmt: skip
     table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
-    table += [(row["module"], f"sm_{row['arch']}", row["block_dim"], "of matmul") for row in bundled]
+    table += [(row["module"], f"sm_{row['arch']}", row["block_dim"], "of matmul") for row in kernels]
     common.print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
     for text in () if as_json else compiled_again(built):
         common.echo(text)

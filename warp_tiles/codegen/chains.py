@@ -293,7 +293,9 @@ class _Walk:
         accumulators = sum(tile.shape[1] for tile in sums) * self.rows // first.threads
         fixed = sum(tile.shape[1] for tile in self.fixed.values()) * self.rows // first.threads // 2
         matrices, fixed_bytes = accumulators + fixed, 0
-        if instruction == "wgmma":  # nvJitLink 13.0 overwrites registers of theirs that the next iteration multiplies
+        if (
+            instruction == "wgmma"
+        ):  # in shared memory: of registers, nvJitLink 13.0 overwrites those of the next iteration
             matrices, fixed_bytes = accumulators, sum(tile.size_bytes for tile in self.fixed.values())
         most = _MOST_REGISTERS[instruction]
         refuse(matrices > most, "chain_registers", matrices, most)
@@ -302,7 +304,7 @@ class _Walk:
         runs = runs_of(self.context.function, {tile.name for tile in idle} | self.loads.keys())
         run = max(runs, key=lambda run: runs[run])
         loads = tuple(replace(load, offset_bytes=buffers[name].offset_bytes) for name, load in self.loads.items())
-        # also those that fixed operands leave free: with a block more, registers spill
+        # as if registers held the fixed operands: with room for a block more, they would spill
         registers = accumulators + fixed + _OTHER_REGISTERS[instruction]
         registers = min(registers, multiprocessor(first.arch).thread_registers)
         memory = sum(dict(self.context.function.frame).values()) + self.context.bytes_around()
@@ -331,7 +333,6 @@ class _Walk:
             loads,
             stage_bytes,
             layout,
-            fixed_bytes,
             next(tile for tile in (*idle, *(load.tile for load in loads)) if tile.name == run[0]),
             self._spared_bytes(run, layout.size_bytes),
             tuple(self.operations),

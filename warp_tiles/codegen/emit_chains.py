@@ -52,11 +52,12 @@ class _Emitter:
             begin(f"wt_module::read_fragment<{rows}>({self._name(tile)}, {tile.name});")
         for tile in held:  # after all threads have read tiles that may lie there
             begin(f"wt_module::read_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
-        if chain.fixed_bytes:
+        copies_fixed = bool(chain.fixed) and chain.instruction == "wgmma"
+        if copies_fixed:
             begin(SYNC)  # copies lie in memory that other threads may still read
         for tile in chain.fixed:
             name, (lines, columns) = self._name(tile), tile.shape
-            if chain.fixed_bytes:
+            if copies_fixed:
                 dtype = next(iter(chain.products.values())).a.dtype
                 begin(f"wt_module::SharedOperand<{DTYPES[dtype].kernel_type}, {lines}, {columns}> {name};")
                 begin(f"{name}.start({memory_address}, {self._fixed_offset(tile)}, {tile.name});")

@@ -287,14 +287,13 @@ class Chain:
         instruction: That of its products.
         rows: Rows of each matrix that a warp has.
         layout: The stages.
-        fixed_bytes: The memory behind the stages for copies of the fixed operands; 0 if registers hold them.
         first: The first of the tiles in whose memory the stages lie, which hold nothing in the loop.
         spared_bytes: Those of the function's last tiles, whose memory nothing uses.
         operations: The operations on tiles that registers hold, in the order of the program.
         behind: The operations behind the loop that change carried tiles, and run in registers, too.
         carried: The tiles that live over the iterations, in shared memory before and after the loop.
         made: The tiles that an iteration makes.
-        fixed: The left operands that do not change in the loop.
+        fixed: The left operands that do not change in the loop. wgmma reads copies of them behind the stages.
         roots: The tile of a view, by the view's name.
         transposed: The loaded tile of a transposed view, by the view's name.
         accumulators: Registers of a thread that hold the Cs.
@@ -310,7 +309,6 @@ class Chain:
     loads: tuple[ChainLoad, ...]
     stage_bytes: int
     layout: StageLayout
-    fixed_bytes: int
     first: Tile
     spared_bytes: int
     operations: tuple[Operation, ...]
