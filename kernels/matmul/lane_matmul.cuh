@@ -28,11 +28,11 @@
 namespace wt_matmul {
 
 // The element types of A, B and C and of the bias, a class whose of() is applied to each element of C (both void without one), the rows and
-// columns of a tile, the warps along M and N, the lanes of a warp along M, the elements of K whose products are unrolled, whether a
-// warpgroup only loads, the number of stages, whether A is contiguous along M and B along N, whether C is read, whether tiles have slices of
-// K, and whether the rows of C begin anywhere.
-template <class T_, class Bias_, class Function_, int M, int N, int WARPS_ALONG_M, int WARPS_ALONG_N, int LANES_ALONG_M, int UNROLLED_,
-          bool LOADING, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA, bool SLICES, bool ANYWHERE>
+// columns of a tile, the warps along M and N, whether a warpgroup only loads, the number of stages, whether A is contiguous along M and B
+// along N, whether C is read, whether tiles have slices of K, and whether the rows of C begin anywhere. Of float32 also the lanes of a warp
+// along M, and the elements of K whose products are unrolled.
+template <class T_, class Bias_, class Function_, int M, int N, int WARPS_ALONG_M, int WARPS_ALONG_N, bool LOADING, int STAGES_,
+          bool A_ALONG_M, bool B_ALONG_N, bool BETA, bool SLICES, bool ANYWHERE, int LANES_ALONG_M = 1, int UNROLLED_ = 1>
 struct LaneConfig {
     using T = T_;
     using Bias = Bias_;

@@ -155,7 +155,7 @@ def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
     kernel = LaneKernel("float32", "float32", 128, 64, True, False, True, "float16")
     assert kernel.name == "lane_matmul_float32_float32_mk_128x64_c_float16"
     assert (
-        "LaneConfig<float, wt::f16, void, 128, 64, 2, 2, 8, 32, false, 3, true, false, true, false, false>"
+        "LaneConfig<float, wt::f16, void, 128, 64, 2, 2, false, 3, true, false, true, false, false, 8, 32>"
         in kernel.source()
     )
     changes: list[dict[str, Any]] = [

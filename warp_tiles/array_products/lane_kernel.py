@@ -79,46 +79,44 @@ class LaneTile:
 
     Attributes:
         warps_m, warps_n: Warps along M and N.
-        lanes_m: Lanes of a warp along M. That of ``mma.sync`` has 8.
-        unrolled: The elements of K whose products are unrolled. Those of float64 are a whole stage.
         blocks: Resident blocks of a multiprocessor.
         step_us: Time of a multiprocessor for a stage of one block, while so many are resident.
         of_one_warp: Speed with one warp for each scheduler, as a part of that speed.
         transposed: The tile if panels are transposed, which takes registers; None if it is the same.
         has_loaders: True if a warpgroup beside them only loads.
+        fma: Of float32: the lanes of a warp along M, and the elements of K whose products are unrolled.
     """
 
     warps_m: int
     warps_n: int
-    lanes_m: int
-    unrolled: int
     blocks: int
     step_us: float
     of_one_warp: float = 1.0
     transposed: LaneTile | None = None
     has_loaders: bool = False
+    fma: tuple[int, ...] = ()
 
 
 # by rows and columns
 TILES: dict[str, dict[tuple[int, int], LaneTile]] = {
     "float32": {
-        (256, 128): LaneTile(4, 2, 8, 8, blocks=1, step_us=5.4),
-        (128, 256): LaneTile(2, 4, 8, 8, blocks=1, step_us=5.4),
-        (128, 128): LaneTile(2, 4, 8, 16, blocks=2, step_us=2.65,
-            transposed=LaneTile(2, 2, 8, 16, blocks=2, step_us=3.0, of_one_warp=0.6)),
-        (64, 128): LaneTile(2, 2, 4, 32, blocks=3, step_us=1.55, of_one_warp=0.6),
-        (128, 64): LaneTile(2, 2, 8, 32, blocks=3, step_us=1.55, of_one_warp=0.6),
-        (64, 64): LaneTile(2, 2, 8, 16, blocks=4, step_us=0.74, of_one_warp=0.75,
-            transposed=LaneTile(2, 2, 4, 32, blocks=4, step_us=0.785, of_one_warp=0.75)),
+        (256, 128): LaneTile(4, 2, blocks=1, step_us=5.4, fma=(8, 8)),
+        (128, 256): LaneTile(2, 4, blocks=1, step_us=5.4, fma=(8, 8)),
+        (128, 128): LaneTile(2, 4, blocks=2, step_us=2.65, fma=(8, 16),
+            transposed=LaneTile(2, 2, blocks=2, step_us=3.0, fma=(8, 16), of_one_warp=0.6)),
+        (64, 128): LaneTile(2, 2, blocks=3, step_us=1.55, fma=(4, 32), of_one_warp=0.6),
+        (128, 64): LaneTile(2, 2, blocks=3, step_us=1.55, fma=(8, 32), of_one_warp=0.6),
+        (64, 64): LaneTile(2, 2, blocks=4, step_us=0.74, fma=(8, 16), of_one_warp=0.75,
+            transposed=LaneTile(2, 2, blocks=4, step_us=0.785, fma=(4, 32), of_one_warp=0.75)),
     },
     "float64": {
-        (128, 128): LaneTile(2, 4, 8, 16, blocks=1, step_us=1.15, has_loaders=True),
-        (64, 128): LaneTile(1, 4, 8, 16, blocks=2, step_us=0.63, of_one_warp=0.63),
-        (128, 64): LaneTile(2, 2, 8, 16, blocks=2, step_us=0.63, of_one_warp=0.63),
-        (96, 64): LaneTile(3, 2, 8, 16, blocks=2, step_us=0.50, of_one_warp=0.63),
-        (64, 64): LaneTile(2, 2, 8, 16, blocks=3, step_us=0.317, of_one_warp=0.63),
-        (64, 32): LaneTile(2, 1, 8, 16, blocks=4, step_us=0.18, of_one_warp=0.63),
-        (32, 64): LaneTile(1, 2, 8, 16, blocks=4, step_us=0.18, of_one_warp=0.63),
+        (128, 128): LaneTile(2, 4, blocks=1, step_us=1.15, has_loaders=True),
+        (64, 128): LaneTile(1, 4, blocks=2, step_us=0.63, of_one_warp=0.63),
+        (128, 64): LaneTile(2, 2, blocks=2, step_us=0.63, of_one_warp=0.63),
+        (96, 64): LaneTile(3, 2, blocks=2, step_us=0.50, of_one_warp=0.63),
+        (64, 64): LaneTile(2, 2, blocks=3, step_us=0.317, of_one_warp=0.63),
+        (64, 32): LaneTile(2, 1, blocks=4, step_us=0.18, of_one_warp=0.63),
+        (32, 64): LaneTile(1, 2, blocks=4, step_us=0.18, of_one_warp=0.63),
     },
 }  # fmt: skip
 
@@ -199,8 +197,8 @@ class LaneKernel(TensorKernel):
             "LaneConfig",
             code_of(self.a),
             *(code_of(self.bias), function, self.tile_m, self.tile_n),
-            *(*self.warps, self._tile.lanes_m, self._tile.unrolled, self._tile.has_loaders, self.stages),
-            *(self.a_along_m, self.b_along_n, self.has_beta, self.has_slices, not self.has_map),
+            *(*self.warps, self._tile.has_loaders, self.stages),
+            *(self.a_along_m, self.b_along_n, self.has_beta, self.has_slices, not self.has_map, *self._tile.fma),
         )
 
     def launch_us(
