@@ -333,8 +333,7 @@ template <class P> WT_DEVICE void store_tile(const Lanes<P>& lanes, const Argume
 {
     using T = typename P::T;
     using L = Lanes<P>;
-    const T alpha = same<T, double> ? T(given.alpha_64) : T(given.factor == nullptr ? given.alpha : given.alpha * *given.factor);
-    const T beta = same<T, double> ? T(given.beta_64) : T(given.beta);
+    const T alpha = given.factor == nullptr ? T(given.alpha) : T(given.alpha) * *given.factor, beta = T(given.beta);
     T* const start = static_cast<T*>(given.c) + tile.matrix * given.c_matrix;
 #pragma unroll
     for (int i = 0; i < L::ROWS; ++i) {

@@ -120,7 +120,7 @@ WT_DEVICE Vector<f32, 2> finished(f32 first, f32 second, const Vector<f32, 2>& p
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         if constexpr (P::HAS_BETA)
-            found.at[i] += given.beta * previous.at[i];
+            found.at[i] += f32(given.beta) * previous.at[i];
         if constexpr (!same<typename P::Bias, void>)
             found.at[i] += column + i < given.n ? element<typename P::Bias>(given.bias, (column + i) * given.bias_step) : 0.0f;
         if constexpr (!same<typename P::Function, void>)
@@ -250,7 +250,7 @@ WT_DEVICE void store_tile(const typename P::Accumulators& accumulators, const Ch
     const Ring<P>& ring = chunks.ring;
     const int group = chunks.group;
     const bool is_storing = threadIdx.x % WARPGROUP == 0;
-    const f32 alpha = given.factor == nullptr ? given.alpha : given.alpha * *given.factor;
+    const f32 alpha = given.factor == nullptr ? f32(given.alpha) : f32(given.alpha) * *given.factor;
 #pragma unroll
     for (int number = 0; number < COUNT; ++number) {
         const u32 chunk = ring.chunk(group, number);

@@ -34,7 +34,7 @@ struct Arguments {
     int a_step, b_step;         // 1, or 0 if all matrices of the batch have the same operand
     int group;                  // rows of tiles that blocks with consecutive numbers compute column by column; of clusters' tiles
     int whole, slices;          // tiles without slices, and the slices of each of the others; of clusters' tiles
-    float alpha, beta;
+    double alpha, beta;
     const float* factor;        // of alpha; null for 1
     const void* bias;           // read if the configuration has one
     long long bias_step;        // distance in elements
@@ -42,7 +42,6 @@ struct Arguments {
     int* arrived;               // the slices of each tile that are complete; zero before and after a launch
     void* c;                    // read where C has no map
     long long c_row, c_matrix;  // distances in elements
-    double alpha_64, beta_64;   // alpha and beta of float64
 };
 
 // The element types of A and B, of C and of the bias (void without one), a class whose of() is applied to each element of C (void

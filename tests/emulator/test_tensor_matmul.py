@@ -189,7 +189,6 @@ class Product:
         whole = tiles if slices == 1 else tiles // CLUSTERS * CLUSTERS
         self.blocks = CLUSTERS * kernel.cluster if kernel.is_persistent else whole + (tiles - whole) * slices
         self.given = _Arguments(m, n, k, batch, 1, not is_shared, rows, whole, slices, alpha, beta)
-        self.given.alpha_64, self.given.beta_64 = alpha, beta
         if slices > 1:
             split = (tiles - whole) * kernel.cluster
             sums = np.full(split * slices * kernel.tile_m * kernel.tile_n, np.nan)

@@ -56,14 +56,13 @@ class FunctionSource:
 class _Arguments(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int) for name in ("m", "n", "k", "batch", "a_step", "b_step", "group", "whole", "slices")),
-        *((name, ctypes.c_float) for name in ("alpha", "beta")),
+        *((name, ctypes.c_double) for name in ("alpha", "beta")),
         *((name, ctypes.c_void_p) for name in ("factor", "bias")),
         ("bias_step", ctypes.c_longlong),
         ("sums", ctypes.c_void_p),
         ("arrived", ctypes.c_void_p),
         ("c", ctypes.c_void_p),
         *((name, ctypes.c_longlong) for name in ("c_row", "c_matrix")),
-        *((name, ctypes.c_double) for name in ("alpha_64", "beta_64")),
     )
 
 
@@ -133,7 +132,6 @@ class TensorMatmul:
             with self._lock:
                 given = self._given
                 given.alpha, given.beta, given.bias, given.factor, given.c = alpha, beta, bias, factor, out
-                given.alpha_64, given.beta_64 = alpha, beta
                 if not self._workspace_bytes:
                     is_launched = self._launch(pointers)
                 else:
