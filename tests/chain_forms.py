@@ -275,7 +275,6 @@ FORMS |= {
     )
     for name in (
         "attention",
-        "a division behind the loop",
         "rows that end within a tile",
         "K transposed",
         "no iteration",

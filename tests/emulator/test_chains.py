@@ -11,9 +11,10 @@ import pytest
 from benchmarks import attention
 from benchmarks.runner import difference
 from tests.chain_forms import FORMS, Form
-from tests.emulator.generated import Runs, build
+from tests.emulator.generated import Runs, build, generate
 from tests.emulator.module import Machine
 from tests.emulator.staged import bits
+from tests.integration.helpers import load
 
 
 def check(ours: Runs, warps: Runs, form: Form) -> None:
@@ -52,10 +53,10 @@ def check_benchmark(machine: Machine, folder: Path, cell: attention.Cell, main_l
 @pytest.mark.parametrize(
     ("name", "is_behind"), [("a division behind the loop", True), ("a quotient that is used twice", False)]
 )
-def test_divisions_behind_a_loop(machine: Machine, tmp_path: Path, name: str, is_behind: bool) -> None:
+def test_divisions_behind_a_loop(tmp_path: Path, name: str, is_behind: bool) -> None:
     """Sums go to shared memory behind the division, unless something else uses the quotient."""
-    source = build(machine, tmp_path / "m", FORMS[name].text, FORMS[name].threads).source
-    (end,) = (line for line in source.splitlines() if line.startswith("#define WT_END_"))
+    generated = generate(load(FORMS[name].text), tmp_path / "m", 90, FORMS[name].threads)
+    (end,) = (line for line in generated.source.splitlines() if line.startswith("#define WT_END_"))
     assert ("wt_module::write_fragment<" in end) == (not is_behind)
 
 
