@@ -102,13 +102,14 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
         if not row["bundled"]:
             module = f"module {row['module']} for sm_{row['arch']}"
             common.note(f"warp-tiles: {module} is not in the bundle: {row['reason']}")
-    kernels = [{name: row[name] for name in ("module", "arch", "block_dim", "key")} for row in compiled if row["key"]]
+    kernels = [row for row in compiled if row["key"]]
     data = {
         "bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows,
         "matmul": kernels,
     }  # fmt: skip
-    table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
-    table += [(row["module"], f"sm_{row['arch']}", row["block_dim"], "of matmul") for row in kernels]
+    table = [
+        (row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in (*rows, *kernels)
+    ]
     common.print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
     for text in () if as_json else compiled_again(built):
         common.echo(text)

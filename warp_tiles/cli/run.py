@@ -282,6 +282,7 @@ def compile_matmul_kernels(engine: Engine, discovery: Discovery, archs: Collecti
 
         def built() -> tuple[CacheKey, bool]:
             entry, is_new = built_kernel(engine, kernel, now)
+            row["cubin_bytes"] = len(entry.payload)
             return entry.manifest.key, is_new
 
         if not reason:
