@@ -9,7 +9,7 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, integers, on
-from tests.gpu.test_tensor_matmul import by_kernel, product_of
+from tests.gpu.test_tensor_matmul import by_kernel, check_slices, product_of
 from warp_tiles.array_products.call import checked
 from warp_tiles.array_products.lane_kernel import TILES, LaneKernel
 from warp_tiles.array_products.prepared import prepared
@@ -46,17 +46,7 @@ def test_shapes_and_layouts(dtype: str, tile: tuple[int, int], shape: tuple[int,
 
 @EACH_TILE
 def test_slices(dtype: str, tile: tuple[int, int], gpu: str) -> None:
-    """Also many times on the same counters."""
-    scalar = getattr(wp, dtype)
-    a, b = integers(1, 200, 4104), integers(2, 4104, 520)
-    x, y = on(a, scalar, gpu), on(b, scalar, gpu)
-    out = on(np.full((200, 520), np.nan), scalar, gpu)
-    for slices in (3, 16):
-        product = product_of(x, y, out, tile, slices)
-        for factor in (1, 2, 3, 4):
-            out.fill_(np.nan)
-            product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
-            assert np.array_equal(out.numpy(), factor * (a @ b))
+    check_slices(dtype, tile, (3, 16), gpu)
 
 
 @EACH_TILE

@@ -57,6 +57,22 @@ def by_kernel(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices
     return out
 
 
+def check_slices(
+    dtype: str, tile: tuple[int, int], counts: tuple[int, ...], gpu: str, cluster: tuple[int, int] = (1, 1)
+) -> None:
+    """Multiplies with so many slices, also many times on the same counters."""
+    a, b = integers(1, 200, 4104, most=1), integers(2, 4104, 520, most=1)
+    x, y = on(a, getattr(wp, dtype), gpu), on(b, getattr(wp, dtype), gpu)
+    out = on(np.full((200, 520), np.nan), wp.float64 if dtype == "float64" else wp.float32, gpu)
+    for slices in counts:
+        product = product_of(x, y, out, tile, slices, cluster)
+        assert product.plan.chosen.slices.split
+        for factor in (1, 2, 3, 4):
+            out.fill_(np.nan)
+            product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
+            assert np.array_equal(out.numpy(), factor * (a @ b))
+
+
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize(
     "shape", [(128, 256, 64), (1000, 776, 520), (8, 16, 8), (2056, 1032, 4104), (256, 512, 1024)], ids=str
@@ -76,15 +92,7 @@ def test_shapes_and_layouts(dtype: str, shape: tuple[int, int, int], tile: tuple
 
 @pytest.mark.parametrize("tile", [tile for tile in TILES if math.prod(tile) <= MOST_SUMS], ids=str)
 def test_slices(tile: tuple[int, int], gpu: str) -> None:
-    """Also many times on the same counters."""
-    a, b = integers(1, 200, 4104, most=1), integers(2, 4104, 520, most=1)
-    x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), on(np.full((200, 520), np.nan), wp.float32, gpu)
-    for slices in (3, 8):
-        product = product_of(x, y, out, tile, slices)
-        for factor in (1, 2, 3, 4):
-            out.fill_(np.nan)
-            product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
-            assert np.array_equal(out.numpy(), factor * (a @ b))
+    check_slices("float16", tile, (3, 8), gpu)
 
 
 @pytest.mark.parametrize("tile", [(128, 256), (128, 128), (64, 64)], ids=str)
@@ -103,14 +111,7 @@ def test_clusters(cluster: tuple[int, int], tile: tuple[int, int], gpu: str) -> 
 
 @pytest.mark.parametrize("cluster", [(2, 1), (1, 4)], ids=str)
 def test_slices_of_clusters(cluster: tuple[int, int], gpu: str) -> None:
-    a, b = integers(1, 200, 4104, most=1), integers(2, 4104, 520, most=1)
-    x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), on(np.full((200, 520), np.nan), wp.float32, gpu)
-    product = product_of(x, y, out, (64, 64), 3, cluster)
-    assert product.plan.chosen.slices.split
-    for factor in (1, 2, 3, 4):
-        out.fill_(np.nan)
-        product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
-        assert np.array_equal(out.numpy(), factor * (a @ b))
+    check_slices("float16", (64, 64), (3,), gpu, cluster)
 
 
 @pytest.mark.parametrize(("first", "second", "tile"), [
