@@ -3,7 +3,7 @@
 import pytest
 
 from tests.codegen import traces as t
-from tests.codegen.test_stages import TARGET, A, B, C, body, decided
+from tests.codegen.test_pipeline_stages import TARGET, A, B, C, body, decided
 from tests.gemm.test_main_loop import fp64
 from warp_tiles.codegen.module_code import AccumulatorStore, LoopDecision
 from warp_tiles.codegen.operations import Scalar
