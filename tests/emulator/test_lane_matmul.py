@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.emulator.module import EmulatedModule, Machine
-from tests.emulator.test_tensor_matmul import Product, one_unit, text_of
+from tests.emulator.test_tensor_matmul import Product, Products, Sizes, each_product, one_unit, text_of
 from tests.mutation.made import changes
 from warp_tiles.array_products.lane_kernel import TILES, LaneKernel
+from warp_tiles.array_products.tensor_kernel import TensorKernel
 from warp_tiles.gemm.problem import DType
 
 pytestmark = pytest.mark.slow  # the emulator compiles for seconds
@@ -24,26 +25,44 @@ def kernel(
     return LaneKernel(dtype, dtype, tile_m, tile_n, along_m, along_n, **options)
 
 
-KERNELS = (
-    kernel(128, 256, False, True),
-    kernel(256, 128, True, True, has_beta=True, bias="float32"),
-    kernel(128, 128, False, False, has_slices=True),
-    kernel(64, 128, True, False, has_map=False, has_beta=True),
-    kernel(128, 64, False, True, has_function=True, bias="float32"),
-    kernel(64, 64, True, True, has_slices=True, has_map=False),
-    kernel(128, 128, True, True, has_slices=True),
-    kernel(64, 64, False, False),
-    kernel(128, 128, False, True, "float64", has_slices=True),  # a warpgroup loads
-    kernel(64, 128, True, False, "float64", has_map=False, has_beta=True, bias="float64"),
-    kernel(128, 64, True, True, "float64", has_function=True, bias="float32"),
-    kernel(64, 64, False, False, "float64", has_slices=True, has_map=False),
-    kernel(64, 64, False, True, "float64", has_beta=True),
-    kernel(64, 64, True, True, "float64", has_map=False, has_slices=True),
-    kernel(64, 64, True, False, "float64"),
-    kernel(96, 64, True, True, "float64"),
-    kernel(64, 32, False, True, "float64", has_map=False),
-    kernel(32, 64, False, False, "float64"),
-)
+PRODUCTS: Products = {
+    kernel(128, 256, False, True): [
+        ((136, 264, 5 * 32 + 4), {}),  # four tiles, each of more stages than the ring has
+        ((40, 136, 16), {"batch": 3, "is_shared": True, "factor": 4.0, "alpha": 0.5}),
+    ],
+    kernel(256, 128, True, True, has_beta=True, bias="float32"): [((264, 136, 72), {"alpha": 0.5, "beta": 2.0})],
+    kernel(128, 128, False, False, has_slices=True): [
+        ((136, 200, 200), {"slices": 3}),  # two whole tiles, and two with slices
+        ((40, 40, 64), {"slices": 3}),  # the last slice is empty
+    ],
+    kernel(64, 128, True, False, has_map=False, has_beta=True): [((72, 131, 72), {"batch": 2, "beta": -1.0})],
+    kernel(128, 64, False, True, has_function=True, bias="float32"): [((136, 72, 40), {"alpha": 0.5})],
+    kernel(64, 64, True, True, has_slices=True, has_map=False): [((200, 67, 168), {"slices": 2, "batch": 3})],
+    kernel(128, 128, True, True, has_slices=True): [((136, 200, 200), {"slices": 3})],
+    kernel(64, 64, False, False): [((72, 136, 5 * 32 + 4), {"batch": 2})],
+    kernel(128, 128, False, True, "float64", has_slices=True): [  # a warpgroup loads
+        ((136, 200, 104), {"slices": 3}),  # two whole tiles, and two with slices
+        ((40, 40, 32), {"slices": 3, "alpha": 0.5}),  # the last slice is empty
+    ],
+    kernel(64, 128, True, False, "float64", has_map=False, has_beta=True, bias="float64"): [
+        ((72, 131, 72), {"batch": 2, "alpha": 0.5, "beta": -1.0}),
+    ],
+    kernel(128, 64, True, True, "float64", has_function=True, bias="float32"): [
+        ((136, 72, 40), {"alpha": 0.1, "batch": 3, "is_shared": True}),
+    ],
+    kernel(64, 64, False, False, "float64", has_slices=True, has_map=False): [
+        ((200, 67, 86), {"slices": 2, "batch": 3}),
+    ],
+    kernel(64, 64, False, True, "float64", has_beta=True): [
+        ((136, 72, 8 * 16 + 2), {"beta": 0.1}),  # six tiles, each of more stages than the ring has
+    ],
+    kernel(64, 64, True, True, "float64", has_map=False, has_slices=True): [((72, 135, 168), {"slices": 3})],
+    kernel(64, 64, True, False, "float64"): [((72, 136, 40), {"batch": 2})],
+    kernel(96, 64, True, True, "float64"): [((104, 72, 104), {})],
+    kernel(64, 32, False, True, "float64", has_map=False): [((72, 67, 8 * 16 + 2), {})],
+    kernel(32, 64, False, False, "float64"): [((72, 136, 40), {"batch": 2})],
+}  # fmt: skip
+KERNELS = tuple(PRODUCTS)
 SMALL = kernel(64, 64, False, True)
 SLICED = replace(SMALL, has_slices=True)
 DOUBLE = replace(SMALL, a="float64", out="float64")
@@ -94,31 +113,9 @@ def test_the_kernels_have_all_tiles_and_layouts() -> None:
         assert len({(kernel.a_along_m, kernel.b_along_n) for kernel in kernels}) == 4
 
 
-@pytest.mark.parametrize(("number", "sizes", "options"), [
-    (0, (136, 264, 5 * 32 + 4), {}),  # four tiles, each of more stages than the ring has
-    (0, (40, 136, 16), {"batch": 3, "is_shared": True, "factor": 4.0, "alpha": 0.5}),
-    (1, (264, 136, 72), {"alpha": 0.5, "beta": 2.0}),
-    (2, (136, 200, 200), {"slices": 3}),  # two whole tiles, and two with slices
-    (2, (40, 40, 64), {"slices": 3}),  # the last slice is empty
-    (3, (72, 131, 72), {"batch": 2, "beta": -1.0}),
-    (4, (136, 72, 40), {"alpha": 0.5}),
-    (5, (200, 67, 168), {"slices": 2, "batch": 3}),
-    (6, (136, 200, 200), {"slices": 3}),
-    (7, (72, 136, 5 * 32 + 4), {"batch": 2}),
-    (8, (136, 200, 104), {"slices": 3}),  # two whole tiles, and two with slices
-    (8, (40, 40, 32), {"slices": 3, "alpha": 0.5}),  # the last slice is empty
-    (9, (72, 131, 72), {"batch": 2, "alpha": 0.5, "beta": -1.0}),
-    (10, (136, 72, 40), {"alpha": 0.1, "batch": 3, "is_shared": True}),
-    (11, (200, 67, 86), {"slices": 2, "batch": 3}),
-    (12, (136, 72, 8 * 16 + 2), {"beta": 0.1}),  # six tiles, each of more stages than the ring has
-    (13, (72, 135, 168), {"slices": 3}),
-    (14, (72, 136, 40), {"batch": 2}),
-    (15, (104, 72, 104), {}),
-    (16, (72, 67, 8 * 16 + 2), {}),
-    (17, (72, 136, 40), {"batch": 2}),
-], ids=str)  # fmt: skip
-def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
-    Product(KERNELS[number], sizes, **options).check(module, number)
+@each_product(PRODUCTS)
+def test_products(module: EmulatedModule, kernel: TensorKernel, sizes: Sizes, options: dict[str, Any]) -> None:
+    Product(kernel, sizes, **options).check(module, KERNELS.index(kernel))
 
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)), ids=[name or "all calls" for _, name, _ in MUTANTS])

@@ -7,17 +7,30 @@ from typing import Any
 import pytest
 
 from tests.emulator.module import EmulatedModule, Machine
-from tests.emulator.test_tensor_matmul import TEXT, Product, one_unit
+from tests.emulator.test_tensor_matmul import TEXT, Product, Products, Sizes, each_product, one_unit
 from warp_tiles.array_products.tensor_kernel import TensorKernel
 
-KERNELS = (
-    TensorKernel("float16", "float16", 128, 256, False, True, cluster_m=2),
-    TensorKernel("bfloat16", "float32", 64, 128, True, False, True, cluster_n=2),
-    TensorKernel("float16", "float16", 64, 64, True, True, has_slices=True, cluster_m=2, cluster_n=2),
-    TensorKernel("float32", "float32", 128, 64, cluster_m=4),
-    TensorKernel("float32", "float32", 256, 128, False, True, True, cluster_m=2),  # B in registers
-    TensorKernel("float16", "float16", 64, 192, False, False, True, "float16", cluster_n=4),
-)
+PRODUCTS: Products = {
+    TensorKernel("float16", "float16", 128, 256, False, True, cluster_m=2): [
+        ((520, 264, 6 * 64 + 24), {}),  # six tiles of clusters, some of whose blocks are outside of C
+        ((136, 520, 72), {"batch": 2}),
+    ],
+    TensorKernel("bfloat16", "float32", 64, 128, True, False, True, cluster_n=2): [
+        ((136, 520, 9 * 64 + 24), {"beta": 2.0}),
+    ],
+    TensorKernel("float16", "float16", 64, 64, True, True, has_slices=True, cluster_m=2, cluster_n=2): [
+        ((200, 200, 600), {"slices": 3}),
+        ((300, 120, 600), {"slices": 3}),  # three tiles of clusters, of which the last one has slices
+    ],
+    TensorKernel("float32", "float32", 128, 64, cluster_m=4): [((520, 136, 8 * 32 + 8), {})],
+    TensorKernel("float32", "float32", 256, 128, False, True, True, cluster_m=2): [  # B in registers
+        ((520, 264, 4 * 32 + 8), {"beta": 2.0}),
+    ],
+    TensorKernel("float16", "float16", 64, 192, False, False, True, "float16", cluster_n=4): [
+        ((136, 1000, 6 * 64 + 24), {"beta": 2.0}),
+    ],
+}  # fmt: skip
+KERNELS = tuple(PRODUCTS)
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +40,6 @@ def module(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Emulat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "sizes", "options"), [
-    (0, (520, 264, 6 * 64 + 24), {}),  # six tiles of clusters, some of whose blocks are outside of C
-    (0, (136, 520, 72), {"batch": 2}),
-    (1, (136, 520, 9 * 64 + 24), {"beta": 2.0}),
-    (2, (200, 200, 600), {"slices": 3}),
-    (2, (300, 120, 600), {"slices": 3}),  # three tiles of clusters, of which the last one has slices
-    (3, (520, 136, 8 * 32 + 8), {}),
-    (5, (136, 1000, 6 * 64 + 24), {"beta": 2.0}),
-    (4, (520, 264, 4 * 32 + 8), {"beta": 2.0}),
-], ids=str)  # fmt: skip
-def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
-    Product(KERNELS[number], sizes, **options).check(module, number)
+@each_product(PRODUCTS)
+def test_products(module: EmulatedModule, kernel: TensorKernel, sizes: Sizes, options: dict[str, Any]) -> None:
+    Product(kernel, sizes, **options).check(module, KERNELS.index(kernel))

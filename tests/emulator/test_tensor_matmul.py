@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,36 +24,79 @@ from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
 
 CLUSTERS = 2
-KERNELS = (
-    TensorKernel("float16", "float32", 128, 128),
-    TensorKernel("bfloat16", "bfloat16", 128, 192, True, True, False, "bfloat16"),
-    TensorKernel("float16", "float16", 192, 128, True, False, True, "float32"),
-    TensorKernel("float16", "float32", 64, 128, False, True, True),
-    TensorKernel("float32", "float32", 128, 64),
-    TensorKernel("float16", "float32", 128, 128, bias="float16", has_function=True),
-    TensorKernel("float16", "float16", 64, 192),
-    TensorKernel("float16", "float32", 128, 128, has_slices=True),
-    TensorKernel("float16", "float16", 64, 128, False, True, True, has_slices=True),
-    TensorKernel("float16", "float16", 128, 256, True, False, True, "float16"),
-    TensorKernel("float32", "float32", 128, 256),
-    TensorKernel("float16", "float16", 64, 64, False, True, True, has_slices=True),  # one chunk
-    TensorKernel("float32", "float32", 128, 128, False, True),  # B in registers
-    TensorKernel("float32", "float32", 256, 128, False, True, True, "float32"),
-    TensorKernel("float32", "float32", 256, 128, True, False),  # A in registers
-    TensorKernel("float32", "float32", 64, 64, False, True, True, has_slices=True),
-    TensorKernel("float32", "float32", 128, 256, True, False, True, "float32"),
-    TensorKernel("float32", "float32", 192, 64, False, True),
-    TensorKernel("float16", "float16", 64, 192, has_map=False),  # three chunks
-    TensorKernel("bfloat16", "bfloat16", 256, 160, True, True, True, "float32"),  # chunks of 32 columns
-    TensorKernel("float16", "float16", 64, 96, has_map=False),
-    TensorKernel("float16", "float16", 128, 160, False, True),
-    TensorKernel("bfloat16", "bfloat16", 192, 96, True),
-    TensorKernel("float16", "float32", 192, 64, False, True, has_slices=True),
-    TensorKernel("float16", "float16", 128, 96, True, True, True),
-    TensorKernel("bfloat16", "bfloat16", 64, 160, has_slices=True),
-    TensorKernel("float32", "float32", 160, 64, False, True),
-    TensorKernel("float32", "float32", 128, 128, False, True, bias="float32", has_map=False),
-)
+Sizes = tuple[int, int, int]
+Products = Mapping[TensorKernel, Sequence[tuple[Sizes, dict[str, Any]]]]
+PRODUCTS: Products = {
+    TensorKernel("float16", "float32", 128, 128): [
+        ((200, 200, 8 * 64 + 24), {}),  # four tiles, each of more stages than the ring has
+        ((40, 136, 16), {"batch": 3, "is_shared": True, "factor": 4.0, "alpha": 0.5}),
+    ],
+    TensorKernel("bfloat16", "bfloat16", 128, 192, True, True, False, "bfloat16"): [
+        ((136, 200, 72), {}),  # each tile has three chunks of C
+    ],
+    TensorKernel("float16", "float16", 192, 128, True, False, True, "float32"): [
+        ((264, 136, 40), {"alpha": 0.5, "beta": 2.0}),
+    ],
+    TensorKernel("float16", "float32", 64, 128, False, True, True): [((136, 264, 72), {"alpha": 2.0, "beta": -1.0})],
+    TensorKernel("float32", "float32", 128, 64): [
+        ((136, 40, 36), {"batch": 2}),
+        ((264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
+    ],
+    TensorKernel("float16", "float32", 128, 128, bias="float16", has_function=True): [((136, 40, 72), {"alpha": 0.5})],
+    TensorKernel("float16", "float16", 64, 192): [((136, 200, 72), {})],
+    TensorKernel("float16", "float32", 128, 128, has_slices=True): [
+        ((300, 120, 200), {"slices": 2}),  # two whole tiles, and one with slices
+    ],
+    TensorKernel("float16", "float16", 64, 128, False, True, True, has_slices=True): [
+        ((40, 40, 600), {"slices": 3, "alpha": 0.5}),
+        ((40, 40, 200), {"slices": 3, "beta": 2.0}),  # the last slice is empty
+    ],
+    TensorKernel("float16", "float16", 128, 256, True, False, True, "float16"): [
+        ((136, 264, 6 * 64 + 24), {"alpha": 0.5, "beta": 2.0}),  # four tiles of both warpgroups
+    ],
+    TensorKernel("float32", "float32", 128, 256): [((136, 264, 72), {"batch": 2})],
+    TensorKernel("float16", "float16", 64, 64, False, True, True, has_slices=True): [  # one chunk
+        ((264, 136, 136), {"beta": 2.0}),
+        ((136, 72, 72), {"batch": 3, "beta": 2.0}),
+        ((320, 190, 264), {"slices": 3, "beta": -1.0}),  # whole tiles, and one with slices
+    ],
+    TensorKernel("float32", "float32", 128, 128, False, True): [  # B in registers
+        ((200, 136, 8 * 32 + 8), {}),
+        ((136, 40, 36), {"batch": 3, "is_shared": True, "factor": 4.0, "alpha": 0.5}),
+    ],
+    TensorKernel("float32", "float32", 256, 128, False, True, True, "float32"): [
+        ((264, 136, 7 * 32 + 4), {"alpha": 0.5, "beta": 2.0}),
+    ],
+    TensorKernel("float32", "float32", 256, 128, True, False): [  # A in registers
+        ((136, 200, 72), {"batch": 2, "alpha": 0.5}),
+    ],
+    TensorKernel("float32", "float32", 64, 64, False, True, True, has_slices=True): [
+        ((72, 136, 72), {"batch": 3, "beta": 2.0}),
+        ((192, 64, 264), {"slices": 3, "beta": -1.0}),
+    ],
+    TensorKernel("float32", "float32", 128, 256, True, False, True, "float32"): [((136, 264, 72), {"beta": 2.0})],
+    TensorKernel("float32", "float32", 192, 64, False, True): [((200, 72, 40), {})],
+    TensorKernel("float16", "float16", 64, 192, has_map=False): [  # three chunks
+        ((136, 203, 72), {"batch": 2}),
+        ((200, 571, 72), {}),
+    ],
+    TensorKernel("bfloat16", "bfloat16", 256, 160, True, True, True, "float32"): [  # chunks of 32 columns
+        ((264, 328, 4 * 64 + 24), {"alpha": 0.5, "beta": 2.0}),
+    ],
+    TensorKernel("float16", "float16", 64, 96, has_map=False): [((136, 203, 72), {})],
+    TensorKernel("float16", "float16", 128, 160, False, True): [((136, 168, 264), {})],
+    TensorKernel("bfloat16", "bfloat16", 192, 96, True): [((200, 200, 72), {})],
+    TensorKernel("float16", "float32", 192, 64, False, True, has_slices=True): [
+        ((40, 40, 600), {"slices": 3, "alpha": 0.5}),
+    ],
+    TensorKernel("float16", "float16", 128, 96, True, True, True): [((136, 104, 200), {"beta": 2.0})],
+    TensorKernel("bfloat16", "bfloat16", 64, 160, has_slices=True): [((200, 40, 264), {"slices": 2})],
+    TensorKernel("float32", "float32", 160, 64, False, True): [((232, 136, 40), {})],
+    TensorKernel("float32", "float32", 128, 128, False, True, bias="float32", has_map=False): [
+        ((136, 135, 72), {"batch": 2, "alpha": 0.5}),
+    ],
+}  # fmt: skip
+KERNELS = tuple(PRODUCTS)
 FUNCTION = ("tripled", "__device__ double tripled(double x) { return 3 * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
 SLICED = replace(SMALL, has_beta=True, has_slices=True)
@@ -95,6 +138,13 @@ CALLS = {
 }
 
 
+def each_product(products: Products) -> pytest.MarkDecorator:
+    """Parametrizes a test with kernels, and sizes and options of products."""
+    cases = [(kernel, *case) for kernel, cases in products.items() for case in cases]
+    names = [f"{kernel.name} {sizes} {options or ''}" for kernel, sizes, options in cases]
+    return pytest.mark.parametrize(("kernel", "sizes", "options"), cases, ids=names)
+
+
 def one_unit(folder: Path, kernels: Sequence[TensorKernel], texts: Sequence[str], stages: int = 0) -> str:
     """The text of a translation unit of kernels, each with its own text of the header.
 
@@ -120,7 +170,7 @@ def module(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Emulat
     return machine.module(one_unit(folder, KERNELS, [TEXT] * len(KERNELS)), (), 90)
 
 
-SIZES: dict[TensorKernel, tuple[tuple[int, int, int], dict[str, Any]]] = {
+SIZES: dict[TensorKernel, tuple[Sizes, dict[str, Any]]] = {
     SMALL: ((200, 136, 264), {}),
     SLICED: ((40, 40, 264), {"slices": 2, "beta": 2.0}),
     READING: ((200, 136, 136), {"beta": 2.0}),
@@ -170,7 +220,7 @@ class Product:
     def __init__(
         self,
         kernel: TensorKernel,
-        sizes: tuple[int, int, int],
+        sizes: Sizes,
         batch: int = 1,
         *,
         is_shared: bool = False,
@@ -273,46 +323,9 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     assert len({(kernel.a_along_m, kernel.b_along_n) for kernel in KERNELS}) == 4
 
 
-@pytest.mark.parametrize(("number", "sizes", "options"), [
-    (0, (200, 200, 8 * 64 + 24), {}),  # four tiles, each of more stages than the ring has
-    (0, (40, 136, 16), {"batch": 3, "is_shared": True, "factor": 4.0, "alpha": 0.5}),
-    (1, (136, 200, 72), {}),  # each tile has three chunks of C
-    (2, (264, 136, 40), {"alpha": 0.5, "beta": 2.0}),
-    (3, (136, 264, 72), {"alpha": 2.0, "beta": -1.0}),
-    (4, (136, 40, 36), {"batch": 2}),
-    (5, (136, 40, 72), {"alpha": 0.5}),
-    (7, (300, 120, 200), {"slices": 2}),  # two whole tiles, and one with slices
-    (8, (40, 40, 600), {"slices": 3, "alpha": 0.5}),
-    (8, (40, 40, 200), {"slices": 3, "beta": 2.0}),  # the last slice is empty
-    (6, (136, 200, 72), {}),
-    (9, (136, 264, 6 * 64 + 24), {"alpha": 0.5, "beta": 2.0}),  # four tiles of both warpgroups
-    (10, (136, 264, 72), {"batch": 2}),
-    (11, (264, 136, 136), {"beta": 2.0}),
-    (11, (136, 72, 72), {"batch": 3, "beta": 2.0}),
-    (11, (320, 190, 264), {"slices": 3, "beta": -1.0}),  # whole tiles, and one with slices
-    (12, (200, 136, 8 * 32 + 8), {}),
-    (12, (136, 40, 36), {"batch": 3, "is_shared": True, "factor": 4.0, "alpha": 0.5}),
-    (13, (264, 136, 7 * 32 + 4), {"alpha": 0.5, "beta": 2.0}),
-    (14, (136, 200, 72), {"batch": 2, "alpha": 0.5}),
-    (15, (72, 136, 72), {"batch": 3, "beta": 2.0}),
-    (15, (192, 64, 264), {"slices": 3, "beta": -1.0}),
-    (16, (136, 264, 72), {"beta": 2.0}),
-    (17, (200, 72, 40), {}),
-    (18, (136, 203, 72), {"batch": 2}),
-    (18, (200, 571, 72), {}),
-    (19, (264, 328, 4 * 64 + 24), {"alpha": 0.5, "beta": 2.0}),
-    (20, (136, 203, 72), {}),
-    (21, (136, 168, 264), {}),
-    (22, (200, 200, 72), {}),
-    (23, (40, 40, 600), {"slices": 3, "alpha": 0.5}),
-    (24, (136, 104, 200), {"beta": 2.0}),
-    (25, (200, 40, 264), {"slices": 2}),
-    (26, (232, 136, 40), {}),
-    (27, (136, 135, 72), {"batch": 2, "alpha": 0.5}),
-    (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
-], ids=str)  # fmt: skip
-def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
-    Product(KERNELS[number], sizes, **options).check(module, number)
+@each_product(PRODUCTS)
+def test_products(module: EmulatedModule, kernel: TensorKernel, sizes: Sizes, options: dict[str, Any]) -> None:
+    Product(kernel, sizes, **options).check(module, KERNELS.index(kernel))
 
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)), ids=[name or "all calls" for _, name, _ in MUTANTS])
