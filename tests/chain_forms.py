@@ -61,6 +61,7 @@ wp.tile_matmul(wp.tile_astype(p, dtype=wp.float16), v, o)
 highest = raised
 """
 DIVISION = "o / wp.tile_broadcast(wp.tile_reshape(total, shape=(32, 1)), shape=(32, 32))"
+FACTOR = DIVISION.replace("/", "*").replace("total", "(1.0 / total)")
 DIVIDED = f"""
 wp.tile_assign(o, {DIVISION})
 wp.tile_store(O, o, offset=(i * 32, 0))
@@ -206,6 +207,11 @@ FORMS: dict[str, Form] = {
     "a quotient that is used twice": Form(
         kernel(store=f"r = {DIVISION}\nwp.tile_assign(o, r)\nwp.tile_store(L[0], total, offset=i * 32)\n"
                "wp.tile_store(O, r * 0.5 + o * 0.5, offset=(i * 32, 0))\n")
+    ),
+    "a factor behind the loop": Form(kernel(store=DIVIDED.replace(DIVISION, FACTOR))),
+    "a factor that is used twice": Form(
+        kernel(store=f"f = {FACTOR[4:]}\nwp.tile_assign(o, o * f)\nwp.tile_store(L[0], total, offset=i * 32)\n"
+               f"wp.tile_store(O, o * f * {DIVISION[4:]}, offset=(i * 32, 0))\n")
     ),
     "names that are bound again": Form(kernel(LOADS + SCORES + REBOUND)),
     "vectors as columns": Form(replaced(kernel(), COLUMNS)),

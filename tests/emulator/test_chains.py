@@ -50,11 +50,12 @@ def check_benchmark(machine: Machine, folder: Path, cell: attention.Cell, main_l
     return kernels.source
 
 
-@pytest.mark.parametrize(
-    ("name", "is_behind"), [("a division behind the loop", True), ("a quotient that is used twice", False)]
-)
-def test_divisions_behind_a_loop(tmp_path: Path, name: str, is_behind: bool) -> None:
-    """Sums go to shared memory behind the division, unless something else uses the quotient."""
+@pytest.mark.parametrize(("name", "is_behind"), [
+    ("a division behind the loop", True), ("a quotient that is used twice", False),
+    ("a factor behind the loop", True), ("a factor that is used twice", False),
+])  # fmt: skip
+def test_assignments_behind_a_loop(tmp_path: Path, name: str, is_behind: bool) -> None:
+    """Sums go to shared memory behind the assignment, unless something else uses what it computes from."""
     generated = generate(load(FORMS[name].text), tmp_path / "m", 90, FORMS[name].threads)
     (end,) = (line for line in generated.source.splitlines() if line.startswith("#define WT_END_"))
     assert ("wt_module::write_fragment<" in end) == (not is_behind)

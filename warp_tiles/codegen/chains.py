@@ -401,6 +401,7 @@ class _Walk:
         return any(
             node not in found and not own.isdisjoint(name for tile in node.tiles for name in (tile.name, *tile.memory))
             for node in self.context.function.operations()
+            if node.effect is not Effect.ALIAS
         )
 
     def _spared_bytes(self, run: Sequence[str], needed: int) -> int:
