@@ -207,8 +207,9 @@ def _fitting(
         return None
     if measured.tensor_copies:
         copied = [operand for operand, copies in (("a", measured.copies_a), ("b", measured.copies_b)) if copies]
-        is_other = copied != _kernel_copies(problem) or problem.c_alignment < ALIGNED or len(_clusters(problem)) > 1
-        return None if rejection or is_other else measured
+        is_other = copied != _kernel_copies(problem) or problem.c_alignment < ALIGNED
+        need_clusters = len(_clusters(problem, (problem.m, problem.n))) > 1  # rows alone, because it is one tile
+        return None if rejection or is_other or need_clusters else measured
     if problem.split_operand:
         measured = replace(measured, tile_k=measured.tile_k // 2)
     large = problem.kind == "float64" and (measured.tile_m, measured.tile_n) in _SHAPES["float64"][1]
@@ -329,12 +330,11 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
                 yield launch_candidate(problem, tile, count, gpu, cluster)
 
 
-def _clusters(problem: MatmulProblem, tile: tuple[int, int] | None = None) -> Sequence[tuple[int, int]]:
+def _clusters(problem: MatmulProblem, tile: tuple[int, int]) -> Sequence[tuple[int, int]]:
     p, size = problem, DTYPE_BYTES[problem.a]
     if p.kind in LANE_TILES:
         return ((1, 1),)
-    tiles = (_ceil(p.m, tile[0]), _ceil(p.n, tile[1])) if tile else (0, 0)
-    return clusters(_row_bytes(p), tiles, (p.m * p.k * size, p.n * p.k * size))
+    return clusters(_row_bytes(p), (_ceil(p.m, tile[0]), _ceil(p.n, tile[1])), (p.m * p.k * size, p.n * p.k * size))
 
 
 def _row_bytes(problem: MatmulProblem) -> tuple[int, int]:
