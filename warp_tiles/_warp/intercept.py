@@ -94,7 +94,7 @@ def launching() -> NotedLaunch | None:
 
 
 def is_planning() -> bool:
-    """True while a command runs a script, notes its launches and computes nothing: plan, compile, tune, warm.
+    """True while a command runs a script, notes its launches and computes nothing: plan, compile, warm, bundle, tune.
 
     A script asks this where it needs results, e.g. before it checks them, or in a loop that ends when they converge.
     """
