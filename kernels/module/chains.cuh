@@ -40,23 +40,26 @@ struct ChainBuffer {
     inline __device__ void swap() { current = next(); }
 };
 
-template <int ROWS, int WARPS> inline __device__ int chain_row(int i, int half)
+template <int ROWS, int WARPS> inline __device__ int chain_row(int thread, int i, int half)
 {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    return warp / WARPS * WARPS * ROWS + (i * WARPS + warp % WARPS) * 16 + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4;
+    const int warp = thread / 32;
+    return warp / WARPS * WARPS * ROWS + (i * WARPS + warp % WARPS) * 16 + 8 * half + thread % 32 / 4;
 }
+
+// The index of the thread, hidden from the compiler: otherwise it keeps addresses that follow from the index in registers over the loop.
+inline __device__ int chain_thread() { return wt::arch::opaque(static_cast<int>(threadIdx.x)); }
 
 // Calls act(index, row, column) for each pair of neighbouring elements of a lane: the index of the first one, and its place.
 template <int ROWS, int WARPS, int COLUMNS, class Act> inline __device__ void for_each_pair(const Act& act)
 {
-    const int q = static_cast<int>(threadIdx.x) % 4;
+    const int thread = chain_thread(), q = thread % 4;
 #pragma unroll
     for (int i = 0; i < ROWS / 16; ++i)
 #pragma unroll
         for (int j = 0; j < COLUMNS / 8; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                act((i * COLUMNS / 8 + j) * 4 + 2 * half, chain_row<ROWS, WARPS>(i, half), 8 * j + 2 * q);
+                act((i * COLUMNS / 8 + j) * 4 + 2 * half, chain_row<ROWS, WARPS>(thread, i, half), 8 * j + 2 * q);
 }
 
 // Reads a lane's elements of a dense shared tile: a column, or a matrix.
@@ -64,9 +67,10 @@ template <int ROWS, int WARPS, typename T, int COUNT, typename Layout, bool Owne
 inline __device__ void read_fragment(Elements<T, COUNT>& to, const wp::tile_shared_t<T, Layout, Owner>& tile)
 {
     if constexpr (COUNT == ROWS / 8) {
+        const int thread = chain_thread();
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            to.at[i] = tile.data.ptr[chain_row<ROWS, WARPS>(i / 2, i % 2)];
+            to.at[i] = tile.data.ptr[chain_row<ROWS, WARPS>(thread, i / 2, i % 2)];
     } else {
         constexpr int COLUMNS = Layout::Shape::dim(1);
         for_each_pair<ROWS, WARPS, COLUMNS>([&](int index, int row, int column) {
@@ -81,10 +85,10 @@ template <int ROWS, int WARPS, typename T, int COUNT, typename Layout, bool Owne
 inline __device__ void write_fragment(const Elements<T, COUNT>& from, wp::tile_shared_t<T, Layout, Owner>& tile)
 {
     if constexpr (COUNT == ROWS / 8) {
-        if (threadIdx.x % 4 == 0) {
+        if (const int thread = chain_thread(); thread % 4 == 0) {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i)
-                tile.data.ptr[chain_row<ROWS, WARPS>(i / 2, i % 2)] = from.at[i];
+                tile.data.ptr[chain_row<ROWS, WARPS>(thread, i / 2, i % 2)] = from.at[i];
         }
     } else {
         constexpr int COLUMNS = Layout::Shape::dim(1);
@@ -105,19 +109,20 @@ inline __device__ void read_column(Elements<T, COUNT>& to, const wp::tile_regist
         if (const int row = Layout::linear_from_register(i); Layout::valid(row))
             column[row] = tile.data[i];
     WP_TILE_SYNC();
+    const int thread = chain_thread();
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
-        to.at[i] = column[chain_row<ROWS, WARPS>(i / 2, i % 2)];
+        to.at[i] = column[chain_row<ROWS, WARPS>(thread, i / 2, i % 2)];
 }
 
 template <int ROWS, int WARPS, typename T, int COUNT, typename Layout>
 inline __device__ void write_column(const Elements<T, COUNT>& from, wp::tile_register_t<T, Layout>& tile, void* memory)
 {
     T* const column = static_cast<T*>(memory);
-    if (threadIdx.x % 4 == 0) {
+    if (const int thread = chain_thread(); thread % 4 == 0) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            column[chain_row<ROWS, WARPS>(i / 2, i % 2)] = from.at[i];
+            column[chain_row<ROWS, WARPS>(thread, i / 2, i % 2)] = from.at[i];
     }
     WP_TILE_SYNC();
 #pragma unroll
@@ -203,14 +208,14 @@ inline __device__ Elements<float, ROWS / 8> reduce_fragment(const Function& func
 template <int ROWS, int WARPS, int DEPTH, typename Tile>
 inline __device__ void read_operand(unsigned (&a)[ROWS / 16][DEPTH / 16][4], const Tile& tile)
 {
-    const int q = static_cast<int>(threadIdx.x) % 4;
+    const int thread = chain_thread(), q = thread % 4;
 #pragma unroll
     for (int i = 0; i < ROWS / 16; ++i)
 #pragma unroll
         for (int step = 0; step < DEPTH / 16; ++step)
 #pragma unroll
             for (int r = 0; r < 4; ++r) {
-                const int row = chain_row<ROWS, WARPS>(i, r % 2), column = 16 * step + 8 * (r / 2) + 2 * q;
+                const int row = chain_row<ROWS, WARPS>(thread, i, r % 2), column = 16 * step + 8 * (r / 2) + 2 * q;
                 a[i][step][r] = *reinterpret_cast<const unsigned*>(tile.data.ptr + row * DEPTH + column);
             }
 }
@@ -293,7 +298,7 @@ template <class T, int LINES, int DEPTH> struct SharedOperand {
     {
         constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T)), PER_ROW = DEPTH / PER_VECTOR;
         buffer = first_stage(memory) + offset;
-        for (int i = static_cast<int>(threadIdx.x); i < LINES * PER_ROW; i += WP_TILE_BLOCK_DIM) {
+        for (int i = chain_thread(); i < LINES * PER_ROW; i += WP_TILE_BLOCK_DIM) {
             const auto vector = wt::arch::load<4>(reinterpret_cast<const unsigned*>(tile.data.ptr + i * PER_VECTOR));
             const unsigned to = buffer + Buffer::Layout::offset(i / PER_ROW, i % PER_ROW);
             wt::arch::store(static_cast<unsigned*>(__cvta_shared_to_generic(to)), vector);
