@@ -291,12 +291,11 @@ class _Walk:
             refuse(operation not in inside and bool(used), "used_outside", operation.line)
         sums = {product.matrices[2].name: product.matrices[2] for product in self.products}.values()
         accumulators = sum(tile.shape[1] for tile in sums) * self.rows // first.threads
-        fixed = sum(tile.shape[1] for tile in self.fixed.values()) * self.rows // first.threads // 2
-        matrices, fixed_bytes = accumulators + fixed, 0
-        if (
-            instruction == "wgmma"
-        ):  # in shared memory: of registers, nvJitLink 13.0 overwrites those of the next iteration
-            matrices, fixed_bytes = accumulators, sum(tile.size_bytes for tile in self.fixed.values())
+        matrices, fixed_bytes = accumulators, 0
+        if instruction == "wgmma":  # of registers, nvJitLink 13.0 overwrites those of the next iteration
+            fixed_bytes = sum(tile.size_bytes for tile in self.fixed.values())
+        else:
+            matrices += sum(tile.shape[1] for tile in self.fixed.values()) * self.rows // first.threads // 2
         most = _MOST_REGISTERS[instruction]
         refuse(matrices > most, "chain_registers", matrices, most)
         idle = [tile for tile in (*self.made.values(), *self.carried.values()) if tile.owner]
@@ -304,8 +303,7 @@ class _Walk:
         runs = runs_of(self.context.function, {tile.name for tile in idle} | self.loads.keys())
         run = max(runs, key=lambda run: runs[run])
         loads = tuple(replace(load, offset_bytes=buffers[name].offset_bytes) for name, load in self.loads.items())
-        # as if registers held the fixed operands: with room for a block more, they would spill
-        registers = accumulators + fixed + _OTHER_REGISTERS[instruction]
+        registers = matrices + _OTHER_REGISTERS[instruction]
         registers = min(registers, multiprocessor(first.arch).thread_registers)
         memory = sum(dict(self.context.function.frame).values()) + self.context.bytes_around()
         groups = first.threads // WARPGROUP if instruction == "wgmma" else 0
