@@ -525,8 +525,10 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     own = [v for v in plan.needed if v.provider == "own"]
     if (paired := _pair(plan)) is not None:
         limits[paired[0]] = paired[1]
-    elif (blocks := plan.code.chain_blocks) > 1:
-        limits[resident_registers(plan.arch, plan.block_dim, blocks)] = f"{blocks} resident blocks hide latency"
+    elif blocks := plan.code.chain_blocks:  # without a limit, the assembler leaves room for blocks that do not fit
+        limits[resident_registers(plan.arch, plan.block_dim, blocks)] = (
+            f"{blocks} resident blocks hide latency" if blocks > 1 else "one block is resident"
+        )
     elif (alone := max_registers(plan.arch, plan.block_dim)) is not None:
         limits[alone] = f"a block of {plan.block_dim} threads cannot launch with more"
     solvers = [(v.problem, v.kernels) for v in own if isinstance(v.problem, SolverProblem)]
