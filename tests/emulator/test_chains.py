@@ -61,6 +61,15 @@ def test_assignments_behind_a_loop(tmp_path: Path, name: str, is_behind: bool) -
     assert ("wt_module::write_fragment<" in end) == (not is_behind)
 
 
+def test_zeros_before_a_loop_are_not_read(machine: Machine, tmp_path: Path) -> None:
+    """Registers start with zeros, which nothing writes to the tiles. The other vector is read."""
+    source = build(machine, tmp_path / "m", FORMS["attention"].text, FORMS["attention"].threads).source
+    (begin,) = (line for line in source.splitlines() if line.startswith("#define WT_BEGIN_"))
+    assert begin.count("wt_module::read_fragment<") == 1
+    fills = [line.split("(")[0].strip() for line in source.splitlines() if "WT_AT_" in line and "tile_zeros<" in line]
+    assert [f"#define {fill}(...)" in map(str.strip, source.splitlines()) for fill in fills] == [True] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("main_loop", ["wgmma", "mma"])
 @pytest.mark.parametrize("size", [(96, 64), (64, 128)])

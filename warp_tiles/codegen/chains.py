@@ -32,7 +32,7 @@ from warp_tiles.codegen.operations import (
     Scalar,
     Tile,
 )
-from warp_tiles.codegen.pipelines import LoopTarget, runs_of, stage_buffers
+from warp_tiles.codegen.pipelines import LoopTarget, fill_before, runs_of, stage_buffers
 from warp_tiles.codegen.stores import has_whole_parts
 from warp_tiles.codegen.trace import Context, Loop, changed_names, numbers_of, operations, own_operations, path_to
 from warp_tiles.gemm.hardware import ASYNC_COPIES_ARCH, LANES, has_wgmma, multiprocessor, resident_blocks
@@ -319,6 +319,7 @@ class _Walk:
         layout = best_layout(with_blocks(layout) for layout in layouts if layout.size_bytes <= runs[run])
         behind = self._behind()
         loop = self.loop
+        fills = {name: fill_before(self.context, loop, tile) for name, tile in self.carried.items() if tile.owner}
         more, increment = f"iter_cmp({loop.iterator}) != 0", f"{loop.iterator}.step"
         if loop.steps is not None:
             _, end, step = loop.steps
@@ -336,6 +337,7 @@ class _Walk:
             tuple(self.operations),
             behind,
             tuple(self.carried.values()),
+            {name: fill for name, fill in fills.items() if fill},
             tuple(self.made.values()),
             tuple(self.fixed.values()),
             dict(self.roots),

@@ -49,7 +49,11 @@ class _Emitter:
         for tile in chain.carried:
             begin(self._declared(tile))
         for tile in shared:
-            begin(f"wt_module::read_fragment<{rows}>({self._name(tile)}, {tile.name});")
+            if fill := chain.fills.get(tile.name):
+                begin(f"wt_module::clear({self._name(tile)}.at);")
+                self._macros.replace(Hook.AT, fill.own_hook, "")
+            else:
+                begin(f"wt_module::read_fragment<{rows}>({self._name(tile)}, {tile.name});")
         for tile in held:  # after all threads have read tiles that may lie there
             begin(f"wt_module::read_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
         copies_fixed = bool(chain.fixed) and chain.instruction == "wgmma"

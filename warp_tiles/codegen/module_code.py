@@ -292,6 +292,7 @@ class Chain:
         operations: The operations on tiles that registers hold, in the order of the program.
         behind: The operations behind the loop that change carried tiles, and run in registers, too.
         carried: The tiles that live over the iterations, in shared memory before and after the loop.
+        fills: The statements that fill carried tiles with zeros right before the loop, by the tile's name.
         made: The tiles that an iteration makes.
         fixed: The left operands that do not change in the loop. wgmma reads copies of them behind the stages.
         roots: The tile of a view, by the view's name.
@@ -314,6 +315,7 @@ class Chain:
     operations: tuple[Operation, ...]
     behind: tuple[Operation, ...]
     carried: tuple[Tile, ...]
+    fills: Mapping[str, Operation]
     made: tuple[Tile, ...]
     fixed: tuple[Tile, ...]
     roots: Mapping[str, Tile]
