@@ -36,9 +36,11 @@ def test_results(machine: Machine, tmp_path: Path, name: str) -> None:
     check(ours, warps, form)
 
 
-def check_benchmark(machine: Machine, folder: Path, cell: attention.Cell, main_loop: str) -> str:
+def check_benchmark(
+    machine: Machine, folder: Path, cell: attention.Cell, main_loop: str, start: str = "wp.tile_zeros("
+) -> str:
     """Compares the results of the benchmark's kernel with NumPy's. Returns its source."""
-    text = cell.text("tiles").removeprefix("import warp as wp\n")
+    text = cell.text("tiles").removeprefix("import warp as wp\n").replace("o = wp.tile_zeros(", f"o = {start}")
     kernels = build(machine, folder, text, cell.threads, main_loop=main_loop)
     function = "multiply_chain_by_warpgroups" if main_loop == "wgmma" else "multiply_chain"
     assert kernels.source.count(f"wt_module::{function}<") == 2
@@ -85,6 +87,14 @@ def test_one_stage(machine: Machine, tmp_path: Path, sizes: tuple[int, int]) -> 
     source = check_benchmark(machine, tmp_path / "m", attention.Cell("attention", 128, *sizes, 128), "wgmma")
     assert source.count("wait_for_copy_groups<1>(); WP_TILE_SYNC();") == 1
     assert source.count("wt_module::SharedOperand<") == 1
+
+
+@pytest.mark.slow
+def test_left_operands_in_the_memory_of_a_tile_that_is_read(machine: Machine, tmp_path: Path) -> None:
+    cell = attention.Cell("attention", 128, 128, 64, 128)
+    source = check_benchmark(machine, tmp_path / "m", cell, "wgmma", "wp.tile_full(value=0.0, ")
+    (begin,) = (line for line in source.splitlines() if line.startswith("#define WT_BEGIN_"))
+    assert begin.count("wt_module::read_fragment<") == 2  # not that of the sums
 
 
 @pytest.mark.slow
