@@ -169,6 +169,22 @@ def test_the_stages_of_a_chain(sizes: tuple[int, int, int, int], stages: str) ->
     assert loop.reason == f"wgmma multiplies {memory}; the tiles between its products stay in registers"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "limit", "reason"),
+    [
+        ((64, 128, 64, 256), 128, "2 resident blocks hide latency"),
+        ((128, 64, 64, 128), 168, "3 resident blocks hide latency"),
+        ((64, 128, 128, 256), 255, "one block is resident"),
+    ],
+)
+def test_the_registers_of_a_chain(sizes: tuple[int, int, int, int], limit: int, reason: str) -> None:
+    """The left operands from outside, in shared memory, take none. The assembler is told to use what one block has."""
+    cell = Cell("attention", *sizes)
+    module = load(cell.text("tiles").removeprefix("import warp as wp\n"), block_dim=cell.threads)
+    plan = warp_tiles.plan(module, arch=90, block_dim=cell.threads)
+    assert (plan.register_limit, plan.register_limit_reason) == (limit, reason)
+
+
 def test_a_chain_whose_stages_do_not_fit_says_what_the_least_of_them_need() -> None:
     cell = Cell("attention", 128, 32, 64, 64)  # two stages by mma.sync, of 64 keys each
     loop = planned_text(cell.text("tiles").removeprefix("import warp as wp\n"), cell.threads)
