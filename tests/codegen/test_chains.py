@@ -9,7 +9,8 @@ from warp_tiles.codegen.module_code import StageLayout
 
 
 def layouts(warpgroups: int, *, loads_again: bool = True) -> set[tuple[int, int, int]]:
-    found = stage_layouts(32768, 16384, warpgroups, loads_again=loads_again)
+    found = list(stage_layouts(32768, 16384, lambda size_bytes: -size_bytes, warpgroups, loads_again=loads_again))
+    assert all(layout.blocks == -layout.size_bytes for layout in found)
     return {(layout.stages, layout.copies, layout.size_bytes) for layout in found}
 
 

@@ -13,7 +13,7 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.module_code import Chain, ChainLoad, StageLayout
@@ -78,17 +78,21 @@ def plan_chain(context: Context, loop: Loop, products: Sequence[Operation], targ
     return walk.chain(target)
 
 
-def stage_layouts(stage_bytes: int, fixed_bytes: int, warpgroups: int, *, loads_again: bool) -> Iterator[StageLayout]:
+def stage_layouts(
+    stage_bytes: int, fixed_bytes: int, blocks_of: Callable[[int], int], warpgroups: int, *, loads_again: bool
+) -> Iterator[StageLayout]:
     """The stages that a chain may have.
 
     Args:
         fixed_bytes: Memory of left operands behind them.
+        blocks_of: Resident blocks, by the memory of both.
         warpgroups: Those that multiply by ``wgmma``; 0 if ``mma.sync`` multiplies, always from two stages.
         loads_again: True if the first product's tile may be loaded again while others are multiplied.
     """
     for stages in (1, 2) if warpgroups and loads_again else (2,):
-        for copies in {1, max(warpgroups, 1)}:  # they begin up to an alignment later
-            yield StageLayout(stages, copies, copies * stages * stage_bytes + fixed_bytes + STAGE_ALIGNMENT)
+        for copies in {1, max(warpgroups, 1)}:
+            size_bytes = copies * stages * stage_bytes + fixed_bytes + STAGE_ALIGNMENT  # they may begin later
+            yield StageLayout(stages, copies, size_bytes, blocks_of(size_bytes))
 
 
 def best_layout(layouts: Iterable[StageLayout]) -> StageLayout:
@@ -307,16 +311,15 @@ class _Walk:
         registers = min(registers, multiprocessor(first.arch).thread_registers)
         memory = sum(dict(self.context.function.frame).values()) + self.context.bytes_around()
         groups = first.threads // WARPGROUP if instruction == "wgmma" else 0
-        layouts = list(stage_layouts(stage_bytes, fixed_bytes, groups, loads_again=self._loads_again()))
+
+        def blocks_of(size_bytes: int) -> int:
+            shared = memory - self._spared_bytes(run, size_bytes)
+            return resident_blocks(first.arch, first.threads, shared_bytes=shared, registers=registers)
+
+        layouts = list(stage_layouts(stage_bytes, fixed_bytes, blocks_of, groups, loads_again=self._loads_again()))
         least = min(layout.size_bytes for layout in layouts)
         refuse(least > runs[run], "chain_memory", least, runs[run])
-
-        def with_blocks(layout: StageLayout) -> StageLayout:
-            shared = memory - self._spared_bytes(run, layout.size_bytes)
-            blocks = resident_blocks(first.arch, first.threads, shared_bytes=shared, registers=registers)
-            return replace(layout, blocks=blocks)
-
-        layout = best_layout(with_blocks(layout) for layout in layouts if layout.size_bytes <= runs[run])
+        layout = best_layout(layout for layout in layouts if layout.size_bytes <= runs[run])
         behind = self._behind()
         loop = self.loop
         fills = {name: fill_before(self.context, loop, tile) for name, tile in self.carried.items() if tile.owner}

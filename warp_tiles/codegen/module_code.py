@@ -276,7 +276,7 @@ class StageLayout:
     stages: int
     copies: int
     size_bytes: int
-    blocks: int = 0
+    blocks: int
 
 
 @dataclass(frozen=True)
