@@ -41,8 +41,9 @@ from benchmarks import matmul
 from benchmarks.machine import torch_with_warp
 from benchmarks.runner import geometric_mean
 from warp_tiles.array_products import lane_kernel, tensor_kernel
-from warp_tiles.array_products.matmul_choice import RATES, Rates, candidates, choose_matmul, loop_candidate, rates_name
+from warp_tiles.array_products.matmul_choice import candidates, choose_matmul, loop_candidate, rates_name
 from warp_tiles.array_products.matmul_problem import Gpu, MatmulConfig, MatmulProblem
+from warp_tiles.array_products.matmul_rates import RATES, Rates
 from warp_tiles.array_products.prepared import BUCKET
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.gemm.problem import DType

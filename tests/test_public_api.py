@@ -140,7 +140,7 @@ def test_enabling_loads_no_modules_for_building_or_drawing(tmp_path: Path) -> No
 
 def test_modules_that_launch_nothing_can_be_imported_without_warp_and_cuda(tmp_path: Path) -> None:
     modules = ["_warp", "cli.contribution", "recorded", "__main__"]
-    choosers = {"matmul_choice", "matmul_problem", "solve_choice", "tensor_kernel"}  # of whole arrays
+    choosers = {"matmul_choice", "matmul_problem", "matmul_rates", "solve_choice", "tensor_kernel"}  # of whole arrays
     files = Path(*warp_tiles.__path__, "array_products").glob("*.py")
     modules += [f"array_products.{file.stem}" for file in files if file.stem not in choosers]
     modules += [f"tuning.{name}" for name in ("corpus", "factory", "in_kernels", "kernel", "launches")]

@@ -335,6 +335,15 @@ def test_a_record_that_does_not_fit_is_ignored() -> None:
     assert plan.decided_by == "heuristic"
 
 
+def test_a_record_does_not_decide_where_its_tiles_waste_more_than_where_it_was_measured() -> None:
+    measured = MatmulConfig(128, 128, 64, 256, split_k=2)  # of 4096x256x16384: 128 blocks on 132 multiprocessors
+    alike, other = (problem(*sizes, b_transposed=True) for sizes in ((4096, 256, 16000), (3072, 192, 12288)))
+    assert alike.bucket == other.bucket
+    records = {alike.bucket: MeasuredConfigs(measured)}
+    assert choose_matmul(alike, H200, records).chosen.config.tile == measured.tile
+    assert choose_matmul(other, H200, records) == choose_matmul(other, H200)  # H200: 35 us, and 52 as the record has it
+
+
 # ---- copies of operands
 
 

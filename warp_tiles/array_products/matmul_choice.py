@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, product
 from typing import Literal
 
@@ -26,6 +26,7 @@ from warp_tiles.array_products.matmul_problem import (
     copies_us,
     unaligned_us,
 )
+from warp_tiles.array_products.matmul_rates import RATES, Rates
 from warp_tiles.array_products.tensor_kernel import (
     ROW_BYTES,
     STEPS_OF_SLICE,
@@ -60,6 +61,7 @@ _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 _SLICES = 64  # at most
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _FEW_BLOCKS = 2  # of one multiprocessor
+_OTHER_SIZES = 1.05  # a record holds unless the relative estimate of its configuration is so many times as long
 _LEAST_SIDE = 32  # of a tile in a larger matrix
 _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
 _SHORT_TILE = (64, 64, 16)  # of float32 for few steps
@@ -80,54 +82,6 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
 }
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Speed of one multiprocessor, fitted to products of random sizes and layouts, which are not on record.
-
-    float16 was fitted on an H100, and the times of its blocks with wgmma on an H200, as the other types.
-    ``benchmarks/tune_matmul.py --fit`` compares the rates with the times on record of other products
-    (``benchmarks/results/matmul_timings.json``), and fits others. docs/experiments.md says why these stay.
-    """
-
-    products: float  # multiplications with additions in 1 us, of tiles larger than 128x128
-    of_128: float  # its factor for tiles of 128x128 with 128 threads
-    two_groups: float  # ... and with 256
-    of_64: float  # ... for tiles whose smaller side is 64
-    of_32: float
-    of_16: float
-    loaded: float  # bytes that are loaded from the L2 cache in 1 us
-    step_us: float  # between two steps of a loop that has nothing to load or multiply
-    copy_us: float = 0.0  # that each copy of a thread adds to a step
-    without_wgmma: float = 1.0  # factor of the products on GPUs that have wgmma, for tiles that it cannot multiply
-    start_us: float = 1.5  # of a block's start and of its first loads
-    block_us: float = 0.2  # of a block that starts while another one runs
-    stored: float = 3.0e4  # bytes of C that are written in 1 us while other blocks run
-    stored_alone: float = 2.0e4  # ... and while none does
-    arrival_us: float = 3.0  # from the last accumulators of a tile to their addition
-    memory: float = math.inf  # bytes that the whole GPU reads or writes in 1 us
-
-
-_HALF = Rates(
-    3.74e6, of_128=0.72, two_groups=0.73, of_64=0.96, of_32=0.25, of_16=0.23, loaded=8.44e4, step_us=0.2,
-    copy_us=6.3e-3, without_wgmma=0.5, start_us=0.72, block_us=0.91, stored=1.58e4, stored_alone=1.58e4,
-    arrival_us=2.85, memory=4.2e6,
-)  # fmt: skip
-RATES = {
-    "float16": replace(_HALF, start_us=0.3, block_us=0.19, stored=3.0e4, stored_alone=3.0e4),
-    "float16 without wgmma": _HALF,
-    "tf32": Rates(
-        1.24e6, of_128=1.0, two_groups=1.0, of_64=1.2, of_32=0.4, of_16=0.24, loaded=5.0e4, step_us=0.68
-    ),
-    "tf32 without wgmma": Rates(
-        1.24e6, of_128=1.0, two_groups=0.95, of_64=1.2, of_32=0.4, of_16=0.24, loaded=1.1e5, step_us=0.16
-    ),
-    "float32": Rates(
-        1.7e5, of_128=0.96, two_groups=0.93, of_64=0.94, of_32=0.73, of_16=0.44, loaded=7.8e4, step_us=0.68
-    ),
-    "float64": Rates(
-        1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
-    ),
-}  # fmt: skip
 # for the kernel with tensor copies, also beside a loop without wgmma, whose estimate is too short, and for float32 and
 # float64, whose loops' estimate is too long (docs/experiments.md)
 _PREFERENCE, _PREFERENCE_OVER_MMA, _PREFERENCE_OF_LANES = 1.2, 1.4, {"float32": 1.05, "float64": 0.85}
@@ -201,7 +155,8 @@ def _fitting(
     """A configuration that was measured for another product of the problem's bucket, if it fits this one.
 
     Launches of the kernel were measured with rows of C that need no stores of single elements, and with rows of A and B
-    that need no clusters, nor other copies than theirs.
+    that need no clusters, nor other copies than theirs. Estimates tell what other sizes change: other waves, or tiles
+    that C fills less.
     """
     if measured is None or problem.summed:
         return None
@@ -209,14 +164,26 @@ def _fitting(
         copied = [operand for operand, copies in (("a", measured.copies_a), ("b", measured.copies_b)) if copies]
         is_other = copied != _kernel_copies(problem) or problem.c_alignment < ALIGNED
         need_clusters = len(_clusters(problem, (problem.m, problem.n))) > 1  # rows alone, because it is one tile
-        return None if rejection or is_other or need_clusters else measured
-    if problem.split_operand:
-        measured = replace(measured, tile_k=measured.tile_k // 2)
-    large = problem.kind == "float64" and (measured.tile_m, measured.tile_n) in _SHAPES["float64"][1]
-    spills = large and problem.always_loops
-    if spills or shared_bytes(problem, measured) > multiprocessor(gpu.arch).block_shared_bytes:
-        return None
-    return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
+        if rejection or is_other or need_clusters:
+            return None
+    else:
+        if problem.split_operand:
+            measured = replace(measured, tile_k=measured.tile_k // 2)
+        large = problem.kind == "float64" and (measured.tile_m, measured.tile_n) in _SHAPES["float64"][1]
+        memory = multiprocessor(gpu.arch).block_shared_bytes
+        if (large and problem.always_loops) or shared_bytes(problem, measured) > memory:
+            return None
+        measured = replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
+    there = _relative_us(problem.of_bucket, measured, gpu)
+    return measured if _relative_us(problem, measured, gpu) <= _OTHER_SIZES * there else None
+
+
+def _relative_us(problem: MatmulProblem, measured: MatmulConfig, gpu: Gpu) -> float:
+    """The estimate of a loop, or of the launch most like a measured one, as a part of the least estimate."""
+    found = candidates(problem, gpu)
+    alike = [one for one in found if one.kernel] if measured.tensor_copies else [loop_candidate(problem, measured, gpu)]
+    own = min(alike, key=lambda one: _distance(one.config, measured), default=None)
+    return own.time_us / min(one.time_us for one in found) if own else math.inf
 
 
 @rejectable

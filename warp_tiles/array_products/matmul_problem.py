@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from warp_tiles.array_products.tensor_kernel import NO_WORK, Slices, TensorKernel
@@ -123,6 +123,13 @@ class MatmulProblem:
         )
         sizes = (round(math.log2(max(1, size))) for size in (self.m, self.n, self.k, self.batch))
         return (kind, b, out, self.layout, *sizes)  # type: ignore[return-value]  # four sizes
+
+    @property
+    def of_bucket(self) -> MatmulProblem:
+        """The product of its bucket that records measure."""
+        m, n, k, batch = (2**power for power in self.bucket[4:])
+        same = replace(self, a_alignment=ALIGNED, b_alignment=ALIGNED, c_alignment=ALIGNED)
+        return replace(same, m=m, n=n, k=k, batch=batch)
 
     def has_wgmma(self, arch: int) -> bool:
         """True if the GPU multiplies such operands by wgmma."""
