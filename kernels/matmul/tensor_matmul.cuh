@@ -209,11 +209,12 @@ template <class P> struct Chunks {
         commit_tensor_stores();
     }
 
-    // Stores a chunk that all of the warpgroup have written, element by element: lanes have columns, warps every fourth row.
+    // Stores a chunk that all of the warpgroup have written, element by element: lanes have columns, warps every fourth row. The rows are
+    // read before the first one is stored: the compiler cannot know that a store does not change what it reads.
     WT_DEVICE void store_elements(int number, const Arguments& given) const
     {
         using Out = typename P::Out;
-        constexpr int WARPS = WARPGROUP / 32;
+        constexpr int WARPS = WARPGROUP / 32, LINES = P::BOX_ROWS / WARPS;
         const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32, first = row(number) + warp;
         Out* const from = static_cast<Out*>(given.c) + tile.matrix * given.c_matrix + first * given.c_row;
 #pragma unroll
@@ -221,13 +222,17 @@ template <class P> struct Chunks {
 #pragma unroll
             for (int x = lane; x < P::COLUMNS; x += 32) {
                 const int n = column(number) + box * P::COLUMNS + x, byte = x * int(sizeof(Out));
+                Out found[LINES];
+#pragma unroll
+                for (int i = 0; i < LINES; ++i) {
+                    const u32 at = memory(number, box) + P::vector_of_chunk(i * WARPS + warp, byte / 16) + byte % 16;
+                    found[i] = *static_cast<const Out*>(__cvta_shared_to_generic(at));
+                }
                 Out* to = from + n;
 #pragma unroll
-                for (int line = 0; line < P::BOX_ROWS; line += WARPS, to += WARPS * given.c_row) {
-                    const u32 at = memory(number, box) + P::vector_of_chunk(line + warp, byte / 16) + byte % 16;
-                    if (first + line < given.m && n < given.n)
-                        *to = *static_cast<const Out*>(__cvta_shared_to_generic(at));
-                }
+                for (int i = 0; i < LINES; ++i, to += WARPS * given.c_row)
+                    if (first + i * WARPS < given.m && n < given.n)
+                        *to = found[i];
             }
     }
 
