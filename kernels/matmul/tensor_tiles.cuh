@@ -5,6 +5,7 @@
 #pragma once
 
 #include "arch/convert.cuh"
+#include "arch/counter.cuh"
 #include "arch/memory.cuh"
 #include "arch/types.cuh"
 
@@ -178,8 +179,7 @@ template <class P> struct Tiles {
 };
 
 // Adds the sums of a tile's slices in order. Returns false if another block adds them, because it is later. Each of THREADS threads, which
-// barrier() waits for, has COUNT vectors of 16 bytes of sums; `flag` is an int in shared memory. The counter follows threadFenceReduction of
-// the CUDA samples.
+// barrier() waits for, has COUNT vectors of 16 bytes of sums; `flag` is an int in shared memory.
 template <class T, int THREADS_, int COUNT, class Vectors, class Barrier>
 WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const Tile& tile, u32 flag, const Barrier& barrier)
 {
@@ -198,24 +198,26 @@ WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const T
     barrier();
     int* const is_last = static_cast<int*>(__cvta_shared_to_generic(flag));
     if (thread == 0) {
-        __threadfence();  // releases the sums of the others
-        *is_last = atomicAdd(given.arrived + tile.split, 1) == given.slices - 1;
+        *is_last = count_arrival(given.arrived + tile.split) == given.slices - 1;  // then the sums of all blocks are visible
         if (*is_last)
             atomicExch(given.arrived + tile.split, 0);
-        __threadfence();  // acquires the sums of other blocks
     }
     barrier();
     if (!*is_last)
         return false;
-    for (int slice = 0; slice < given.slices; ++slice)
+    const bool are_two = given.slices == 2;  // they have no order, so that this block's sums may stay in registers
+    for (int slice = 0; slice < given.slices; ++slice) {
+        if (are_two && slice == tile.slice)
+            continue;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             T* const own = vector(i);
             const auto loaded = load<WIDTH>(sums + slice * SLICE + i * PASS);
 #pragma unroll
             for (int j = 0; j < WIDTH; ++j)
-                own[j] = slice == 0 ? loaded.at[j] : own[j] + loaded.at[j];
+                own[j] = slice == 0 && !are_two ? loaded.at[j] : own[j] + loaded.at[j];
         }
+    }
     return true;
 }
 

@@ -225,6 +225,12 @@ atom_add_noftz_bf16(unsigned short& old, void* address, unsigned short x)
     sum = wt::emulator::bf16_of(double(a) + double(b));
 }
 
+inline void atom_acq_rel_gpu_global_add_s32(int& old, int* counter, int x)
+{
+    __threadfence();
+    old = atomicAdd(counter, x);
+    __threadfence();
+}
 inline void atom_add_f64(double& old, double* address, double x) { old = atomicAdd(address, x); }
 
 }  // namespace wt_ptx
