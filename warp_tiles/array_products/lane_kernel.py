@@ -129,12 +129,15 @@ class LaneKernel(TensorKernel):
     entry: ClassVar[str] = "lane_matmul"
     registers: ClassVar[int] = 0  # the compiler decides
     most_slices: ClassVar[int] = 16
-    slice_waves: ClassVar[int] = 2
     is_persistent: ClassVar[bool] = False
 
     @property
     def instruction(self) -> str:
         return "mma" if self.a == "float64" else "fma"
+
+    @property
+    def slice_waves(self) -> tuple[int, int]:
+        return 2, 4 if self.a == "float32" else 2
 
     @property
     def warps(self) -> tuple[int, int]:

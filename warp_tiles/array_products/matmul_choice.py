@@ -292,7 +292,8 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
         resident = resident_clusters(gpu.multiprocessors, kernel)
         rest, steps = whole.slices.whole % resident, _ceil(problem.k, whole.config.tile_k)
         if rest and kernel.has_registers:
-            most = min(kernel.most_slices, kernel.slice_waves * resident // rest, steps // STEPS_OF_SLICE)
+            waves = kernel.slice_waves[rest == whole.slices.whole]
+            most = min(kernel.most_slices, waves * resident // rest, steps // STEPS_OF_SLICE)
             for count in range(2, most + 1):
                 yield launch_candidate(problem, tile, count, gpu, cluster)
 

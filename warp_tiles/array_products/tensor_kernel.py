@@ -149,7 +149,6 @@ class TensorKernel:
     registers: ClassVar[int] = 168  # that a thread starts with
     is_persistent: ClassVar[bool] = True  # a block computes several tiles
     most_slices: ClassVar[int] = 8
-    slice_waves: ClassVar[int] = 1  # in which slices may run
 
     @property
     def instruction(self) -> str:
@@ -165,6 +164,11 @@ class TensorKernel:
     def resident_blocks(self) -> int:
         """The blocks that a multiprocessor runs at a time."""
         return 1
+
+    @property
+    def slice_waves(self) -> tuple[int, int]:
+        """The waves in which slices may run: behind whole tiles, and alone."""
+        return 1, 1
 
     @property
     def has_registers(self) -> bool:
