@@ -292,6 +292,7 @@ def test_both_tiles_that_read_a_large_operand_may_form_a_cluster(
     clusters = {one for one in found if one[2:] != (1, 1)}
     assert pairs <= clusters
     assert bool(pairs) == bool(clusters)
+    assert not any(one[3] == 2 and (*one[:2], 1, 1) in found for one in clusters), "pairs share a large A always"
     assert all((n <= 2 * one[1]) if one[3] == 2 else (m <= 2 * one[0]) for one in clusters)
 
 

@@ -105,12 +105,12 @@ def clusters(
     sizes of A and of B.
 
     They pay if most rows of a stage lie in two lines of the caches. Else they pay for both tiles that read an operand
-    which the L2 cache does not hold, so that it is read once.
+    which the L2 cache does not hold, so that it is read once: always for an A, and for a B by estimate.
     """
     if any(_aligned(length) == min(_ROW_US) for length in lengths_bytes):
         return _CLUSTERS
     shares_a, shares_b = (two == 2 and size > _L2_BYTES for two, size in zip(tiles[::-1], operand_bytes))
-    return (1, 1), *([(1, 2)] if shares_a else []), *([(2, 1)] if shares_b else [])
+    return (1, 2) if shares_a else (1, 1), *([(2, 1)] if shares_b else [])
 
 
 @dataclass(frozen=True)
