@@ -46,6 +46,7 @@ struct LaneConfig {
     static constexpr int ROWS = WARP_M / LANES_M, COLUMNS = WARP_N / LANES_N;  // of a lane
     static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES, BARRIERS_START = STAGES * STAGE_BYTES;
     static constexpr int TRANSPOSED = same<T, f32> ? ((A_MN ? 0 : M) + (B_MN ? 0 : N)) / PANEL : 0;  // panels of a stage
+    static constexpr bool FIRST_SLICES_FIRST = true;  // they may be the longest
     static constexpr int CLUSTER_M = 1, CLUSTER_N = 1, CLUSTER = 1;
 
     static_assert(WARP_M % PANEL == 0 && WARP_N % PANEL == 0, "a warp has whole panels");
@@ -105,11 +106,12 @@ template <class P, class T = typename P::T> struct Lanes;
 template <class P> struct Lanes<P, f32> {
     static constexpr int WIDTH = 4, STEPS = P::TILE_K, UNROLLED = P::UNROLLED;  // elements of a vector; steps of a stage, and unrolled ones
     static constexpr int ROWS = P::ROWS, VECTORS = P::ROWS * P::COLUMNS / WIDTH;
-    static constexpr int LEAD = 0, PRODUCTS = P::ROWS >= P::COLUMNS ? P::ROWS : P::COLUMNS;  // with vectors, of a step
-    f32 sums[P::ROWS][P::COLUMNS];
+    static constexpr int LEAD = 0, PRODUCTS = P::ROWS;  // with vectors, of a step
+    f32 sums[P::ROWS][P::COLUMNS];  // of column j at j ^ 1, so that it and B's value lie in registers of different banks, even and odd
     Vector<f32, 4> rows[2][P::ROWS / 4], columns[2][P::COLUMNS / 4];  // the values of two steps
 
     static_assert(P::ROWS % WIDTH == 0 && P::COLUMNS % WIDTH == 0, "a lane has whole vectors");
+    static_assert(P::ROWS >= P::COLUMNS, "the compiler keeps the order of the FMAs");
 
     // In each 2 x 2 group of lanes, two share a vector of A and two share a vector of B.
     static WT_DEVICE int bit(int number) { return int(threadIdx.x) >> number & 1; }
@@ -122,7 +124,7 @@ template <class P> struct Lanes<P, f32> {
 
     static WT_DEVICE int row(int i) { return line_m(i); }
     static WT_DEVICE int column(int j) { return line_n(j * WIDTH); }
-    WT_DEVICE f32 sum(int i, int j, int n) const { return sums[i][j * WIDTH + n]; }
+    WT_DEVICE f32 sum(int i, int j, int n) const { return sums[i][(j * WIDTH + n) ^ 1]; }
     WT_DEVICE f32* vector(int number) { return sums[number * WIDTH / P::COLUMNS] + number * WIDTH % P::COLUMNS; }
 
     // Reads the values of a step. `set`: k % 2
@@ -139,18 +141,15 @@ template <class P> struct Lanes<P, f32> {
             columns[set][j / 4] = load<4>(b + place(j * P::LANES_N));
     }
 
-    // A part of the outer product of a step in serpentine order: consecutive FMAs share an operand, which the reuse cache holds.
+    // Some rows of the outer product of a step in serpentine order: consecutive FMAs share an operand, which the reuse cache holds.
     WT_DEVICE void multiply(int set, int from, int to)
     {
-        constexpr bool BY_ROWS = P::ROWS >= P::COLUMNS;
-        constexpr int INNER = BY_ROWS ? P::COLUMNS : P::ROWS;
 #pragma unroll
-        for (int outer = from; outer < to; ++outer)
+        for (int i = from; i < to; ++i)
 #pragma unroll
-            for (int x = 0; x < INNER; ++x) {
-                const int inner = outer % 2 ? INNER - 1 - x : x;
-                const int i = BY_ROWS ? outer : inner, j = BY_ROWS ? inner : outer;
-                sums[i][j] += rows[set][i / 4].at[i % 4] * columns[set][j / 4].at[j % 4];
+            for (int x = 0; x < P::COLUMNS; ++x) {
+                const int j = i % 2 ? P::COLUMNS - 1 - x : x;
+                sums[i][j ^ 1] += rows[set][i / 4].at[i % 4] * columns[set][j / 4].at[j % 4];
             }
     }
 
@@ -415,7 +414,9 @@ template <class P> WT_DEVICE void lane_matmul(const TensorMap& a, const TensorMa
     });
     if constexpr (P::HAS_SLICES)
         if (tile.slice >= 0) {
-            const auto vector = [&](int i) { return lanes.vector(i); };
+            // sums one by one, because stores of vectors would decide about their registers
+            constexpr int WIDTH = same<typename P::T, f32> ? 1 : 2, VECTORS = Lanes<P>::WIDTH / WIDTH, AT_ONCE = 128 / (WIDTH * int(sizeof(typename P::T)));
+            const auto vector = [&](int i) { return lanes.vector(i / VECTORS) + i % VECTORS * WIDTH; };
             const auto barrier = [] {
                 if constexpr (P::HAS_LOADERS)
                     named_barrier<32 * P::WARPS>(1);
@@ -423,7 +424,7 @@ template <class P> WT_DEVICE void lane_matmul(const TensorMap& a, const TensorMa
                     __syncthreads();
             };
             const u32 flag = ring.start + P::BARRIERS_START + 3 * 8 * P::STAGES;
-            if (!add_slices<typename P::T, 32 * P::WARPS, Lanes<P>::VECTORS>(vector, given, tile, flag, barrier))
+            if (!add_slices<typename P::T, 32 * P::WARPS, VECTORS * Lanes<P>::VECTORS, WIDTH, AT_ONCE>(vector, given, tile, flag, barrier))
                 return;
         }
     store_tile(lanes, given, tile);

@@ -426,7 +426,7 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
             if (tile.slice >= 0) {
                 constexpr int VECTORS = P::WIDTH / 8;
                 const auto vector = [&](int i) -> f32* { return accumulators[i / VECTORS][i % VECTORS]; };
-                if (!add_slices<f32, WARPGROUP, P::BLOCKS * VECTORS>(vector, given, tile, ring.flag(group), [&] { warpgroup_barrier(group); }))
+                if (!add_slices<f32, WARPGROUP, P::BLOCKS * VECTORS, 4, P::BLOCKS * VECTORS>(vector, given, tile, ring.flag(group), [&] { warpgroup_barrier(group); }))
                     continue;
                 if (P::HAS_BETA && is_storing)
                     chunks.read_first();

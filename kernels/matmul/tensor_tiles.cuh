@@ -35,6 +35,7 @@ struct Arguments {
     int a_step, b_step;         // 1, or 0 if all matrices of the batch have the same operand
     int group;                  // rows of tiles that blocks with consecutive numbers compute column by column; of clusters' tiles
     int whole, slices;          // tiles without slices, and the slices of each of the others; of clusters' tiles
+    int depth;                  // elements of K of a slice; the last one of a tile may have fewer
     double alpha, beta;
     const float* factor;        // of alpha; null for 1
     const void* bias;           // read if the configuration has one
@@ -69,6 +70,7 @@ struct Config {
     static constexpr int A_BYTES = M * ROW_BYTES, B_BYTES = (B_MN ? (N + TILE_K - 1) / TILE_K * TILE_K : N) * ROW_BYTES;  // panels are whole
     static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
+    static constexpr bool FIRST_SLICES_FIRST = false;  // of all tiles; else the slices of a tile follow one another
     static constexpr int CLUSTER_M = CLUSTER_ROWS, CLUSTER_N = CLUSTER_COLUMNS, CLUSTER = CLUSTER_M * CLUSTER_N;  // blocks
     static constexpr int SHARING = CLUSTER_M + CLUSTER_N - 1;  // blocks of a row and a column
 
@@ -158,12 +160,12 @@ template <class P> struct Tiles {
     {
         int tile = number, start = 0, end = given.k, slice = -1, split = 0;
         if (P::HAS_SLICES && number >= given.whole) {
-            const int steps = (given.k + P::TILE_K - 1) / P::TILE_K, depth = (steps + given.slices - 1) / given.slices * P::TILE_K;
-            split = (number - given.whole) / given.slices;
-            slice = (number - given.whole) % given.slices;
+            const int tiles = rows * columns * given.batch - given.whole;
+            split = P::FIRST_SLICES_FIRST ? (number - given.whole) % tiles : (number - given.whole) / given.slices;
+            slice = P::FIRST_SLICES_FIRST ? (number - given.whole) / tiles : (number - given.whole) % given.slices;
             tile = given.whole + split;
-            start = min(slice * depth, given.k);
-            end = min(given.k, start + depth);
+            start = min(slice * given.depth, given.k);
+            end = min(given.k, start + given.depth);
         }
         const int matrix = tile / (rows * columns), index = tile % (rows * columns), group = given.group;
         const int first = index / (group * columns) * group, height = min(group, rows - first), within = index - first * columns;
@@ -179,11 +181,11 @@ template <class P> struct Tiles {
 };
 
 // Adds the sums of a tile's slices in order. Returns false if another block adds them, because it is later. Each of THREADS threads, which
-// barrier() waits for, has COUNT vectors of 16 bytes of sums; `flag` is an int in shared memory.
-template <class T, int THREADS_, int COUNT, class Vectors, class Barrier>
+// barrier() waits for, has COUNT vectors of WIDTH sums, of which it loads AT_ONCE ahead; `flag` is an int in shared memory.
+template <class T, int THREADS_, int COUNT, int WIDTH, int AT_ONCE, class Vectors, class Barrier>
 WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const Tile& tile, u32 flag, const Barrier& barrier)
 {
-    constexpr int WIDTH = 16 / int(sizeof(T)), PASS = THREADS_ * WIDTH, SLICE = COUNT * PASS;
+    constexpr int PASS = THREADS_ * WIDTH, SLICE = COUNT * PASS;
     const int thread = threadIdx.x % THREADS_;
     T* const sums = static_cast<T*>(given.sums) + static_cast<long long>(tile.split) * given.slices * SLICE + WIDTH * thread;
 #pragma unroll
@@ -205,19 +207,23 @@ WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const T
     barrier();
     if (!*is_last)
         return false;
-    const bool are_two = given.slices == 2;  // they have no order, so that this block's sums may stay in registers
-    for (int slice = 0; slice < given.slices; ++slice) {
-        if (are_two && slice == tile.slice)
-            continue;
+    // two have no order, so that this block's sums may stay in registers, but not single ones: the products would have other registers
+    const bool are_two = WIDTH > 1 && given.slices == 2;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            T* const own = vector(i);
-            const auto loaded = load<WIDTH>(sums + slice * SLICE + i * PASS);
+    for (int first = 0; first < COUNT; first += AT_ONCE)
+#pragma unroll 1  // else the compiler loads so much ahead that registers lack, also where products are summed
+        for (int slice = 0; slice < given.slices; ++slice) {
+            if (are_two && slice == tile.slice)
+                continue;
 #pragma unroll
-            for (int j = 0; j < WIDTH; ++j)
-                own[j] = slice == 0 && !are_two ? loaded.at[j] : own[j] + loaded.at[j];
+            for (int i = first; i < min(first + AT_ONCE, COUNT); ++i) {
+                T* const own = vector(i);
+                const auto loaded = load<WIDTH>(sums + slice * SLICE + i * PASS);
+#pragma unroll
+                for (int j = 0; j < WIDTH; ++j)
+                    own[j] = slice == 0 && !are_two ? loaded.at[j] : own[j] + loaded.at[j];
+            }
         }
-    }
     return true;
 }
 

@@ -44,15 +44,15 @@ def test_large_products_have_it(problem: MatmulProblem, instruction: str) -> Non
 
 # sizes for which a launch like that was faster than the loop on an H200 (docs/experiments.md)
 @pytest.mark.parametrize(("problem", "sizes", "layout", "tile", "slices"), [
-    (SINGLE, (4096, 4096, 4096), "nn", (256, 128), 1),  # A has a panel for each warp
-    (SINGLE, (4096, 4096, 4096), "nt", (256, 128), 1),
-    (SINGLE, (4096, 4096, 4096), "tn", (128, 128), 1),
+    (SINGLE, (4096, 4096, 4096), "nn", (256, 128), 2),
+    (SINGLE, (4096, 4096, 4096), "nt", (256, 128), 2),
+    (SINGLE, (4096, 4096, 4096), "tn", (128, 128), 2),
     (SINGLE, (3739, 5512, 128), "nt", (256, 128), 1),
-    (SINGLE, (1688, 2496, 3832), "nt", (64, 64), 1),
-    (SINGLE, (2240, 768, 3456), "tt", (64, 64), 5),
+    (SINGLE, (1688, 2496, 3832), "nt", (64, 128), 5),
+    (SINGLE, (2240, 768, 3456), "tt", (64, 128), 5),
     (SINGLE, (768, 456, 2870), "tn", (64, 64), 4),
     (SINGLE, (400, 368, 3792), "nn", (64, 64), 6),
-    (DOUBLE, (4096, 4096, 4096), "tn", (128, 128), 1),
+    (DOUBLE, (4096, 4096, 4096), "tn", (128, 128), 2),
     (DOUBLE, (648, 2362, 2312), "nn", (96, 64), 1),
     (DOUBLE, (552, 384, 6394), "nn", (64, 64), 7),
     (DOUBLE, (864, 96, 7080), "tt", (64, 32), 12),
@@ -155,7 +155,7 @@ def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
     kernel = LaneKernel("float32", "float32", 128, 64, True, False, True, "float16")
     assert kernel.name == "lane_matmul_float32_float32_mk_128x64_c_float16"
     assert (
-        "LaneConfig<float, wt::f16, void, 128, 64, 2, 2, false, 3, true, false, true, false, false, 8, 32>"
+        "LaneConfig<float, wt::f16, void, 128, 64, 2, 2, false, 3, true, false, true, false, false, 8, 16>"
         in kernel.source()
     )
     changes: list[dict[str, Any]] = [

@@ -18,7 +18,14 @@ from warp_tiles.array_products.matmul_problem import (
     MatmulProblem,
     MeasuredConfigs,
 )
-from warp_tiles.array_products.tensor_kernel import REGISTER_TILES, THREADS, TILES, Slices, TensorKernel
+from warp_tiles.array_products.tensor_kernel import (
+    REGISTER_TILES,
+    THREADS,
+    TILES,
+    Slices,
+    TensorKernel,
+    stages_of_slices,
+)
 from warp_tiles.array_products.tensor_matmul import built_kernel
 from warp_tiles.build.engine import Engine
 from warp_tiles.compile.sources import kernels_folder
@@ -131,7 +138,7 @@ def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
     ((256, 4096, 4096), (64, 128), Slices(128)),
     ((2048, 768, 3072), (64, 192), Slices(128)),
     ((128, 4096, 4096), (64, 64), Slices(128)),
-    ((512, 512, 8192), (64, 64), Slices(0, 64, 2)),
+    ((512, 512, 8192), (64, 64), Slices(0, 64, 2, 64)),
 ], ids=str)  # fmt: skip
 def test_the_launch_with_the_least_estimated_time(
     sizes: tuple[int, int, int], tile: tuple[int, int], slices: Slices
@@ -151,7 +158,7 @@ def test_a_record_decides_between_the_loop_and_the_kernel() -> None:
     found = choose_matmul(SKINNY, H200, {SKINNY.bucket: MeasuredConfigs(KERNEL)})
     kernel = kernel_of(found)
     assert (kernel.tile_m, kernel.tile_n, found.decided_by) == (64, 128, "record")
-    assert found.chosen.slices == Slices(0, 64, 2), "64 tiles on 132 multiprocessors have at most two slices"
+    assert found.chosen.slices == Slices(0, 64, 2, 128), "64 tiles on 132 multiprocessors have at most two slices"
     assert "estimated" not in found.reason
     assert not found.config.tensor_copies, "a device that refuses tensor maps needs a loop"
     loop = MatmulConfig(128, 64, 64, 128, 2)
@@ -319,6 +326,26 @@ def test_the_work_of_clusters(problem: MatmulProblem) -> None:
             )
 
 
+@pytest.mark.parametrize(("steps", "tiles", "resident", "expected"), [
+    (128, 116, 132, 115),  # 16 multiprocessors compute 116 slices of 13 stages, at most 8 of them each
+    (128, 232, 264, 115),
+    (128, 66, 132, 64),  # there is room for all even slices
+    (128, 132, 132, 64),  # no multiprocessor is free
+    (128, 131, 132, 64),  # second slices would be too short
+    (128, 210, 396, 64),  # some multiprocessors would have a block less than others, and room for one more
+    (9, 70, 132, 5),
+], ids=str)  # fmt: skip
+def test_two_slices_are_uneven_if_even_ones_need_two_waves(
+    steps: int, tiles: int, resident: int, expected: int
+) -> None:
+    stages = stages_of_slices(steps, 2, tiles, resident, 132)
+    assert stages == expected
+    assert stages_of_slices(steps, 3, tiles, resident, 132) == -(-steps // 3)
+    free = resident - tiles
+    if 2 * tiles > resident and stages > -(-steps // 2):
+        assert -(-tiles // free) * (steps - stages + 1) <= stages
+
+
 def test_products_with_a_function_leave_it_registers() -> None:
     kernel = kernel_of(choose_matmul(replace(HALF, m=8192, n=8192, has_function=True), H200))
     assert kernel.has_function
@@ -327,9 +354,9 @@ def test_products_with_a_function_leave_it_registers() -> None:
 
 @pytest.mark.parametrize(("tiles", "steps", "expected"), [
     (264, 64, [Slices(264)]),
-    (270, 64, [Slices(270), *(Slices(264, 6, count) for count in range(2, 9))]),
-    (40, 64, [Slices(40), Slices(0, 40, 2), Slices(0, 40, 3)]),
-    (40, 9, [Slices(40), Slices(0, 40, 2)]),
+    (270, 64, [Slices(270), *(Slices(264, 6, count, -(-64 // count)) for count in range(2, 9))]),
+    (40, 64, [Slices(40), Slices(0, 40, 2, 32), Slices(0, 40, 3, 22)]),
+    (40, 9, [Slices(40), Slices(0, 40, 2, 5)]),
     (100, 64, [Slices(100)]),
 ], ids=str)  # fmt: skip
 def test_tiles_that_are_left_may_have_slices(tiles: int, steps: int, expected: list[Slices]) -> None:

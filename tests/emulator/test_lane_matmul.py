@@ -38,7 +38,10 @@ PRODUCTS: Products = {
     kernel(64, 128, True, False, has_map=False, has_beta=True): [((72, 131, 72), {"batch": 2, "beta": -1.0})],
     kernel(128, 64, False, True, has_function=True, bias="float32"): [((136, 72, 40), {"alpha": 0.5})],
     kernel(64, 64, True, True, has_slices=True, has_map=False): [((200, 67, 168), {"slices": 2, "batch": 3})],
-    kernel(128, 128, True, True, has_slices=True): [((136, 200, 200), {"slices": 3})],
+    kernel(128, 128, True, True, has_slices=True): [
+        ((136, 200, 200), {"slices": 3}),
+        ((136, 200, 200), {"slices": 2, "stages": 5}),  # a long slice and a short one
+    ],
     kernel(64, 64, False, False): [((72, 136, 5 * 32 + 4), {"batch": 2})],
     kernel(128, 128, False, True, "float64", has_slices=True): [  # a warpgroup loads
         ((136, 200, 104), {"slices": 3}),  # two whole tiles, and two with slices

@@ -228,6 +228,7 @@ class Product:
         beta: float = 0.0,
         factor: float | None = None,
         slices: int = 1,
+        stages: int | None = None,
     ) -> None:
         self.kernel, self.memory = kernel, Memory()
         m, n, k = sizes
@@ -238,7 +239,8 @@ class Product:
         tiles = batch * rows * columns
         whole = tiles if slices == 1 else tiles // CLUSTERS * CLUSTERS
         self.blocks = CLUSTERS * kernel.cluster if kernel.is_persistent else whole + (tiles - whole) * slices
-        self.given = _Arguments(m, n, k, batch, 1, not is_shared, rows, whole, slices, alpha, beta)
+        depth = (-(-k // (slices * kernel.tile_k)) if stages is None else stages) * kernel.tile_k
+        self.given = _Arguments(m, n, k, batch, 1, not is_shared, rows, whole, slices, depth, alpha, beta)
         if slices > 1:
             split = (tiles - whole) * kernel.cluster
             sums = np.full(split * slices * kernel.tile_m * kernel.tile_n, np.nan)

@@ -50,6 +50,23 @@ def test_slices(dtype: str, tile: tuple[int, int], gpu: str) -> None:
 
 
 @EACH_TILE
+def test_uneven_slices(dtype: Any, tile: tuple[int, int], gpu: str) -> None:
+    scalar, resident = getattr(wp, dtype), LaneKernel(dtype, dtype, *tile).resident_blocks
+    rows = wp.get_device(gpu).sm_count * resident * 7 // 8 * tile[0]
+    a, b = integers(1, rows, 1280), integers(2, 1280, tile[1])
+    x, y, expected = on(a, scalar, gpu), on(b, scalar, gpu), a @ b
+    out = on(np.full((rows, tile[1]), np.nan), scalar, gpu)
+    product = product_of(x, y, out, tile, 2)
+    slices, steps = product.plan.chosen.slices, 1280 // product.plan.chosen.config.tile_k
+    assert (slices.split, slices.count) == (rows // tile[0], 2)
+    assert steps // 2 < slices.stages < steps
+    for _ in range(3):
+        out.fill_(np.nan)
+        product.run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
+        assert np.array_equal(out.numpy(), expected)
+
+
+@EACH_TILE
 def test_rows_that_begin_anywhere_and_batches(dtype: str, tile: tuple[int, int], gpu: str) -> None:
     scalar = getattr(wp, dtype)
     a, b, c = integers(1, 5, 131, 77), integers(2, 5, 77, 201), integers(3, 5, 131, 201)

@@ -14,7 +14,6 @@ from warp_tiles.array_products.tensor_kernel import (
     ALIGNMENT,
     BARRIER_BYTES,
     MEMORY,
-    MOST_SUMS,
     ROW_BYTES,
     Slices,
     TensorKernel,
@@ -30,8 +29,7 @@ _BARRIERS = 3  # of a stage: its copies have arrived, it is multiplied, its pane
 _FLAG_BYTES = 4
 _SCHEDULERS = 4  # of a multiprocessor
 _MOST_STAGES = {"float32": 4, "float64": 6}
-_UNEVEN = 1.03  # factor of a stage's time if warps transpose unequal numbers of panels
-_SLICED = 1.06  # ... if a tile of 128x128 of float32 has slices, whose registers are fewer
+_UNEVEN = 1.02  # factor of a stage's time if warps transpose unequal numbers of panels
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class LaneRates:
         stored_elements: ... one by one, by the number of resident blocks.
         stored_hidden: ... one by one, if more are resident.
         add_us, added: Of slices: the time until they are added, and the bytes that are added in 1 us.
+        uneven_us: ... of uneven ones, more.
         block_us: Of a block's first loads and last stores, by the number of resident blocks, which hide them.
         of_two_warps: Speed with two warps for each scheduler, as a part of that with all resident blocks.
         spread: Later blocks are uneven: the busiest multiprocessor gets so many more than the mean.
@@ -58,6 +57,7 @@ class LaneRates:
     block_us: Mapping[int, float]
     of_two_warps: float
     spread: float
+    uneven_us: float = 0.0
 
 
 # fitted to 27 products with 286 launches (float32), and to 31 with 566 (float64)
@@ -68,7 +68,7 @@ RATES = {
     ),
     "float64": LaneRates(
         start_us=8.2, stored=1.5e5, stored_elements={}, stored_hidden=1.5e5, add_us=1.8, added=4.0e4,
-        block_us={1: 2.2, 2: 0.6, 3: 0.4, 4: 0.3}, of_two_warps=0.78, spread=0.43,
+        block_us={1: 2.2, 2: 0.6, 3: 0.4, 4: 0.3}, of_two_warps=0.78, spread=0.43, uneven_us=11.0,
     ),
 }  # fmt: skip
 
@@ -100,13 +100,13 @@ class LaneTile:
 # by rows and columns
 TILES: dict[str, dict[tuple[int, int], LaneTile]] = {
     "float32": {
-        (256, 128): LaneTile(4, 2, blocks=1, step_us=5.4, fma=(8, 8)),
-        (128, 256): LaneTile(2, 4, blocks=1, step_us=5.4, fma=(8, 8)),
+        (256, 128): LaneTile(4, 2, blocks=1, step_us=5.4, fma=(4, 8)),
+        (128, 256): LaneTile(2, 4, blocks=1, step_us=5.4, fma=(4, 8)),
         (128, 128): LaneTile(2, 4, blocks=2, step_us=2.65, fma=(8, 16),
-            transposed=LaneTile(2, 2, blocks=2, step_us=3.0, fma=(8, 16), of_one_warp=0.6)),
-        (64, 128): LaneTile(2, 2, blocks=3, step_us=1.55, fma=(4, 32), of_one_warp=0.6),
-        (128, 64): LaneTile(2, 2, blocks=3, step_us=1.55, fma=(8, 32), of_one_warp=0.6),
-        (64, 64): LaneTile(2, 2, blocks=4, step_us=0.74, fma=(8, 16), of_one_warp=0.75,
+            transposed=LaneTile(2, 2, blocks=2, step_us=2.78, fma=(4, 8), of_one_warp=0.84)),
+        (64, 128): LaneTile(2, 2, blocks=3, step_us=1.40, fma=(4, 16), of_one_warp=0.73),
+        (128, 64): LaneTile(2, 2, blocks=3, step_us=1.40, fma=(8, 16), of_one_warp=0.73),
+        (64, 64): LaneTile(2, 2, blocks=4, step_us=0.74, fma=(4, 16), of_one_warp=0.75,
             transposed=LaneTile(2, 2, blocks=4, step_us=0.785, fma=(4, 32), of_one_warp=0.75)),
     },
     "float64": {
@@ -154,6 +154,10 @@ class LaneKernel(TensorKernel):
     @property
     def tiles(self) -> Sequence[tuple[int, int]]:
         return tuple(TILES[self.a])
+
+    @property
+    def may_have_slices(self) -> bool:
+        return True
 
     @property
     def in_registers(self) -> bool:
@@ -211,8 +215,10 @@ class LaneKernel(TensorKernel):
         tile, blocks, rates = self._tile, self.resident_blocks, RATES[self.a]
         is_uneven = self._transposed_panels > 2 and self._transposed_panels % math.prod(self.warps) > 0
         stored = rates.stored if self.has_map else rates.stored_elements.get(blocks, rates.stored_hidden)
-        is_slower = self.has_slices and self.tile_m * self.tile_n >= MOST_SUMS and self.a == "float32"
-        step_us = tile.step_us * (_UNEVEN if is_uneven else 1.0) * (_SLICED if is_slower else 1.0)
+        step_us = tile.step_us * (_UNEVEN if is_uneven else 1.0)
+
+        def block_us(steps: int) -> float:
+            return steps * step_us + tile_bytes / stored + rates.block_us.get(blocks, 0.0)
 
         def blocks_us(count: int, steps: int, is_first: bool) -> float:
             """The time of so many blocks. Only the first ones are spread evenly."""
@@ -223,11 +229,14 @@ class LaneKernel(TensorKernel):
             warps = most * math.prod(self.warps) / _SCHEDULERS
             of_warps = {1: tile.of_one_warp, 2: rates.of_two_warps}.get(max(1, round(warps)), 1.0) * min(1.0, warps)
             share = of_warps if 0 < most < blocks else 1.0
-            block_us = steps * step_us + tile_bytes / stored + rates.block_us.get(blocks, 0.0)
-            return (waves * blocks + most / share) * block_us
+            return (waves * blocks + most / share) * block_us(steps)
 
         time_us = blocks_us(slices.whole, steps, True)
         if slices.split:
-            time_us += blocks_us(slices.split * slices.count, -(-steps // slices.count), not slices.whole)
+            if slices.stages == -(-steps // slices.count):
+                time_us += blocks_us(slices.split * slices.count, slices.stages, not slices.whole)
+            else:  # second slices run beside the first ones
+                first_us = blocks_us(slices.split, slices.stages, not slices.whole)
+                time_us += max(first_us, slices.split / multiprocessors * block_us(steps)) + rates.uneven_us
             time_us += rates.add_us + slices.count * tile_bytes / rates.added
         return rates.start_us + overlapped(time_us, array_bytes / MEMORY)

@@ -36,6 +36,7 @@ from warp_tiles.array_products.tensor_kernel import (
     clusters,
     overlapped,
     resident_clusters,
+    stages_of_slices,
 )
 from warp_tiles.gemm.hardware import (
     LANES,
@@ -291,7 +292,7 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
         yield (whole := launch_candidate(problem, tile, 1, gpu, cluster))
         resident = resident_clusters(gpu.multiprocessors, kernel)
         rest, steps = whole.slices.whole % resident, _ceil(problem.k, whole.config.tile_k)
-        if rest and kernel.has_registers:
+        if rest and kernel.may_have_slices:
             waves = kernel.slice_waves[rest == whole.slices.whole]
             most = min(kernel.most_slices, waves * resident // rest, steps // STEPS_OF_SLICE)
             for count in range(2, most + 1):
@@ -347,8 +348,12 @@ def launch_candidate(
         copies_b="b" in copies,
     )
     tiles = p.batch * _ceil(p.m, rows) * _ceil(p.n, columns)
-    rest = tiles % resident_clusters(gpu.multiprocessors, kernel) if is_split else 0
-    work = Slices(tiles - rest, rest, slices)
+    work = Slices(tiles)
+    if is_split:
+        resident, steps = resident_clusters(gpu.multiprocessors, kernel), _ceil(p.k, kernel.tile_k)
+        rest = tiles % resident
+        stages = stages_of_slices(steps, slices, rest, resident, gpu.multiprocessors)
+        work = Slices(tiles - rest, rest, slices, stages)
     time_us = kernel.launch_us(work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors) + _kernel_copies_us(p)
     memory = kernel.shared_bytes, kernel.registers, kernel.resident_blocks
     return Candidate(config, time_us, *memory, kernel=kernel, slices=work)

@@ -64,11 +64,13 @@ class Slices:
         whole: Tiles without slices.
         split: Tiles with slices.
         count: The slices of each of them.
+        stages: The stages of each slice but the last one of a tile, which may have fewer.
     """
 
     whole: int
     split: int = 0
     count: int = 1
+    stages: int = 0
 
     @property
     def items(self) -> int:
@@ -77,6 +79,22 @@ class Slices:
 
 
 NO_WORK = Slices(0)
+
+
+def stages_of_slices(steps: int, count: int, tiles: int, resident: int, multiprocessors: int) -> int:
+    """The stages of each slice but the last one of a tile, of tiles with so many steps of K.
+
+    Slices are even, except two slices of tiles that fill more than half of the GPU, and all but the last block of each
+    multiprocessor: it begins with the first ones, and where a block is missing, several second ones run in the same
+    time, each of which begins in about a step. Else they would run beside first ones that a multiprocessor has more of.
+    """
+    free = resident - tiles
+    if count == 2 and 2 * tiles > resident and 0 < free < multiprocessors:
+        several = -(-tiles // free)
+        second = (steps - several) // (several + 1)
+        if second >= STEPS_OF_SLICE:
+            return steps - second
+    return -(-steps // count)
 
 
 def resident_clusters(multiprocessors: int, kernel: TensorKernel) -> int:
@@ -172,8 +190,13 @@ class TensorKernel:
 
     @property
     def has_registers(self) -> bool:
-        """True if its sums leave registers for a function or for slices."""
+        """True if its sums leave registers for a function."""
         return self.tile_m * self.tile_n <= MOST_SUMS
+
+    @property
+    def may_have_slices(self) -> bool:
+        """True if its sums leave registers for slices."""
+        return self.has_registers
 
     @property
     def cluster(self) -> int:
@@ -283,7 +306,7 @@ class TensorKernel:
         time_us = -(-slices.whole // resident_clusters(multiprocessors, self)) * tile_us
         if slices.split:
             added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
-            time_us += -(-steps // slices.count) * step_us + added_us
+            time_us += slices.stages * step_us + added_us
         return _START_US + _CLUSTER_US * (self.cluster > 1) + overlapped(time_us, array_bytes / MEMORY)
 
     def workspace_bytes(self, slices: Slices) -> int:

@@ -55,7 +55,10 @@ class FunctionSource:
 
 class _Arguments(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("m", "n", "k", "batch", "a_step", "b_step", "group", "whole", "slices")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("m", "n", "k", "batch", "a_step", "b_step", "group", "whole", "slices", "depth")
+        ),
         *((name, ctypes.c_double) for name in ("alpha", "beta")),
         *((name, ctypes.c_void_p) for name in ("factor", "bias")),
         ("bias_step", ctypes.c_longlong),
@@ -269,7 +272,9 @@ def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | N
 def _arguments(call: MatmulCall, launch: Candidate) -> _Arguments:
     (batch, m, n), k = call.out.shape, call.a.shape[2]
     steps = call.a.strides[0] != 0, call.b.strides[0] != 0
-    given = _Arguments(m, n, k, batch, *steps, launch.config.group, launch.slices.whole, launch.slices.count)
+    slices = launch.slices
+    depth = slices.stages * launch.config.tile_k
+    given = _Arguments(m, n, k, batch, *steps, launch.config.group, slices.whole, slices.count, depth)
     given.c_matrix, given.c_row = (stride // DTYPE_BYTES[call.out.dtype] for stride in call.out.strides[:2])
     if call.bias is not None:
         given.bias_step = call.bias.stride // DTYPE_BYTES[call.bias.dtype]
