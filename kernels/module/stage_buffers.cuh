@@ -69,9 +69,10 @@ inline __device__ void copy_clipped(unsigned buffer, const Global& source)
     constexpr int SIZE = static_cast<int>(sizeof(T)), ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * SIZE / BYTES;
     constexpr int ALONG = PER_ROW < THREADS ? PER_ROW : THREADS, PASS_ROWS = THREADS / ALONG;
     // The rows of a thread differ by constants. If the first one and these have no bit in common, so do its addresses, but for an XOR.
-    constexpr bool CONSTANT = (PASS_ROWS & (PASS_ROWS - 1)) == 0 && ROWS % PASS_ROWS == 0 && ROWS / PASS_ROWS <= 16;
-    // Loops of fp64 are short of registers.
-    constexpr int PASSES = (ROWS + PASS_ROWS - 1) / PASS_ROWS, UNROLLED = CONSTANT && SIZE < 8 ? PASSES : 2;
+    // Loops with small tiles of fp64 would lose resident blocks by the registers of all these addresses.
+    constexpr bool SMALL = SIZE == 8 && ROWS * Shape::dim(1) < 1024;
+    constexpr bool CONSTANT = !SMALL && (PASS_ROWS & (PASS_ROWS - 1)) == 0 && ROWS % PASS_ROWS == 0 && ROWS / PASS_ROWS <= 16;
+    constexpr int PASSES = (ROWS + PASS_ROWS - 1) / PASS_ROWS, UNROLLED = CONSTANT ? PASSES : 2;
     const int64_t stride = source.data.strides[0];
     const int y = source.offset[0], x = source.offset[1], thread = wt::arch::opaque(loading_thread<THREADS>());
     const int rows = min(source.data.shape[0] - y, ROWS), row_bytes = max(0, min(source.data.shape[1] - x, Shape::dim(1))) * SIZE;
