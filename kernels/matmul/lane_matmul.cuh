@@ -106,12 +106,12 @@ template <class P, class T = typename P::T> struct Lanes;
 template <class P> struct Lanes<P, f32> {
     static constexpr int WIDTH = 4, STEPS = P::TILE_K, UNROLLED = P::UNROLLED;  // elements of a vector; steps of a stage, and unrolled ones
     static constexpr int ROWS = P::ROWS, VECTORS = P::ROWS * P::COLUMNS / WIDTH;
-    static constexpr int LEAD = 0, PRODUCTS = P::ROWS;  // with vectors, of a step
+    static constexpr int LEAD = 0, PRODUCTS = P::ROWS;  // rows of a step
     f32 sums[P::ROWS][P::COLUMNS];  // of column j at j ^ 1, so that it and B's value lie in registers of different banks, even and odd
     Vector<f32, 4> rows[2][P::ROWS / 4], columns[2][P::COLUMNS / 4];  // the values of two steps
 
     static_assert(P::ROWS % WIDTH == 0 && P::COLUMNS % WIDTH == 0, "a lane has whole vectors");
-    static_assert(P::ROWS >= P::COLUMNS, "the compiler keeps the order of the FMAs");
+    static_assert(P::ROWS >= P::COLUMNS, "FMAs go row by row: a lane has at least as many rows as columns");
 
     // In each 2 x 2 group of lanes, two share a vector of A and two share a vector of B.
     static WT_DEVICE int bit(int number) { return int(threadIdx.x) >> number & 1; }
@@ -414,8 +414,9 @@ template <class P> WT_DEVICE void lane_matmul(const TensorMap& a, const TensorMa
     });
     if constexpr (P::HAS_SLICES)
         if (tile.slice >= 0) {
-            // sums one by one, because stores of vectors would decide about their registers
-            constexpr int WIDTH = same<typename P::T, f32> ? 1 : 2, VECTORS = Lanes<P>::WIDTH / WIDTH, AT_ONCE = 128 / (WIDTH * int(sizeof(typename P::T)));
+            // single sums of float32: stores of vectors would fix which registers hold neighbouring sums
+            constexpr int WIDTH = same<typename P::T, f32> ? 1 : 2, VECTORS = Lanes<P>::WIDTH / WIDTH;
+            constexpr int AT_ONCE = 128 / (WIDTH * int(sizeof(typename P::T)));
             const auto vector = [&](int i) { return lanes.vector(i / VECTORS) + i % VECTORS * WIDTH; };
             const auto barrier = [] {
                 if constexpr (P::HAS_LOADERS)

@@ -424,9 +424,9 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
             empty_stage<P>(multiplied);
         if constexpr (P::HAS_SLICES)
             if (tile.slice >= 0) {
-                constexpr int VECTORS = P::WIDTH / 8;
+                constexpr int VECTORS = P::WIDTH / 8, COUNT = P::BLOCKS * VECTORS;
                 const auto vector = [&](int i) -> f32* { return accumulators[i / VECTORS][i % VECTORS]; };
-                if (!add_slices<f32, WARPGROUP, P::BLOCKS * VECTORS, 4, P::BLOCKS * VECTORS>(vector, given, tile, ring.flag(group), [&] { warpgroup_barrier(group); }))
+                if (!add_slices<f32, WARPGROUP, COUNT, 4, COUNT>(vector, given, tile, ring.flag(group), [&] { warpgroup_barrier(group); }))
                     continue;
                 if (P::HAS_BETA && is_storing)
                     chunks.read_first();

@@ -35,7 +35,7 @@ struct Arguments {
     int a_step, b_step;         // 1, or 0 if all matrices of the batch have the same operand
     int group;                  // rows of tiles that blocks with consecutive numbers compute column by column; of clusters' tiles
     int whole, slices;          // tiles without slices, and the slices of each of the others; of clusters' tiles
-    int depth;                  // elements of K of a slice; the last one of a tile may have fewer
+    int depth;                  // elements of K of a slice; the last slices of a tile may have fewer, or none
     double alpha, beta;
     const float* factor;        // of alpha; null for 1
     const void* bias;           // read if the configuration has one
@@ -180,8 +180,9 @@ template <class P> struct Tiles {
     }
 };
 
-// Adds the sums of a tile's slices in order. Returns false if another block adds them, because it is later. Each of THREADS threads, which
-// barrier() waits for, has COUNT vectors of WIDTH sums, of which it loads AT_ONCE ahead; `flag` is an int in shared memory.
+// Adds the sums of a tile's slices in order (of two, the other block's to its own, which gives the same bits). Returns false if another
+// block adds them, because it is later. Each of THREADS threads, which barrier() waits for, has COUNT vectors of WIDTH sums, of which it
+// loads AT_ONCE ahead; `flag` is an int in shared memory.
 template <class T, int THREADS_, int COUNT, int WIDTH, int AT_ONCE, class Vectors, class Barrier>
 WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const Tile& tile, u32 flag, const Barrier& barrier)
 {
@@ -207,7 +208,7 @@ WT_DEVICE bool add_slices(const Vectors& vector, const Arguments& given, const T
     barrier();
     if (!*is_last)
         return false;
-    // two have no order, so that this block's sums may stay in registers, but not single ones: the products would have other registers
+    // The sum of two has no order, so this block's sums stay in registers. Not with WIDTH 1: that would change the registers of the products.
     const bool are_two = WIDTH > 1 && given.slices == 2;
 #pragma unroll
     for (int first = 0; first < COUNT; first += AT_ONCE)

@@ -4,7 +4,8 @@ Warp's statements stay where they are. Elementwise ones become functions of thei
 lane has of them. The load of a tile becomes a function of its place, which is called for this iteration, if it is the
 first one, and for the next. A block begins with the first load and ends with the last operation::
 
-    WT_BEGIN         carried tiles to registers; fixed operands there (mma.sync) or behind the stages (wgmma); stages
+    WT_BEGIN         carried tiles to registers, or zeros there; fixed operands there (mma.sync) or behind the
+                     stages (wgmma); stages
     loop:
         WT_AT        loads             wait until those of this iteration have arrived
         WT_AT        first product     meanwhile, loads
