@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warp_tiles.array_products.matmul_choice import (
@@ -93,6 +93,13 @@ def test_the_choice_has_the_least_cost(question: MatmulProblem) -> None:
 def test_each_candidate_is_another_one(question: MatmulProblem) -> None:
     configs = [one.config for one in candidates(question, H200)]
     assert len(set(configs)) == len(configs)
+
+
+@given(problems)
+@example(problem(200, 200, 2080, "float32"))  # 65 steps in 16 slices have room in 13
+def test_no_slice_of_a_launch_is_empty(question: MatmulProblem) -> None:
+    for one in candidates(question, H200):
+        assert one.slices.split == 0 or (one.slices.count - 1) * one.slices.stages * one.config.tile_k < question.k
 
 
 def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop() -> None:
@@ -342,6 +349,17 @@ def test_a_record_does_not_decide_where_its_tiles_waste_more_than_where_it_was_m
     records = {alike.bucket: MeasuredConfigs(measured)}
     assert choose_matmul(alike, H200, records).chosen.config.tile == measured.tile
     assert choose_matmul(other, H200, records) == choose_matmul(other, H200)  # H200: 35 us, and 52 as the record has it
+
+
+def test_a_loops_record_is_compared_with_loops_alone_where_the_kernel_is_refused() -> None:
+    question = problem(4368, 200, 22232, "tf32", b_transposed=True, has_beta=True, c_alignment=4)
+    assert choose_matmul(question, H200).rejection == Rejected("kernel_alignment")
+    assert choose_matmul(question.of_bucket, H200).rejection is None
+    records = {question.bucket: MeasuredConfigs(MatmulConfig(128, 256, 32, 256, split_k=4))}
+    # by estimate, this loop takes 462 us, and one with 7 slices 288; at the measured size, none is faster
+    assert choose_matmul(question, H200, records) == choose_matmul(question, H200)
+    aligned = replace(question.of_bucket, c_alignment=4)
+    assert choose_matmul(aligned, H200, records).decided_by == "record"
 
 
 # ---- copies of operands

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from typing import Literal
@@ -62,7 +62,9 @@ _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 _SLICES = 64  # at most
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _FEW_BLOCKS = 2  # of one multiprocessor
-_OTHER_SIZES = 1.05  # a record holds unless the relative estimate of its configuration is so many times as long
+# a record counts if its configuration's estimate, over the least one, is at most so many times that ratio at the
+# measured size
+_OTHER_SIZES = 1.05
 _LEAST_SIDE = 32  # of a tile in a larger matrix
 _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
 _SHORT_TILE = (64, 64, 16)  # of float32 for few steps
@@ -161,11 +163,13 @@ def _fitting(
     """
     if measured is None or problem.summed:
         return None
+    there = problem.of_bucket
+    is_refused = bool(rejection or kernel_rejection(there, gpu.arch))  # for either: ratios are of the same sets
     if measured.tensor_copies:
         copied = [operand for operand, copies in (("a", measured.copies_a), ("b", measured.copies_b)) if copies]
         is_other = copied != _kernel_copies(problem) or problem.c_alignment < ALIGNED
         need_clusters = len(_clusters(problem, (problem.m, problem.n))) > 1  # rows alone, because it is one tile
-        if rejection or is_other or need_clusters:
+        if is_refused or is_other or need_clusters:
             return None
     else:
         if problem.split_operand:
@@ -174,17 +178,17 @@ def _fitting(
         memory = multiprocessor(gpu.arch).block_shared_bytes
         if (large and problem.always_loops) or shared_bytes(problem, measured) > memory:
             return None
+    there_us = _relative_us(there, measured, gpu, is_refused)
+    if not measured.tensor_copies:
         measured = replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
-    there = _relative_us(problem.of_bucket, measured, gpu)
-    return measured if _relative_us(problem, measured, gpu) <= _OTHER_SIZES * there else None
+    return measured if _relative_us(problem, measured, gpu, is_refused) <= _OTHER_SIZES * there_us else None
 
 
-def _relative_us(problem: MatmulProblem, measured: MatmulConfig, gpu: Gpu) -> float:
-    """The estimate of a loop, or of the launch most like a measured one, as a part of the least estimate."""
-    found = candidates(problem, gpu)
-    alike = [one for one in found if one.kernel] if measured.tensor_copies else [loop_candidate(problem, measured, gpu)]
-    own = min(alike, key=lambda one: _distance(one.config, measured), default=None)
-    return own.time_us / min(one.time_us for one in found) if own else math.inf
+def _relative_us(problem: MatmulProblem, measured: MatmulConfig, gpu: Gpu, loops_alone: bool) -> float:
+    """The estimate of a loop, or of the launch most like a measured one, in relation to the least estimate."""
+    launches = () if loops_alone else tuple(_launches(problem, gpu))
+    own = _nearest(launches, measured) if measured.tensor_copies else loop_candidate(problem, measured, gpu)
+    return own.time_us / min(one.time_us for one in (*_loops(problem, gpu), *launches))
 
 
 @rejectable
@@ -213,7 +217,7 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
     launches = _launches(problem, gpu)
     if measured is not None:
         refuse(not measured.tensor_copies, "loop_configured")
-        return min(launches, key=lambda launch: (*_distance(launch.config, measured), launch.time_us))
+        return _nearest(launches, measured)
     best = min(launches, key=lambda launch: launch.time_us)
     over_loops = _PREFERENCE_OF_LANES.get(problem.kind, _PREFERENCE_OVER_MMA)
     factor = _PREFERENCE if problem.has_wgmma(gpu.arch) else over_loops
@@ -221,11 +225,16 @@ def _launch(problem: MatmulProblem, loop: Candidate, gpu: Gpu, measured: MatmulC
     return best
 
 
-def _distance(config: MatmulConfig, measured: MatmulConfig) -> tuple[int, int, int]:
-    """How much a launch differs from a measured one, whose tile a product with a function may not have."""
-    tile = abs(config.tile_m - measured.tile_m) + abs(config.tile_n - measured.tile_n)
-    cluster = abs(config.cluster_m - measured.cluster_m) + abs(config.cluster_n - measured.cluster_n)
-    return tile, abs(config.split_k - measured.split_k), cluster
+def _nearest(launches: Iterable[Candidate], measured: MatmulConfig) -> Candidate:
+    """The launch most like a measured one, whose tile a product with a function may not have."""
+
+    def distance(launch: Candidate) -> tuple[int, int, int, float]:
+        config = launch.config
+        tile = abs(config.tile_m - measured.tile_m) + abs(config.tile_n - measured.tile_n)
+        cluster = abs(config.cluster_m - measured.cluster_m) + abs(config.cluster_n - measured.cluster_n)
+        return tile, abs(config.split_k - measured.split_k), cluster, launch.time_us
+
+    return min(launches, key=distance)
 
 
 def _main_loop(problem: MatmulProblem, loop: Candidate, gpu: Gpu) -> PipelineOverrides:
@@ -296,7 +305,9 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
             waves = kernel.slice_waves[rest == whole.slices.whole]
             most = min(kernel.most_slices, waves * resident // rest, steps // STEPS_OF_SLICE)
             for count in range(2, most + 1):
-                yield launch_candidate(problem, tile, count, gpu, cluster)
+                launch = launch_candidate(problem, tile, count, gpu, cluster)
+                if (count - 1) * launch.slices.stages < steps:  # no slice is empty
+                    yield launch
 
 
 def _clusters(problem: MatmulProblem, tile: tuple[int, int]) -> Sequence[tuple[int, int]]:
