@@ -29,6 +29,7 @@ from warp_tiles.array_products.matmul_problem import (
     MeasuredConfigs,
 )
 from warp_tiles.array_products.prepared import kept, kernel_of, planned
+from warp_tiles.array_products.tensor_kernel import L2_BYTES
 from warp_tiles.gemm.main_loop import LoopPlan
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
@@ -246,8 +247,9 @@ def test_a_product_with_a_shipped_record_is_computed_as_it_says(name: str) -> No
         problem = MatmulProblem(m, n, k, batch, dtype, b, out, *transposed, tf32=a == "tf32")  # type: ignore[arg-type]
         found = choose_matmul(problem, Gpu(90, 132, name), records)
         if known.best is not None:
-            # both tiles that read an A of more than 50 MiB form a cluster, also those measured without one
-            is_pair = known.best.tensor_copies and n == 2 * known.best.tile_n and m * k * DTYPE_BYTES[dtype] > 50 << 20
+            # both tiles that read an A that the L2 cache does not hold form a cluster, also those measured without one
+            is_large = m * k * DTYPE_BYTES[dtype] > L2_BYTES
+            is_pair = known.best.tensor_copies and is_large and -(-n // known.best.tile_n) == 2
             best = replace(known.best, cluster_n=2) if is_pair else known.best
             assert (found.decided_by, found.chosen.config) == ("record", best)
         else:

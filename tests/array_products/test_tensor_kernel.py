@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tests.nightly import some
 from warp_tiles import settings
@@ -20,11 +22,12 @@ from warp_tiles.array_products.matmul_problem import (
 )
 from warp_tiles.array_products.tensor_kernel import (
     REGISTER_TILES,
+    STEPS_OF_SLICE,
     THREADS,
     TILES,
     Slices,
     TensorKernel,
-    stages_of_slices,
+    in_slices,
 )
 from warp_tiles.array_products.tensor_matmul import built_kernel
 from warp_tiles.build.engine import Engine
@@ -299,8 +302,22 @@ def test_both_tiles_that_read_a_large_operand_may_form_a_cluster(
     clusters = {one for one in found if one[2:] != (1, 1)}
     assert pairs <= clusters
     assert bool(pairs) == bool(clusters)
-    assert not any(one[3] == 2 and (*one[:2], 1, 1) in found for one in clusters), "pairs share a large A always"
     assert all((n <= 2 * one[1]) if one[3] == 2 else (m <= 2 * one[0]) for one in clusters)
+
+
+@pytest.mark.parametrize(("sizes", "is_shared"), [
+    ((4096, 256, 8192), "always"), ((128, 4096, 16384), "by estimate"), ((4096, 256, 4096), "never"),
+], ids=str)  # fmt: skip
+def test_pairs_share_a_large_a_always_and_a_large_b_by_estimate(sizes: tuple[int, int, int], is_shared: str) -> None:
+    m, n, k = sizes
+    configs = [one.config for one in launches_of(replace(HALF, m=m, n=n, k=k))]
+    found = {(one.tile_m, one.tile_n): set[tuple[int, int]]() for one in configs}
+    for one in configs:
+        found[one.tile_m, one.tile_n].add((one.cluster_m, one.cluster_n))
+    pairs = {"always": {(1, 2)}, "by estimate": {(1, 1), (2, 1)}, "never": {(1, 1)}}[is_shared]
+    for (tile_m, tile_n), clusters in found.items():
+        are_two = -(-n // tile_n) == 2 if is_shared == "always" else -(-m // tile_m) == 2
+        assert clusters == (pairs if are_two else {(1, 1)})
 
 
 def test_a_record_of_other_rows_does_not_decide_about_clusters() -> None:
@@ -329,21 +346,31 @@ def test_the_work_of_clusters(problem: MatmulProblem) -> None:
 @pytest.mark.parametrize(("steps", "tiles", "resident", "expected"), [
     (128, 116, 132, 115),  # 16 multiprocessors compute 116 slices of 13 stages, at most 8 of them each
     (128, 232, 264, 115),
+    (128, 132 + 116, 132, 115),  # behind whole tiles
     (128, 66, 132, 64),  # there is room for all even slices
-    (128, 132, 132, 64),  # no multiprocessor is free
     (128, 131, 132, 64),  # second slices would be too short
     (128, 210, 396, 64),  # some multiprocessors would have a block less than others, and room for one more
     (9, 70, 132, 5),
 ], ids=str)  # fmt: skip
-def test_two_slices_are_uneven_if_even_ones_need_two_waves(
-    steps: int, tiles: int, resident: int, expected: int
+def test_two_slices_are_uneven_if_few_blocks_are_free(steps: int, tiles: int, resident: int, expected: int) -> None:
+    split = tiles % resident
+    is_uneven = expected > -(-steps // 2)
+    assert in_slices(tiles, 2, steps, resident, 132) == Slices(tiles - split, split, 2, expected, is_uneven)
+    assert in_slices(tiles, 3, steps, resident, 132) == Slices(tiles - split, split, 3, -(-steps // 3))
+
+
+@given(st.integers(4, 2000), st.integers(0, 2000), st.integers(1, 4), st.integers(1, 200))
+@example(128, 116, 1, 132)
+def test_second_slices_end_with_the_first_ones_if_they_are_uneven(
+    steps: int, tiles: int, blocks: int, multiprocessors: int
 ) -> None:
-    stages = stages_of_slices(steps, 2, tiles, resident, 132)
-    assert stages == expected
-    assert stages_of_slices(steps, 3, tiles, resident, 132) == -(-steps // 3)
-    free = resident - tiles
-    if 2 * tiles > resident and stages > -(-steps // 2):
-        assert -(-tiles // free) * (steps - stages + 1) <= stages
+    resident = blocks * multiprocessors
+    work = in_slices(tiles, 2, steps, resident, multiprocessors)
+    assert work.is_uneven == (work.stages > -(-steps // 2))
+    if work.is_uneven:
+        assert steps - work.stages >= STEPS_OF_SLICE
+        of_one_block = -(-work.split // (resident - work.split))  # each second slice with a stage more
+        assert of_one_block * (steps - work.stages + 1) <= work.stages
 
 
 def test_products_with_a_function_leave_it_registers() -> None:

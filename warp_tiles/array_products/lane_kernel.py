@@ -29,7 +29,7 @@ _BARRIERS = 3  # of a stage: its copies have arrived, it is multiplied, its pane
 _FLAG_BYTES = 4
 _SCHEDULERS = 4  # of a multiprocessor
 _MOST_STAGES = {"float32": 4, "float64": 6}
-_UNEVEN = 1.02  # factor of a stage's time if warps transpose unequal numbers of panels
+_UNEVEN_PANELS = 1.02  # factor of a stage's time if warps transpose unequal numbers of panels
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LaneRates:
         stored_elements: ... one by one, by the number of resident blocks.
         stored_hidden: ... one by one, if more are resident.
         add_us, added: Of slices: the time until they are added, and the bytes that are added in 1 us.
-        uneven_us: ... of uneven ones, more.
+        uneven_slices_us: Further time of a long and a short slice.
         block_us: Of a block's first loads and last stores, by the number of resident blocks, which hide them.
         of_two_warps: Speed with two warps for each scheduler, as a part of that with all resident blocks.
         spread: Later blocks are uneven: the busiest multiprocessor gets so many more than the mean.
@@ -57,7 +57,7 @@ class LaneRates:
     block_us: Mapping[int, float]
     of_two_warps: float
     spread: float
-    uneven_us: float = 0.0
+    uneven_slices_us: float = 0.0
 
 
 # fitted to 27 products with 286 launches (float32), and to 31 with 566 (float64)
@@ -68,7 +68,7 @@ RATES = {
     ),
     "float64": LaneRates(
         start_us=8.2, stored=1.5e5, stored_elements={}, stored_hidden=1.5e5, add_us=1.8, added=4.0e4,
-        block_us={1: 2.2, 2: 0.6, 3: 0.4, 4: 0.3}, of_two_warps=0.78, spread=0.43, uneven_us=11.0,
+        block_us={1: 2.2, 2: 0.6, 3: 0.4, 4: 0.3}, of_two_warps=0.78, spread=0.43, uneven_slices_us=11.0,
     ),
 }  # fmt: skip
 
@@ -84,7 +84,8 @@ class LaneTile:
         of_one_warp: Speed with one warp for each scheduler, as a part of that speed.
         transposed: The tile if panels are transposed, which takes registers; None if it is the same.
         has_loaders: True if a warpgroup beside them only loads.
-        fma: Of float32: the lanes of a warp along M, and the elements of K whose products are unrolled.
+        lanes_m: Of float32: the lanes of a warp along M.
+        unrolled: Of float32: the elements of K whose products are unrolled.
     """
 
     warps_m: int
@@ -94,20 +95,21 @@ class LaneTile:
     of_one_warp: float = 1.0
     transposed: LaneTile | None = None
     has_loaders: bool = False
-    fma: tuple[int, ...] = ()
+    lanes_m: int = 0
+    unrolled: int = 0
 
 
 # by rows and columns
 TILES: dict[str, dict[tuple[int, int], LaneTile]] = {
     "float32": {
-        (256, 128): LaneTile(4, 2, blocks=1, step_us=5.4, fma=(4, 8)),
-        (128, 256): LaneTile(2, 4, blocks=1, step_us=5.4, fma=(4, 8)),
-        (128, 128): LaneTile(2, 4, blocks=2, step_us=2.65, fma=(8, 16),
-            transposed=LaneTile(2, 2, blocks=2, step_us=2.78, fma=(4, 8), of_one_warp=0.84)),
-        (64, 128): LaneTile(2, 2, blocks=3, step_us=1.40, fma=(4, 16), of_one_warp=0.73),
-        (128, 64): LaneTile(2, 2, blocks=3, step_us=1.40, fma=(8, 16), of_one_warp=0.73),
-        (64, 64): LaneTile(2, 2, blocks=4, step_us=0.74, fma=(4, 16), of_one_warp=0.75,
-            transposed=LaneTile(2, 2, blocks=4, step_us=0.785, fma=(4, 32), of_one_warp=0.75)),
+        (256, 128): LaneTile(4, 2, blocks=1, step_us=5.4, lanes_m=4, unrolled=8),
+        (128, 256): LaneTile(2, 4, blocks=1, step_us=5.4, lanes_m=4, unrolled=8),
+        (128, 128): LaneTile(2, 4, blocks=2, step_us=2.65, lanes_m=8, unrolled=16,
+            transposed=LaneTile(2, 2, blocks=2, step_us=2.78, lanes_m=4, unrolled=8, of_one_warp=0.84)),
+        (64, 128): LaneTile(2, 2, blocks=3, step_us=1.40, lanes_m=4, unrolled=16, of_one_warp=0.73),
+        (128, 64): LaneTile(2, 2, blocks=3, step_us=1.40, lanes_m=8, unrolled=16, of_one_warp=0.73),
+        (64, 64): LaneTile(2, 2, blocks=4, step_us=0.74, lanes_m=4, unrolled=16, of_one_warp=0.75,
+            transposed=LaneTile(2, 2, blocks=4, step_us=0.785, lanes_m=4, unrolled=32, of_one_warp=0.75)),
     },
     "float64": {
         (128, 128): LaneTile(2, 4, blocks=1, step_us=1.15, has_loaders=True),
@@ -136,10 +138,6 @@ class LaneKernel(TensorKernel):
         return "mma" if self.a == "float64" else "fma"
 
     @property
-    def slice_waves(self) -> tuple[int, int]:
-        return 2, 4 if self.a == "float32" else 2
-
-    @property
     def warps(self) -> tuple[int, int]:
         return self._tile.warps_m, self._tile.warps_n
 
@@ -158,6 +156,9 @@ class LaneKernel(TensorKernel):
     @property
     def may_have_slices(self) -> bool:
         return True
+
+    def most_waves(self, *, are_alone: bool) -> int:
+        return 4 if are_alone and self.a == "float32" else 2
 
     @property
     def in_registers(self) -> bool:
@@ -200,12 +201,14 @@ class LaneKernel(TensorKernel):
         return ((0 if self.a_along_m else self.tile_m) + (0 if self.b_along_n else self.tile_n)) // self.tile_k
 
     def _config(self, function: str) -> str:
+        tile = self._tile
         return template(
             "LaneConfig",
             code_of(self.a),
             *(code_of(self.bias), function, self.tile_m, self.tile_n),
-            *(*self.warps, self._tile.has_loaders, self.stages),
-            *(self.a_along_m, self.b_along_n, self.has_beta, self.has_slices, not self.has_map, *self._tile.fma),
+            *(*self.warps, tile.has_loaders, self.stages),
+            *(self.a_along_m, self.b_along_n, self.has_beta, self.has_slices, not self.has_map),
+            *((tile.lanes_m, tile.unrolled) if self.instruction == "fma" else ()),
         )
 
     def launch_us(
@@ -213,14 +216,14 @@ class LaneKernel(TensorKernel):
     ) -> float:
         tile_bytes, steps = self.tile_m * self.tile_n * DTYPE_BYTES[self.a], -(-k // self.tile_k)
         tile, blocks, rates = self._tile, self.resident_blocks, RATES[self.a]
-        is_uneven = self._transposed_panels > 2 and self._transposed_panels % math.prod(self.warps) > 0
+        are_uneven = self._transposed_panels > 2 and self._transposed_panels % math.prod(self.warps) > 0
         stored = rates.stored if self.has_map else rates.stored_elements.get(blocks, rates.stored_hidden)
-        step_us = tile.step_us * (_UNEVEN if is_uneven else 1.0)
+        step_us = tile.step_us * (_UNEVEN_PANELS if are_uneven else 1.0)
 
-        def block_us(steps: int) -> float:
-            return steps * step_us + tile_bytes / stored + rates.block_us.get(blocks, 0.0)
+        def one_block_us(stages: int) -> float:
+            return stages * step_us + tile_bytes / stored + rates.block_us.get(blocks, 0.0)
 
-        def blocks_us(count: int, steps: int, is_first: bool) -> float:
+        def blocks_us(count: int, stages: int, is_first: bool) -> float:
             """The time of so many blocks. Only the first ones are spread evenly."""
             waves, rest = divmod(count, blocks * multiprocessors)
             mean = rest / multiprocessors
@@ -229,14 +232,14 @@ class LaneKernel(TensorKernel):
             warps = most * math.prod(self.warps) / _SCHEDULERS
             of_warps = {1: tile.of_one_warp, 2: rates.of_two_warps}.get(max(1, round(warps)), 1.0) * min(1.0, warps)
             share = of_warps if 0 < most < blocks else 1.0
-            return (waves * blocks + most / share) * block_us(steps)
+            return (waves * blocks + most / share) * one_block_us(stages)
 
         time_us = blocks_us(slices.whole, steps, True)
         if slices.split:
-            if slices.stages == -(-steps // slices.count):
-                time_us += blocks_us(slices.split * slices.count, slices.stages, not slices.whole)
-            else:  # second slices run beside the first ones
+            if slices.is_uneven:  # second slices run beside the first ones
                 first_us = blocks_us(slices.split, slices.stages, not slices.whole)
-                time_us += max(first_us, slices.split / multiprocessors * block_us(steps)) + rates.uneven_us
+                time_us += max(first_us, slices.split / multiprocessors * one_block_us(steps)) + rates.uneven_slices_us
+            else:
+                time_us += blocks_us(slices.split * slices.count, slices.stages, not slices.whole)
             time_us += rates.add_us + slices.count * tile_bytes / rates.added
         return rates.start_us + overlapped(time_us, array_bytes / MEMORY)

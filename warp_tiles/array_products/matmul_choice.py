@@ -34,9 +34,10 @@ from warp_tiles.array_products.tensor_kernel import (
     Slices,
     TensorKernel,
     clusters,
+    in_slices,
+    needs_clusters,
     overlapped,
     resident_clusters,
-    stages_of_slices,
 )
 from warp_tiles.gemm.hardware import (
     LANES,
@@ -168,8 +169,8 @@ def _fitting(
     if measured.tensor_copies:
         copied = [operand for operand, copies in (("a", measured.copies_a), ("b", measured.copies_b)) if copies]
         is_other = copied != _kernel_copies(problem) or problem.c_alignment < ALIGNED
-        need_clusters = len(_clusters(problem, (problem.m, problem.n))) > 1  # rows alone, because it is one tile
-        if is_refused or is_other or need_clusters:
+        is_lane = problem.kind in LANE_TILES
+        if is_refused or is_other or (not is_lane and needs_clusters(_row_bytes(problem))):
             return None
     else:
         if problem.split_operand:
@@ -296,13 +297,13 @@ def _launches(problem: MatmulProblem, gpu: Gpu) -> Iterator[Candidate]:
     for tile, cluster in [(sides, pair) for sides in tiles for pair in _clusters(problem, sides)]:
         kernel = _kernel(problem, tile, False, cluster)
         is_useful = all(size > side - part for size, side, part in zip((problem.m, problem.n), tile, TILE_PARTS))
-        if not is_useful or (problem.has_function and not kernel.has_registers):
+        if not is_useful or (problem.has_function and not kernel.may_have_function):
             continue
         yield (whole := launch_candidate(problem, tile, 1, gpu, cluster))
         resident = resident_clusters(gpu.multiprocessors, kernel)
         rest, steps = whole.slices.whole % resident, _ceil(problem.k, whole.config.tile_k)
         if rest and kernel.may_have_slices:
-            waves = kernel.slice_waves[rest == whole.slices.whole]
+            waves = kernel.most_waves(are_alone=rest == whole.slices.whole)
             most = min(kernel.most_slices, waves * resident // rest, steps // STEPS_OF_SLICE)
             for count in range(2, most + 1):
                 launch = launch_candidate(problem, tile, count, gpu, cluster)
@@ -362,9 +363,7 @@ def launch_candidate(
     work = Slices(tiles)
     if is_split:
         resident, steps = resident_clusters(gpu.multiprocessors, kernel), _ceil(p.k, kernel.tile_k)
-        rest = tiles % resident
-        stages = stages_of_slices(steps, slices, rest, resident, gpu.multiprocessors)
-        work = Slices(tiles - rest, rest, slices, stages)
+        work = in_slices(tiles, slices, steps, resident, gpu.multiprocessors)
     time_us = kernel.launch_us(work, p.k, _row_bytes(p), p.array_bytes, gpu.multiprocessors) + _kernel_copies_us(p)
     memory = kernel.shared_bytes, kernel.registers, kernel.resident_blocks
     return Candidate(config, time_us, *memory, kernel=kernel, slices=work)

@@ -126,7 +126,7 @@ class MatmulProblem:
 
     @property
     def of_bucket(self) -> MatmulProblem:
-        """The product of its bucket that records measure."""
+        """This product with the sizes and alignments at which its bucket's record was measured."""
         m, n, k, batch = (2**power for power in self.bucket[4:])
         same = replace(self, a_alignment=ALIGNED, b_alignment=ALIGNED, c_alignment=ALIGNED)
         return replace(same, m=m, n=n, k=k, batch=batch)

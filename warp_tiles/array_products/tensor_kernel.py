@@ -42,11 +42,11 @@ _STORED_ELEMENTS = 4.0e3  # elements that one warpgroup stores so in 1 us, at mo
 _ADD_US, _ADDED = 2.0, 2.5e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
 _OVERLAP = 3  # exponent of limits that overlap
-MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
+_MOST_SUMS = 128 * 128  # of a tile with a function, and in this kernel of one with slices: both need registers
 _MOST_OWN_SUMS = 128 * 192  # of a tile that one warpgroup computes
 _SUM_BYTES = _TF32_BYTES = 4
 _CLUSTERS = (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)  # blocks along M and N
-_L2_BYTES = 50 << 20  # of an H100 and of an H200
+L2_BYTES = 50 << 20  # of an H100 and of an H200
 _PAIR = 2  # blocks: each multiprocessor has a neighbour
 STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
 ALIGNMENT, BARRIER_BYTES = 1024, 8
@@ -64,13 +64,15 @@ class Slices:
         whole: Tiles without slices.
         split: Tiles with slices.
         count: The slices of each of them.
-        stages: The stages of each slice but the last one of a tile, which may have fewer.
+        stages: The stages of each slice; the last slices of a tile may have fewer.
+        is_uneven: True if each of them has a long slice and a short one.
     """
 
     whole: int
     split: int = 0
     count: int = 1
     stages: int = 0
+    is_uneven: bool = False
 
     @property
     def items(self) -> int:
@@ -81,20 +83,21 @@ class Slices:
 NO_WORK = Slices(0)
 
 
-def stages_of_slices(steps: int, count: int, tiles: int, resident: int, multiprocessors: int) -> int:
-    """The stages of each slice but the last one of a tile, of tiles with so many steps of K.
+def in_slices(tiles: int, count: int, steps: int, resident: int, multiprocessors: int) -> Slices:
+    """The work of tiles with so many steps of K, of which those of the last wave have so many slices.
 
-    Slices are even, except two slices of tiles that fill more than half of the GPU, and all but the last block of each
-    multiprocessor: it begins with the first ones, and where a block is missing, several second ones run in the same
-    time, each of which begins in about a step. Else they would run beside first ones that a multiprocessor has more of.
+    Slices are even, with one exception: two slices of a tile, if the tiles leave fewer blocks free than there are
+    multiprocessors, so that even second slices would need a second wave. Then first slices are long, and each free
+    block computes several short second slices one after another, each with about one stage more for its start.
     """
-    free = resident - tiles
-    if count == 2 and 2 * tiles > resident and 0 < free < multiprocessors:
-        several = -(-tiles // free)
+    split = tiles % resident
+    free = resident - split
+    if count == 2 and 2 * split > resident and free < multiprocessors:
+        several = -(-split // free)
         second = (steps - several) // (several + 1)
         if second >= STEPS_OF_SLICE:
-            return steps - second
-    return -(-steps // count)
+            return Slices(tiles - split, split, count, steps - second, is_uneven=True)
+    return Slices(tiles - split, split, count, -(-steps // count))
 
 
 def resident_clusters(multiprocessors: int, kernel: TensorKernel) -> int:
@@ -116,18 +119,23 @@ def _aligned(length_bytes: int) -> int:
     return max(min(_ROW_US), math.gcd(ROW_BYTES, length_bytes))
 
 
+def needs_clusters(lengths_bytes: tuple[int, int]) -> bool:
+    """True if most rows of a stage lie in two lines of the caches, by the lengths of the rows of A and of B."""
+    return any(_aligned(length) == min(_ROW_US) for length in lengths_bytes)
+
+
 def clusters(
     lengths_bytes: tuple[int, int], tiles: tuple[int, int], operand_bytes: tuple[int, int]
 ) -> Sequence[tuple[int, int]]:
     """The clusters that a launch may have, by the lengths of the rows of A and of B, the tiles along M and N, and the
     sizes of A and of B.
 
-    They pay if most rows of a stage lie in two lines of the caches. Else they pay for both tiles that read an operand
+    They pay if rows need them. Else they pay for both tiles that read an operand
     which the L2 cache does not hold, so that it is read once: always for an A, and for a B by estimate.
     """
-    if any(_aligned(length) == min(_ROW_US) for length in lengths_bytes):
+    if needs_clusters(lengths_bytes):
         return _CLUSTERS
-    shares_a, shares_b = (two == 2 and size > _L2_BYTES for two, size in zip(tiles[::-1], operand_bytes))
+    shares_a, shares_b = (two == 2 and size > L2_BYTES for two, size in zip(tiles[::-1], operand_bytes))
     return (1, 2) if shares_a else (1, 1), *([(2, 1)] if shares_b else [])
 
 
@@ -184,19 +192,18 @@ class TensorKernel:
         return 1
 
     @property
-    def slice_waves(self) -> tuple[int, int]:
-        """The waves in which slices may run: behind whole tiles, and alone."""
-        return 1, 1
-
-    @property
-    def has_registers(self) -> bool:
+    def may_have_function(self) -> bool:
         """True if its sums leave registers for a function."""
-        return self.tile_m * self.tile_n <= MOST_SUMS
+        return self.tile_m * self.tile_n <= _MOST_SUMS
 
     @property
     def may_have_slices(self) -> bool:
         """True if its sums leave registers for slices."""
-        return self.has_registers
+        return self.tile_m * self.tile_n <= _MOST_SUMS
+
+    def most_waves(self, *, are_alone: bool) -> int:
+        """The most waves of slices: behind whole tiles, and without them."""
+        return 1
 
     @property
     def cluster(self) -> int:

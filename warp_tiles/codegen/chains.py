@@ -85,7 +85,7 @@ def stage_layouts(
 
     Args:
         fixed_bytes: Memory of left operands behind them.
-        blocks_of: Resident blocks, by the memory of both.
+        blocks_of: Returns the resident blocks for so many bytes of stages and left operands.
         warpgroups: Those that multiply by ``wgmma``; 0 if ``mma.sync`` multiplies, always from two stages.
         loads_again: True if the first product's tile may be loaded again while others are multiplied.
     """

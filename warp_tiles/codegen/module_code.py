@@ -291,7 +291,8 @@ class Chain:
         spared_bytes: Those of the function's last tiles, whose memory nothing uses.
         operations: The operations on tiles that registers hold, in the order of the program.
         behind: The operations behind the loop that change carried tiles, and run in registers, too.
-        carried: The tiles that live over the iterations, in shared memory before and after the loop.
+        carried: The tiles that live over the iterations, in shared memory before and after the loop, but those of
+            ``fills`` start as zeros in registers.
         fills: The statements that fill carried tiles with zeros right before the loop, by the tile's name.
         made: The tiles that an iteration makes.
         fixed: The left operands that do not change in the loop. wgmma reads copies of them behind the stages.
