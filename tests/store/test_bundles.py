@@ -137,7 +137,9 @@ def test_kernels_of_matmul_come_from_the_bundle(tmp_path: Path) -> None:
             entries, are_new = zip(*(built_kernel(engine, kernel, current()) for kernel in kernels))
             assert are_new == (False, False)
             sizes = {entry.key: len(entry.payload) for entry in entries}
-            assert {row["key"]: row["cubin_bytes"] for row in json_of(done)["matmul"]} == sizes
+            rows = json_of(done)["matmul"]
+            assert {row["key"]: row["cubin_bytes"] for row in rows} == sizes
+            assert all(row.keys() == {"module", "arch", "block_dim", "key", "cubin_bytes"} for row in rows)
             with pytest.raises(LockedError, match="is not in the cache"):
                 built_kernel(engine, replace(kernels[0], tile_m=64, tile_n=64), current())
         finally:

@@ -102,10 +102,10 @@ def _write_bundle(wanted: Wanted, file: Path, as_json: bool) -> None:
         if not row["bundled"]:
             module = f"module {row['module']} for sm_{row['arch']}"
             common.note(f"warp-tiles: {module} is not in the bundle: {row['reason']}")
-    kernels = [row for row in compiled if row["key"]]
+    kernels, shown = [row for row in compiled if row["key"]], ("module", "arch", "block_dim", "key", "cubin_bytes")
     data = {
         "bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows,
-        "matmul": kernels,
+        "matmul": [{name: row[name] for name in shown} for row in kernels],
     }  # fmt: skip
     table = [
         (row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in (*rows, *kernels)
