@@ -46,6 +46,7 @@ PRODUCTS: Products = {
     kernel(128, 128, False, True, "float64", has_slices=True): [  # a warpgroup loads
         ((136, 200, 104), {"slices": 3}),  # two whole tiles, and two with slices
         ((40, 40, 32), {"slices": 3, "alpha": 0.5}),  # the last slice is empty
+        ((40, 40, 64), {"slices": 2}),  # the later block's sums stay in registers
     ],
     kernel(64, 128, True, False, "float64", has_map=False, has_beta=True, bias="float64"): [
         ((72, 131, 72), {"batch": 2, "alpha": 0.5, "beta": -1.0}),

@@ -19,7 +19,7 @@ PRODUCTS: Products = {
         ((136, 520, 9 * 64 + 24), {"beta": 2.0}),
     ],
     TensorKernel("float16", "float16", 64, 64, True, True, has_slices=True, cluster_m=2, cluster_n=2): [
-        ((200, 200, 600), {"slices": 3}),
+        ((200, 200, 600), {"slices": 2}),
         ((300, 120, 600), {"slices": 3}),  # three tiles of clusters, of which the last one has slices
     ],
     TensorKernel("float32", "float32", 128, 64, cluster_m=4): [((520, 136, 8 * 32 + 8), {})],

@@ -237,7 +237,7 @@ class Product:
         c, bias = rng.integers(-50, 51, (batch, m, n)), rng.integers(-50, 51, n)
         rows, columns = -(-m // (kernel.cluster_m * kernel.tile_m)), -(-n // (kernel.cluster_n * kernel.tile_n))
         tiles = batch * rows * columns
-        whole = tiles if slices == 1 else tiles // CLUSTERS * CLUSTERS
+        whole = tiles if slices == 1 else (tiles - 1) // CLUSTERS * CLUSTERS  # at least one has slices
         self.blocks = CLUSTERS * kernel.cluster if kernel.is_persistent else whole + (tiles - whole) * slices
         depth = (-(-k // (slices * kernel.tile_k)) if stages is None else stages) * kernel.tile_k
         self.given = _Arguments(m, n, k, batch, 1, not is_shared, rows, whole, slices, depth, alpha, beta)
