@@ -57,12 +57,11 @@ class _Emitter:
                 begin(f"wt_module::read_fragment<{rows}>({self._name(tile)}, {tile.name});")
         for tile in held:  # after all threads have read tiles that may lie there
             begin(f"wt_module::read_column<{rows}>({self._name(tile)}, {tile.name}, {memory});")
-        copies_fixed = bool(chain.fixed) and chain.instruction == "wgmma"
-        if copies_fixed:
+        if chain.copies_fixed:
             begin(SYNC)  # copies lie in memory that other threads may still read
         for tile in chain.fixed:
             name, (lines, columns) = self._name(tile), tile.shape
-            if copies_fixed:
+            if chain.copies_fixed:
                 dtype = next(iter(chain.products.values())).a.dtype
                 begin(f"wt_module::SharedOperand<{DTYPES[dtype].kernel_type}, {lines}, {columns}> {name};")
                 begin(f"{name}.start({memory_address}, {self._fixed_offset(tile)}, {tile.name});")

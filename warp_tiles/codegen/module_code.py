@@ -325,6 +325,11 @@ class Chain:
     accumulators: int
     registers: int
 
+    @property
+    def copies_fixed(self) -> bool:
+        """True if copies of fixed operands lie behind the stages."""
+        return bool(self.fixed) and self.instruction == "wgmma"
+
 
 @dataclass(frozen=True)
 class LoopDecision:

@@ -248,7 +248,7 @@ class PlannedLoop(LoopDecision):
         ring, chain = self.ring, self.chain
         if chain is not None:
             layout = chain.layout
-            fixed_bytes = sum(tile.size_bytes for tile in chain.fixed) if chain.instruction == "wgmma" else 0
+            fixed_bytes = sum(tile.size_bytes for tile in chain.fixed) if chain.copies_fixed else 0
             copied = f"; {fixed_bytes} bytes of them have the left operands from outside" if fixed_bytes else ""
             yield (
                 f"{chain.instruction} multiplies {counted(layout.stages, 'stage')} of {chain.stage_bytes} bytes"
