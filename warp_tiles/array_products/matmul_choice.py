@@ -526,7 +526,8 @@ def loop_candidate(problem: MatmulProblem, config: MatmulConfig, gpu: Gpu, rates
     full_threads = 128 if p.has_wgmma(arch) else 256
     rate = rates.products * _tile_factor(rates, config)
     rate *= min(1.0, min(blocks, resident) * config.threads / full_threads)
-    rate *= min(1.0, config.threads / 128) if p.kind == "float16" or p.tf32 else 1.0
+    if p.kind == "float16" or p.tf32:
+        rate *= min(1.0, config.threads / 128)
     if has_wgmma(arch) and config.tile_m % WGMMA_ROWS and config.tile_n % WGMMA_ROWS:
         rate *= rates.without_wgmma
     copies = loaded / max(1, depth) * config.tile_k / (ALIGNED * config.threads)  # of a thread in a step

@@ -130,8 +130,8 @@ def clusters(
     """The clusters that a launch may have, by the lengths of the rows of A and of B, the tiles along M and N, and the
     sizes of A and of B.
 
-    They pay if rows need them. Else they pay for both tiles that read an operand
-    which the L2 cache does not hold, so that it is read once: always for an A, and for a B by estimate.
+    If rows need no clusters, a pair pays where its two tiles alone read an operand that the L2 cache does not hold,
+    so that it is read once: always for A, and for B by estimate.
     """
     if needs_clusters(lengths_bytes):
         return _CLUSTERS
@@ -198,8 +198,8 @@ class TensorKernel:
 
     @property
     def may_have_slices(self) -> bool:
-        """True if its sums leave registers for slices."""
-        return self.tile_m * self.tile_n <= _MOST_SUMS
+        """True if its sums leave registers for slices, which need as many as a function."""
+        return self.may_have_function
 
     def most_waves(self, *, are_alone: bool) -> int:
         """The most waves of slices: behind whole tiles, and without them."""
